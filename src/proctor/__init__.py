@@ -1,0 +1,1 @@
+"""Proctor: hyperparameter experiments on the GPUs you own."""
