@@ -1,0 +1,1 @@
+"""The process that hosts tuners and assessors, and the manager's end of it."""

@@ -1,0 +1,239 @@
+"""Messages between the manager and a dispatcher process: one JSON object a line over a private socket pair.
+
+The manager's side of the conversation is the experiment's *input log*: every message that changes what the algorithm knows
+carries a `position` in one total order that the store keeps. Requests are inputs too. So a dispatcher that was killed is
+brought back by sending it `Initialize` and then the same inputs again; a `RequestTrialJobs` that had been answered carries the
+answers, and the host calls `restore` for those instead of asking the algorithm again. What it then suggests next
+is what it would have suggested.
+
+Values that JSON has no word for travel as the strings "NaN", "Infinity" and "-Infinity".
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PROTOCOL_VERSION = 1
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """Which algorithm to host: a built-in by name, or a user's class by `module.Class` and the folder it lies in."""
+
+    name: str | None = None
+    class_name: str | None = None
+    code_directory: str | None = None
+    class_args: JsonObject = field(default_factory=dict)
+
+
+# ---- to the dispatcher ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Initialize:
+    """First message, once. Answered by `Initialized` or `Error`."""
+
+    experiment_id: str
+    search_space: JsonObject
+    tuner: AlgorithmSpec
+    assessor: AlgorithmSpec | None
+    seed: int
+    checkpoint_directory: str
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class UpdateSearchSpace:
+    """The search space has changed; suggestions after this position come from the new one."""
+
+    position: int
+    search_space: JsonObject
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A suggestion that was made before: what a restarted host restores instead of asking again."""
+
+    parameter_id: int
+    parameters: JsonObject
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class RequestTrialJobs:
+    """Suggest one set of parameters for each id, in order. `answers` holds those that were already given (replay)."""
+
+    position: int
+    parameter_ids: list[int]
+    answers: list[Answer] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ReportMetrics:
+    """Intermediate metrics in the order they were stored. Each row is [parameter_id, trial_id, sequence, value].
+
+    `sequence` counts from 0 within the trial's visible curve; `value` is a number, or whatever JSON value the trial
+    reported (a dict has its number under "default")."""
+
+    position: int
+    rows: list[list[Any]]
+
+
+@dataclass(frozen=True)
+class TrialRestarted:
+    """A trial runs again as another job: its curve continues after `from_sequence` (0 = from the start)."""
+
+    position: int
+    parameter_id: int
+    trial_id: str
+    job_number: int
+    from_sequence: int = 0
+
+
+@dataclass(frozen=True)
+class TrialEnd:
+    """A trial has ended for good. `status` is a trial status; `value` is its final metric, if it has one."""
+
+    position: int
+    parameter_id: int
+    trial_id: str
+    parameters: JsonObject
+    status: str
+    has_value: bool = False
+    value: Any = None
+    customized: bool = False
+
+
+@dataclass(frozen=True)
+class ImportData:
+    """Results from elsewhere: rows of {"parameter": {...}, "value": v}."""
+
+    position: int
+    rows: list[JsonObject]
+
+
+@dataclass(frozen=True)
+class AddCustomizedTrial:
+    """The user has added a trial by hand; its results will come under this parameter id."""
+
+    position: int
+    parameter_id: int
+    parameters: JsonObject
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Answered by `Pong` with the same nonce, also while an algorithm is busy."""
+
+    nonce: int
+
+
+@dataclass(frozen=True)
+class Terminate:
+    """End: call the algorithms' exit hooks and leave."""
+
+
+ToDispatcher = (
+    Initialize
+    | UpdateSearchSpace
+    | RequestTrialJobs
+    | ReportMetrics
+    | TrialRestarted
+    | TrialEnd
+    | ImportData
+    | AddCustomizedTrial
+    | Ping
+    | Terminate
+)
+
+# ---- from the dispatcher --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Initialized:
+    """The algorithms are ready. `wants_intermediate`: whether `ReportMetrics` need be sent at all."""
+
+    wants_intermediate: bool
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class NewTrial:
+    """One suggestion. `position` is that of the request; `state` the algorithm's opaque state change (JSON)."""
+
+    position: int
+    parameter_id: int
+    parameters: JsonObject
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class NoMoreTrials:
+    """The tuner has nothing more to suggest for these ids (for now: later results may change that)."""
+
+    position: int
+    parameter_ids: list[int]
+
+
+@dataclass(frozen=True)
+class KillTrial:
+    """The assessor wants this trial stopped early; `position` is that of the report that decided it."""
+
+    position: int
+    parameter_id: int
+    trial_id: str
+
+
+@dataclass(frozen=True)
+class Error:
+    """An algorithm raised. `summary` is one sentence; `traceback` the whole of it. The experiment goes to ERROR."""
+
+    summary: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The answer to `Ping`."""
+
+    nonce: int
+
+
+FromDispatcher = Initialized | NewTrial | NoMoreTrials | KillTrial | Error | Pong
+
+_TYPES: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        Initialize, UpdateSearchSpace, RequestTrialJobs, ReportMetrics, TrialRestarted, TrialEnd, ImportData,
+        AddCustomizedTrial, Ping, Terminate, Initialized, NewTrial, NoMoreTrials, KillTrial, Error, Pong,
+    )
+}  # fmt: skip
+
+
+class ProtocolError(Exception):
+    """A line is not a message of this protocol."""
+
+
+def encode(message: ToDispatcher | FromDispatcher) -> bytes:
+    """One line, newline included. Raises ValueError for a NaN or infinity that was not turned into its word."""
+    body = asdict(message)
+    body["type"] = type(message).__name__
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def decode(line: bytes) -> ToDispatcher | FromDispatcher:
+    """The message in one line. Raises ProtocolError naming what is wrong."""
+    try:
+        body = json.loads(line)
+        kind = _TYPES[body.pop("type")]
+        if kind is Initialize:
+            body["tuner"] = AlgorithmSpec(**body["tuner"])
+            body["assessor"] = AlgorithmSpec(**body["assessor"]) if body["assessor"] else None
+        elif kind is RequestTrialJobs:
+            body["answers"] = [Answer(**answer) for answer in body["answers"]]
+        message: ToDispatcher | FromDispatcher = kind(**body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"not a dispatcher message ({error}): {line[:200]!r}") from error
+    return message

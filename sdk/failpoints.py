@@ -1,0 +1,36 @@
+"""Named places where a test may kill this process, to prove that nothing is lost.
+
+`failpoint("store.commit.before")` does nothing in normal use. When the environment variable `PROCTOR_FAILPOINT` holds
+`name` or `name@n`, the n-th passage (from 1) through that place kills the process with SIGKILL. `PROCTOR_FAILPOINT_LOG`
+names a file to which every passage appends its name; tests use it to learn which places exist and how often they
+are passed.
+"""
+
+import os
+import signal
+
+_passages: dict[str, int] = {}
+
+
+def _read_target() -> tuple[str, int]:
+    name, _, count = os.environ.get("PROCTOR_FAILPOINT", "").partition("@")
+    return name, int(count or 1)
+
+
+_target_name, _target_count = _read_target()
+_log_path = os.environ.get("PROCTOR_FAILPOINT_LOG", "")
+_armed = bool(_target_name or _log_path)
+
+
+def failpoint(name: str) -> None:
+    """Kill this process here if a test asked for it; otherwise return at once."""
+    if not _armed:
+        return
+    if _log_path:
+        descriptor = os.open(_log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, f"{name}\n".encode())
+        os.close(descriptor)
+    if name == _target_name:
+        _passages[name] = _passages.get(name, 0) + 1
+        if _passages[name] == _target_count:
+            os.kill(os.getpid(), signal.SIGKILL)
