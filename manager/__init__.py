@@ -1,1 +1,1 @@
-
+"""The manager: the one process that decides."""

@@ -2,22 +2,26 @@
 
 A job's directory:
 
-    parameter.json   written before the trial starts: {"parameter_id", "parameter_source", "parameters", "parameter_index"}
+    parameter.json   written before the trial starts:
+                     {"parameter_id", "parameter_source", "parameters", "parameter_index"}
     control.json     replaced atomically by the keeper: {"stop": bool, "reason": str}; read by `should_stop()`
     journal          appended to by the trial, one record a line; `journal.<rank>` for member `rank` > 0
     stdout, stderr   the trial's own output
-    exit.json        written by rename by the reaper when the trial has ended: {"code", "signal", "ended_at", "reason"}
+    exit.json        written by rename by the reaper when the trial has ended
     output/          the trial's files ($PROCTOR_OUTPUT_DIR = $NNI_OUTPUT_DIR); checkpoints in output/checkpoints/<n>/
 
 A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long, appended by one `write`:
 
-    {"kind": "intermediate", "value": 0.5, "time": 1764000000.5}            value: number, "NaN" or "±Infinity", or any JSON value
+    {"kind": "intermediate", "value": 0.5, "time": 1764000000.5}
+        value: a number, "NaN", "Infinity", "-Infinity", or any JSON value
     {"kind": "final", "value": {"default": 0.5, "loss": 1.2}, "time": …}
-    {"kind": "checkpoint", "path": "output/checkpoints/3", "step": 3, "time": …}   path is relative to the job's directory
-    {"kind": "lost", "count": 7, "time": …}                                 reports that could not be written (full disk)
+    {"kind": "checkpoint", "path": "output/checkpoints/3", "step": 3, "time": …}
+        path is relative to the job's directory
+    {"kind": "lost", "count": 7, "time": …}
+        reports that could not be written (full disk)
 
-An optional `"step"` is the step the user named. A record carries no number of its own: its identity is its byte offset, and
-sequence numbers are derived by the reader.
+An optional `"step"` is the step the user named. A record carries no number of its own: its identity is its byte
+offset, and sequence numbers are derived by the reader.
 """
 
 PROTOCOL_VERSION = 1
@@ -46,9 +50,7 @@ ENV_TRIAL_ID = "PROCTOR_TRIAL_ID"
 ENV_JOB_ID = "PROCTOR_JOB_ID"  # also the tag by which the keeper finds stray processes of the job
 ENV_SEQUENCE_ID = "PROCTOR_SEQUENCE_ID"
 ENV_MEMBER = "PROCTOR_MEMBER"  # rank of this member of a distributed trial job, "0" otherwise
-ENV_RESUME_CHECKPOINT = (
-    "PROCTOR_RESUME_CHECKPOINT"  # absolute path of the checkpoint to continue from, or unset
-)
+ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # absolute path of the checkpoint to continue from, or unset
 
 
 def trial_environment(

@@ -1,1 +1,1 @@
-
+"""Training services: where trial jobs run."""

@@ -1,10 +1,10 @@
 """Messages between the manager and a dispatcher process: one JSON object a line over a private socket pair.
 
-The manager's side of the conversation is the experiment's *input log*: every message that changes what the algorithm knows
-carries a `position` in one total order that the store keeps. Requests are inputs too. So a dispatcher that was killed is
-brought back by sending it `Initialize` and then the same inputs again; a `RequestTrialJobs` that had been answered carries the
-answers, and the host calls `restore` for those instead of asking the algorithm again. What it then suggests next
-is what it would have suggested.
+The manager's side of the conversation is the experiment's *input log*: every message that changes what the algorithm
+knows carries a `position` in one total order that the store keeps. Requests are inputs too. So a dispatcher that was
+killed is brought back by sending it `Initialize` and then the same inputs again; a `RequestTrialJobs` that had been
+answered carries the answers, and the host calls `restore` for those instead of asking the algorithm again. What it
+then suggests next is what it would have suggested.
 
 Values that JSON has no word for travel as the strings "NaN", "Infinity" and "-Infinity".
 """

@@ -1,0 +1,1 @@
+"""Pure state machines: no clock, no I/O, no asyncio."""

@@ -1,0 +1,47 @@
+"""Every status of the house. A status says where a thing is; the reason beside it says why it got there."""
+
+from enum import StrEnum
+
+
+class ExperimentStatus(StrEnum):
+    """Where an experiment is."""
+
+    INITIALIZED = "INITIALIZED"  # written down; its dispatcher and service are starting
+    RUNNING = "RUNNING"  # trials are created
+    PAUSED = "PAUSED"  # no new trials by the user's wish; running ones go on
+    NO_MORE_TRIAL = "NO_MORE_TRIAL"  # a limit is reached; running trials go on
+    TUNER_NO_MORE_TRIAL = "TUNER_NO_MORE_TRIAL"  # the tuner has no more suggestions; running trials go on
+    DONE = "DONE"  # a limit is reached and no trial is left; RUNNING again when the limit is raised
+    STOPPING = "STOPPING"  # being stopped
+    STOPPED = "STOPPED"  # stopped by the user; can be resumed
+    ERROR = "ERROR"  # cannot go on by itself; the reason says why
+    VIEWED = "VIEWED"  # open for reading only
+
+    @property
+    def creates_trials(self) -> bool:
+        """Whether new suggestions are asked for."""
+        return self is ExperimentStatus.RUNNING
+
+    @property
+    def is_active(self) -> bool:
+        """Whether an engine works on it."""
+        return self not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}
+
+
+class TrialStatus(StrEnum):
+    """Where a trial is."""
+
+    WAITING = "WAITING"  # for a place, for a retry, or for its experiment to be resumed
+    RUNNING = "RUNNING"  # one of its jobs runs
+    PAUSED = "PAUSED"  # kept, without a place
+    SUCCEEDED = "SUCCEEDED"  # its command exited with 0
+    FAILED = "FAILED"  # its command failed and its retries are spent
+    EARLY_STOPPED = "EARLY_STOPPED"  # by the assessor, the trial scheduler or maxTrialDuration
+    USER_CANCELED = "USER_CANCELED"  # by the user
+    SYS_CANCELED = "SYS_CANCELED"  # by the system: it could never run, or infrastructure failed too often
+    UNKNOWN = "UNKNOWN"  # imported without a status
+
+    @property
+    def is_terminal(self) -> bool:
+        """Nothing leaves a terminal status."""
+        return self not in {TrialStatus.WAITING, TrialStatus.RUNNING, TrialStatus.PAUSED}

@@ -1,0 +1,263 @@
+"""The contract of a training service: the place where an experiment's trial jobs run.
+
+One instance belongs to one experiment. A platform is added by subclassing `TrainingService`, registering the class
+under the entry-point group `proctor.training_services`, and passing the suite in `proctor.training_services.testing`.
+
+What every implementation must keep:
+
+* Everything may be asked twice. `submit_trial_job` with a known job id starts nothing new; `cancel_trial_job` of an
+  ended job does nothing.
+* Nothing is polled. Metrics and status changes are pushed to the listeners, which are awaited: they return only when
+  what they were given is committed. When a listener raises, the same thing must be delivered again later (after a
+  pause), in order, until it is taken.
+* Jobs outlive the manager. After a restart the engine calls `run`, then `submit_trial_job` for every job that was not
+  known to have ended; a service that can find the job again (`SupportsReattach`) goes on with it instead of starting
+  it.
+* No silent wait. A job that cannot be placed yet is answered with a `StatusChange` whose `detail` says why; one that
+  can never be placed raises `SubmissionRefused`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot
+
+__all__ = [
+    "EndReason",
+    "Exit",
+    "GpuSlot",
+    "JournalChunk",
+    "MetricListener",
+    "NodePlacement",
+    "StatusChange",
+    "StatusListener",
+    "SupportsEvents",
+    "SupportsLogs",
+    "SupportsNodes",
+    "SupportsReattach",
+    "TrainingService",
+    "TrialJobDetail",
+    "TrialJobForm",
+    "TrialJobStatus",
+    "replace",
+]
+
+
+class TrialJobStatus(StrEnum):
+    """Where one attempt to run a trial is."""
+
+    CREATED = "CREATED"  # written down, not yet given to the service
+    SUBMITTED = "SUBMITTED"  # given to the service
+    RUNNING = "RUNNING"  # its process was seen
+    STOPPING = "STOPPING"  # asked to stop
+    ENDED = "ENDED"  # over, with an end reason
+
+    @property
+    def is_terminal(self) -> bool:
+        """Nothing leaves ENDED."""
+        return self is TrialJobStatus.ENDED
+
+
+@dataclass(frozen=True)
+class NodePlacement:
+    """Where the manager has placed a job: a node and shares of its GPUs. `gpus` None: GPUs are not managed."""
+
+    node_id: str
+    gpus: tuple[GpuSlot, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TrialJobForm:
+    """All that a service needs to know to run one trial job."""
+
+    job_id: str  # "<trial id>.<number>"
+    token: str  # fencing token: reports with another token are refused
+    experiment_id: str
+    trial_id: str
+    sequence_id: int
+    number: int  # the generation: 1 for the first attempt
+    parameter_id: int
+    parameter_file: str  # text of parameter.json
+    command: str
+    code_directory: str  # absolute path on the manager's machine
+    directory: str  # absolute path of the job's directory on the manager's machine
+    environment_file: str | None = None  # the captured environment, 0600
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpu_number: int | None = None
+    max_duration_seconds: float | None = None
+    resume_checkpoint: str | None = None
+    placement: NodePlacement | None = None  # set by the manager for services that are `SupportsNodes`
+    lease_seconds: float | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrialJobDetail:
+    """What a service knows of a job. Times are aware UTC."""
+
+    id: str
+    status: TrialJobStatus
+    form: TrialJobForm
+    submit_time: datetime
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    tags: tuple[str, ...] = ()
+    url: str | None = None
+    working_directory: str | None = None
+    is_early_stopped: bool | None = None
+    exit: Exit | None = None
+
+    @property
+    def sequence_id(self) -> int:
+        """The trial's number within its experiment."""
+        return self.form.sequence_id
+
+
+@dataclass(frozen=True)
+class JournalChunk:
+    """Whole lines of a job's journal from byte `offset`; see `proctor.sdk.protocol` for the records."""
+
+    job_id: str
+    token: str
+    member: int
+    offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The byte after the last one."""
+        return self.offset + len(self.data)
+
+
+@dataclass(frozen=True)
+class StatusChange:
+    """A job has moved, or (same status) the reason for its waiting has changed.
+
+    `exit` is set when and only when `status` is ENDED. All journal chunks of a job are delivered before its end.
+    """
+
+    job_id: str
+    token: str
+    status: TrialJobStatus
+    time: datetime
+    detail: str = ""
+    node_id: str | None = None
+    pid: int | None = None
+    exit: Exit | None = None
+
+
+MetricListener = Callable[[Sequence[JournalChunk]], Awaitable[Mapping[tuple[str, int], int]]]
+"""Awaited with chunks in order; returns the stored offset by (job id, member) once they are committed. May be given
+the same bytes twice. A job id that is missing in the answer was refused (stale token or unknown job): the service
+stops that job and forgets it."""
+
+StatusListener = Callable[[Sequence[StatusChange]], Awaitable[None]]
+"""Awaited with changes in order; returns once they are committed. May be given the same change twice."""
+
+
+class TrainingService(ABC):
+    """Runs trial jobs somewhere. See the module's docstring for what every implementation keeps."""
+
+    @abstractmethod
+    async def list_trial_jobs(self) -> list[TrialJobDetail]:
+        """Every job that this instance knows, ended ones included until they were acknowledged."""
+
+    @abstractmethod
+    async def get_trial_job(self, job_id: str) -> TrialJobDetail:
+        """One job. Raises UnknownTrialJob."""
+
+    @abstractmethod
+    def add_trial_job_metric_listener(self, listener: MetricListener) -> None:
+        """Call `listener` with every journal chunk from now on."""
+
+    @abstractmethod
+    def remove_trial_job_metric_listener(self, listener: MetricListener) -> None:
+        """Stop calling it. Removing one that was never added does nothing."""
+
+    @abstractmethod
+    async def submit_trial_job(self, form: TrialJobForm) -> TrialJobDetail:
+        """Take a job; return quickly, do not wait for it to run.
+
+        Idempotent by job id. Raises SubmissionRefused when it can never run, ServiceUnavailable when it may be
+        tried again.
+        """
+
+    @abstractmethod
+    async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
+        """Change what can be changed of a live job: `max_duration_seconds`, and the parameters where multi-phase
+        jobs are supported. Raises UnknownTrialJob."""
+
+    @property
+    @abstractmethod
+    def is_multi_phase_job_supported(self) -> bool:
+        """Whether a running job can be given new parameters."""
+
+    @abstractmethod
+    async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
+        """Begin to stop a job with all its processes; its end arrives as a status change. Idempotent; an unknown
+        or ended job is no error. Returns without waiting for the end."""
+
+    @abstractmethod
+    async def set_cluster_metadata(self, key: str, value: Any) -> None:
+        """Change a setting of the running service (the keys are the service's own). Raises KeyError for an unknown
+        key."""
+
+    @abstractmethod
+    async def get_cluster_metadata(self, key: str) -> Any:
+        """Read a setting. Raises KeyError for an unknown key."""
+
+    @abstractmethod
+    async def clean_up(self) -> None:
+        """Let go of everything that belongs to this experiment: no process, lock or temporary file of its jobs is left.
+        Nodes, connections and keepers belong to the manager and stay. Called once, after `run` was cancelled or
+        before it began."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Serve until cancelled. Delivers to the listeners. On cancellation jobs go on running."""
+
+
+class SupportsEvents(ABC):
+    """A service that pushes status changes. The engine requires it."""
+
+    @abstractmethod
+    def add_status_listener(self, listener: StatusListener) -> None:
+        """Call `listener` with every status change from now on."""
+
+    @abstractmethod
+    def remove_status_listener(self, listener: StatusListener) -> None:
+        """Stop calling it."""
+
+
+class SupportsNodes(ABC):
+    """A service whose jobs are placed by the manager on nodes of the manager-wide pool."""
+
+    @abstractmethod
+    def node_ids(self) -> tuple[str, ...]:
+        """The nodes this experiment may use, in the order of preference."""
+
+
+class SupportsLogs(ABC):
+    """A service that can read a job's files."""
+
+    @abstractmethod
+    async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
+        """At most `limit` bytes of a file of the job's directory from `offset` (negative: from the end).
+        `path` is relative to it and may not leave it. Raises FileNotFoundError."""
+
+    @abstractmethod
+    async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
+        """(relative path, size in bytes) of every file in the job's directory."""
+
+
+class SupportsReattach(ABC):
+    """A service whose jobs survive the manager and are found again by job id and token."""
+
+    @abstractmethod
+    async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
+        """After a restart, before `run`: these jobs are ours and not known to have ended; of `ended` the end is
+        stored."""

@@ -1,0 +1,301 @@
+"""Messages between a keeper and the manager, and what both sides call the end of a job. REST over a Unix socket.
+
+The keeper always dials. Under `/api/v1/keepers/{node_id}/`:
+
+    POST hello      {"nonce": hex}            → {"proof": hex}   the manager proves that it knows the node's secret
+    POST register   Registration              → RegistrationAnswer
+    POST commands   CommandPoll               → CommandBatch     held open until there is one, or `wait_seconds`
+    POST report     ReportHeader as one JSON line, then the bytes of its chunks one after another → ReportAnswer
+
+`proof` is HMAC-SHA256(secret, "manager:" + nonce); the keeper then sends "Authorization: Bearer <secret>". A session
+begins with `register`; a manager that does not know the session answers 409 and the keeper registers again. Commands
+are numbered within a session, and a poll with `cursor` n says that all up to n were carried out or written down.
+Everything may be sent twice: launches are idempotent by job id, chunks by (job, member, offset), exits by job id.
+"""
+
+import hashlib
+import hmac
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+PROTOCOL_VERSION = 1
+
+JsonObject = dict[str, Any]
+
+
+class EndReason(str, Enum):
+    """Why a trial job ended. `manager/lifecycle/reasons.py` says what each means for the trial."""
+
+    EXITED_OK = "EXITED_OK"  # exit code 0
+    EXITED_ERROR = "EXITED_ERROR"  # another exit code, or a signal of its own making (SIGSEGV, SIGABRT, …)
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"  # the kernel's OOM killer
+    SIGNALED = "SIGNALED"  # killed by a signal from outside that we did not send
+    DEADLINE = "DEADLINE"  # maxTrialDuration
+    CANCELED = "CANCELED"  # stopped on the manager's command; the manager knows why and replaces it by one of these:
+    EARLY_STOPPED = "EARLY_STOPPED"  # … the assessor or trial scheduler
+    USER_CANCELED = "USER_CANCELED"  # … the user
+    EXPERIMENT_STOPPED = "EXPERIMENT_STOPPED"  # … the experiment was stopped; runs again when it is resumed
+    LAUNCH_FAILED = "LAUNCH_FAILED"  # could not be started: missing directory, unreadable environment
+    EXIT_UNKNOWN = "EXIT_UNKNOWN"  # neither its process nor its exit record is there
+    NODE_LOST = "NODE_LOST"  # its node has gone silent
+    LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper was without a manager for lease_seconds
+    PREEMPTED = "PREEMPTED"  # the platform took its place away
+    UNPLACEABLE = "UNPLACEABLE"  # no node could ever hold it
+    INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault (full disk, no processes left)
+
+
+@dataclass(frozen=True)
+class DeviceProcess:
+    """A process that uses a device. `job_id` is set when it belongs to one of our jobs."""
+
+    pid: int
+    memory_mb: int
+    job_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU as NVML sees it. Memory in MiB, utilisation in percent."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_mb: int
+    memory_used_mb: int
+    utilization: int
+    processes: list[DeviceProcess] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a job ended, from its exit.json. Times are Unix seconds; `detail` is a sentence for people."""
+
+    reason: EndReason
+    code: int | None
+    signal: int | None
+    started_at: float
+    ended_at: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A job that is on the node, as told at registration. `sizes` are the journals' sizes by member."""
+
+    job_id: str
+    token: str
+    pid: int | None
+    started_at: float
+    sizes: dict[str, int] = field(default_factory=dict)
+    exit: Exit | None = None
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Who the keeper is, what its node has, and what is already there."""
+
+    keeper_id: str  # new for every keeper process
+    pid: int
+    boot_id: str
+    hostname: str
+    version: str
+    python: str
+    devices: list[Device]
+    jobs: list[JobReport]
+    driver_note: str = ""  # why there are no devices, said once
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True)
+class RegistrationAnswer:
+    """`offsets[job_id][member]` is how far each journal is stored. `unknown` jobs are not the manager's: stop them,
+    forget them."""
+
+    session: str
+    offsets: dict[str, dict[str, int]]
+    unknown: list[str]
+    heartbeat_seconds: float = 5.0
+
+
+@dataclass(frozen=True)
+class GpuSlot:
+    """A share of one GPU: `slot` counts from 0 to maxTrialNumberPerGpu - 1."""
+
+    uuid: str
+    slot: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Start a job. Doing it twice is doing it once."""
+
+    job_id: str
+    token: str
+    experiment_id: str
+    trial_id: str
+    sequence_id: int
+    directory: str  # absolute path of the job's directory
+    command: str  # run by bash
+    code_directory: str  # absolute; the working directory
+    parameter_file: str  # the text of parameter.json
+    environment_file: str | None  # absolute path of a 0600 JSON file with the captured environment
+    platform: str = "local"
+    environment: dict[str, str] = field(default_factory=dict)  # laid over it
+    gpus: list[GpuSlot] | None = None  # None: unmanaged; []: CUDA_VISIBLE_DEVICES is empty
+    max_duration_seconds: float | None = None
+    resume_checkpoint: str | None = None
+    lease_seconds: float | None = None
+    holder: str = ""  # "user manager experiment trial", shown to others who want its GPUs
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Ask a job to stop: control.json, SIGTERM, `grace_seconds`, SIGKILL until nothing of it is left."""
+
+    job_id: str
+    token: str
+    grace_seconds: float = 5.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """A job's duration limit has changed (None: no limit). It counts from the job's start."""
+
+    job_id: str
+    token: str
+    max_duration_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """The keeper shall leave when it has no jobs."""
+
+
+ORDERS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Launch, Cancel, Update, Shutdown)}
+
+
+@dataclass(frozen=True)
+class CommandPoll:
+    """`cursor`: the number of the last command that was taken."""
+
+    session: str
+    cursor: int
+    wait_seconds: float = 25.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """An order with its number. `order` is the body of one of `ORDERS`, `type` its name."""
+
+    number: int
+    type: str
+    order: JsonObject
+
+
+@dataclass(frozen=True)
+class CommandBatch:
+    """The commands after the cursor, in order; empty when the wait was over."""
+
+    commands: list[Command]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """`length` bytes of whole lines of a journal, from byte `offset`. Its bytes follow the header, in the order of
+    the chunks."""
+
+    job_id: str
+    token: str
+    member: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """A job's process is running."""
+
+    job_id: str
+    token: str
+    pid: int
+    started_at: float
+
+
+@dataclass(frozen=True)
+class End:
+    """A job has ended; all of its journal has been sent, in this report at the latest."""
+
+    job_id: str
+    token: str
+    exit: Exit
+
+
+@dataclass(frozen=True)
+class ReportHeader:
+    """What the keeper has to say. `devices` is None when nothing has changed. An empty report is a heartbeat."""
+
+    session: str
+    chunks: list[Chunk] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    devices: list[Device] | None = None
+    disk_free_mb: int | None = None
+    notes: list[str] = field(default_factory=list)  # sentences for the node's page: what is wrong on this node
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """A journal is stored up to `offset`."""
+
+    job_id: str
+    member: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class ReportAnswer:
+    """`ended`: ends that are stored, the keeper may forget these jobs. `fenced`: the token is stale: stop and
+    forget."""
+
+    acknowledged: list[Acknowledgement]
+    ended: list[str]
+    fenced: list[str]
+
+
+def manager_proof(secret: str, nonce: str) -> str:
+    """What a manager that knows `secret` answers to `nonce` (hex HMAC-SHA256)."""
+    return hmac.new(secret.encode(), b"manager:" + nonce.encode(), hashlib.sha256).hexdigest()
+
+
+T = TypeVar("T")
+
+
+def to_json(message: Any) -> JsonObject:
+    """A message as a JSON object."""
+    return asdict(message)
+
+
+def from_json(kind: type[T], body: Any) -> T:
+    """The message of this kind in a JSON object. Unknown keys are ignored (newer peers); missing ones raise
+    TypeError."""
+    hints = get_type_hints(kind)
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: _read(hints[name], value) for name, value in body.items() if name in known})
+
+
+def _read(hint: Any, value: Any) -> Any:
+    """`value` as the annotation `hint` wants it: nested messages, lists of them, enums; everything else as it is."""
+    if value is None:
+        return None
+    if get_origin(hint) is list:
+        (item,) = get_args(hint)
+        return [_read(item, element) for element in value]
+    for option in get_args(hint) or (hint,):
+        if is_dataclass(option):
+            return from_json(option, value)  # type: ignore[arg-type]
+        if isinstance(option, type) and issubclass(option, Enum):
+            return option(value)
+        if get_origin(option) is list:
+            return _read(option, value)
+    return value
