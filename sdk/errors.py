@@ -1,0 +1,35 @@
+"""The errors of the SDK, drawn as a tree.
+
+    ProctorError                        anything the SDK refuses
+    ├── MetricError (TypeError)         a reported value that is no metric
+    ├── CheckpointError                 a folder that cannot be a checkpoint
+    ├── JobDirectoryError               the job's directory does not hold what the keeper should have put there
+    ├── UnsafeDocumentError             a document of NNI that could be read only by running what it holds
+    └── NoMoreTrialError                raised by a tuner: nothing is left to propose
+
+A report raises only for what its caller did wrong. A full disk, a missing keeper or a dead manager never raises.
+"""
+
+
+class ProctorError(Exception):
+    """Something the SDK refuses; the text says what was expected, what was found and what to do."""
+
+
+class MetricError(ProctorError, TypeError):
+    """A reported value is not a number or a dictionary that JSON can hold."""
+
+
+class CheckpointError(ProctorError):
+    """The folder given as a checkpoint is missing, unreadable, or holds what cannot be copied."""
+
+
+class JobDirectoryError(ProctorError):
+    """The trial's parameters cannot be read from its job's directory."""
+
+
+class UnsafeDocumentError(ProctorError, ValueError):
+    """A JSON document holds pickled or named Python objects; reading it would run code."""
+
+
+class NoMoreTrialError(ProctorError):
+    """A tuner raises this when it has nothing left to propose."""
