@@ -1,0 +1,40 @@
+"""Where the manager's time comes from: nothing else reads the clock, so a virtual one can be put in its place."""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+
+
+class Clock(ABC):
+    """Wall-clock time for records, monotonic time for waits; both in seconds."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Unix time."""
+
+    @abstractmethod
+    def monotonic(self) -> float:
+        """A time that never goes back, on the scale of the event loop's `time()`."""
+
+
+class SystemClock(Clock):
+    """The machine's clock."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class LoopClock(Clock):
+    """The running event loop's time, as Unix time from `epoch`; under a virtual-time loop, virtual time."""
+
+    def __init__(self, epoch: float = 1_700_000_000.0) -> None:
+        self._epoch = epoch
+
+    def now(self) -> float:
+        return self._epoch + asyncio.get_running_loop().time()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()

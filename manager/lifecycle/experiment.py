@@ -1,0 +1,106 @@
+"""The life of an experiment, and the pure rules by which it moves on by itself."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proctor.manager.lifecycle.machine import Lifecycle
+from proctor.manager.lifecycle.states import ExperimentStatus as Status
+
+
+class ExperimentEvent(StrEnum):
+    """What can happen to an experiment."""
+
+    START = "START"  # its dispatcher is ready
+    REACH_LIMIT = "REACH_LIMIT"  # maxTrialNumber or maxExperimentDuration
+    EXHAUST = "EXHAUST"  # the tuner has nothing more to suggest
+    DRAIN = "DRAIN"  # the last running trial has ended
+    RAISE_LIMIT = "RAISE_LIMIT"  # there is room for new trials again
+    PAUSE = "PAUSE"  # the user wants no new trials
+    CONTINUE = "CONTINUE"  # the user wants them again
+    FAIL = "FAIL"  # it cannot go on by itself
+    STOP = "STOP"  # the user stops it
+    FINISH_STOP = "FINISH_STOP"  # the last of it is gone
+    RESUME = "RESUME"  # the user starts it again
+    VIEW = "VIEW"  # opened for reading only
+    CLOSE = "CLOSE"  # no longer viewed
+
+
+_WORKING = (Status.INITIALIZED, Status.RUNNING, Status.PAUSED, Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL)
+
+EXPERIMENT = Lifecycle(
+    "experiment",
+    {
+        ExperimentEvent.START: {Status.INITIALIZED: Status.RUNNING},
+        ExperimentEvent.REACH_LIMIT: {Status.RUNNING: Status.NO_MORE_TRIAL},
+        ExperimentEvent.EXHAUST: {Status.RUNNING: Status.TUNER_NO_MORE_TRIAL},
+        ExperimentEvent.DRAIN: {Status.NO_MORE_TRIAL: Status.DONE, Status.TUNER_NO_MORE_TRIAL: Status.DONE},
+        ExperimentEvent.RAISE_LIMIT: {
+            Status.NO_MORE_TRIAL: Status.RUNNING,
+            Status.TUNER_NO_MORE_TRIAL: Status.RUNNING,
+            Status.DONE: Status.RUNNING,
+        },
+        ExperimentEvent.PAUSE: {Status.RUNNING: Status.PAUSED},
+        ExperimentEvent.CONTINUE: {Status.PAUSED: Status.RUNNING},
+        ExperimentEvent.FAIL: dict.fromkeys((*_WORKING, Status.DONE), Status.ERROR),
+        ExperimentEvent.STOP: dict.fromkeys((*_WORKING, Status.DONE, Status.ERROR), Status.STOPPING),
+        ExperimentEvent.FINISH_STOP: {Status.STOPPING: Status.STOPPED},
+        ExperimentEvent.RESUME: {
+            Status.STOPPED: Status.INITIALIZED,
+            Status.ERROR: Status.INITIALIZED,
+            Status.VIEWED: Status.INITIALIZED,
+        },
+        ExperimentEvent.VIEW: {Status.STOPPED: Status.VIEWED},
+        ExperimentEvent.CLOSE: {Status.VIEWED: Status.STOPPED},
+    },
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the rules look at. Numbers of trials; durations in seconds."""
+
+    status: Status
+    created: int  # trials that count against the limit
+    max_trials: int | None
+    active_seconds: float
+    max_seconds: float | None
+    live: int  # trials that are WAITING or RUNNING
+    requested: int  # suggestions asked for and not yet given
+    exhausted: bool  # the tuner's last word was "no more"
+
+
+def spent_limit(progress: Progress) -> str:
+    """A sentence about the limit that is reached, or ''."""
+    if progress.max_trials is not None and progress.created >= progress.max_trials:
+        return f"maxTrialNumber {progress.max_trials} is reached"
+    if progress.max_seconds is not None and progress.active_seconds >= progress.max_seconds:
+        return f"maxExperimentDuration {progress.max_seconds:g} s is over"
+    return ""
+
+
+def next_event(progress: Progress) -> tuple[ExperimentEvent, str] | None:
+    """The move that the experiment makes by itself now, with its reason; None to stay."""
+    limit = spent_limit(progress)
+    status = progress.status
+    if status is Status.RUNNING and limit:
+        return ExperimentEvent.REACH_LIMIT, limit
+    if status is Status.RUNNING and progress.exhausted and progress.requested == 0:
+        return ExperimentEvent.EXHAUST, "the tuner has no more suggestions"
+    if status in {Status.NO_MORE_TRIAL, Status.DONE} and not limit and not progress.exhausted:
+        return ExperimentEvent.RAISE_LIMIT, "a limit was raised"
+    if status is Status.TUNER_NO_MORE_TRIAL and not progress.exhausted and not limit:
+        return ExperimentEvent.RAISE_LIMIT, "the tuner may have suggestions again"
+    drained = progress.live == 0 and progress.requested == 0
+    if status in {Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL} and drained:
+        return ExperimentEvent.DRAIN, limit or "the tuner has no more suggestions"
+    return None
+
+
+def wanted_suggestions(progress: Progress, concurrency: int) -> int:
+    """How many suggestions to ask for now, so that all places are taken and no limit is passed."""
+    if not progress.status.creates_trials or progress.exhausted:
+        return 0
+    room = concurrency - progress.live - progress.requested
+    if progress.max_trials is not None:
+        room = min(room, progress.max_trials - progress.created - progress.requested)
+    return max(room, 0)

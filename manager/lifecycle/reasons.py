@@ -1,0 +1,85 @@
+"""What the end of a trial job means for its trial: the one table, and the pure rule that applies it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.training_services.base import EndReason
+
+
+class Charge(StrEnum):
+    """Whose retry budget a job's end is charged to."""
+
+    FINAL = "FINAL"  # nobody's: the trial is over
+    TRIAL = "TRIAL"  # maxTrialRetries
+    INFRASTRUCTURE = "INFRASTRUCTURE"  # maxInfrastructureRetries, with back-off
+    FREE = "FREE"  # nobody's: it runs again however often this happens
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """`status` is what the trial becomes when it is not retried."""
+
+    status: TrialStatus
+    charge: Charge
+
+
+MEANINGS: dict[EndReason, Meaning] = {
+    EndReason.EXITED_OK: Meaning(TrialStatus.SUCCEEDED, Charge.FINAL),
+    EndReason.EXITED_ERROR: Meaning(TrialStatus.FAILED, Charge.TRIAL),
+    EndReason.OUT_OF_MEMORY: Meaning(TrialStatus.FAILED, Charge.TRIAL),
+    EndReason.SIGNALED: Meaning(TrialStatus.FAILED, Charge.INFRASTRUCTURE),
+    EndReason.DEADLINE: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL),
+    EndReason.CANCELED: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
+    EndReason.EARLY_STOPPED: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL),
+    EndReason.USER_CANCELED: Meaning(TrialStatus.USER_CANCELED, Charge.FINAL),
+    EndReason.EXPERIMENT_STOPPED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
+    EndReason.LAUNCH_FAILED: Meaning(TrialStatus.FAILED, Charge.TRIAL),
+    EndReason.EXIT_UNKNOWN: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
+    EndReason.NODE_LOST: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
+    EndReason.LEASE_EXPIRED: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
+    EndReason.PREEMPTED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
+    EndReason.UNPLACEABLE: Meaning(TrialStatus.SYS_CANCELED, Charge.FINAL),
+    EndReason.INFRASTRUCTURE: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
+}
+
+_OVERRIDDEN = {EndReason.EXITED_OK, EndReason.EXITED_ERROR, EndReason.SIGNALED, EndReason.CANCELED}
+_OVERRIDDEN |= {EndReason.EXIT_UNKNOWN, EndReason.OUT_OF_MEMORY}
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a trial may be tried again, and how long it waits: `backoff_seconds` doubled at each time."""
+
+    max_trial_retries: int = 0
+    max_infrastructure_retries: int = 5
+    backoff_seconds: float = 1.0
+    max_backoff_seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of the trial. `retry_after_seconds` is None when `status` is terminal."""
+
+    status: TrialStatus
+    failures: int
+    infrastructure_failures: int
+    retry_after_seconds: float | None
+
+
+def settled_reason(end: EndReason, stop_reason: EndReason | None) -> EndReason:
+    """Why a job ended, given who had asked it to stop: a wish that was written down first wins over how it left."""
+    return stop_reason if stop_reason is not None and end in _OVERRIDDEN else end
+
+
+def judge(end: EndReason, *, failures: int, infrastructure_failures: int, policy: RetryPolicy) -> Verdict:
+    """Apply the table: end the trial, or send it back to WAITING and charge whom it says."""
+    meaning = MEANINGS[end]
+    if meaning.charge is Charge.FREE:
+        return Verdict(TrialStatus.WAITING, failures, infrastructure_failures, 0.0)
+    if meaning.charge is Charge.TRIAL and failures < policy.max_trial_retries:
+        return Verdict(TrialStatus.WAITING, failures + 1, infrastructure_failures, 0.0)
+    if meaning.charge is Charge.INFRASTRUCTURE and infrastructure_failures < policy.max_infrastructure_retries:
+        delay = min(policy.backoff_seconds * 2**infrastructure_failures, policy.max_backoff_seconds)
+        return Verdict(TrialStatus.WAITING, failures, infrastructure_failures + 1, delay)
+    return Verdict(meaning.status, failures, infrastructure_failures, None)
