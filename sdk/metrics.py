@@ -81,9 +81,9 @@ def _encode_number(value: "int | float") -> str:
 def _require_number(value: "Any", where: str) -> "int | float":
     found = value if isinstance(value, (int, float)) else _unwrap(value)
     if found is None:
+        expected = "a number" if DEFAULT_KEY in where else f"a number or a dictionary with {DEFAULT_KEY!r}"
         raise MetricError(
-            f"{where} must be a number, or a dictionary with a number under {DEFAULT_KEY!r}; "
-            f"found {_name_type(value)}. Report float(...) of what is to be optimised."
+            f"{where} must be {expected}; found {_name_type(value)}. Report float(...) of what is to be optimised."
         )
     return int(found) if isinstance(found, bool) else found
 

@@ -7,6 +7,7 @@ the public module takes over, so nothing depends on it but the time.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 try:
@@ -15,7 +16,7 @@ except ImportError:  # another Python implementation
     from json import JSONDecoder
     from json.encoder import encode_basestring_ascii
 
-    _scan = JSONDecoder().scan_once
+    _scan: "Callable[[str, int], tuple[Any, int]]" = JSONDecoder().scan_once  # type: ignore[attr-defined]
 else:
 
     class _Context:
@@ -30,7 +31,7 @@ else:
         parse_constant = float
         memo: "dict[str, str]" = {}  # noqa: RUF012 - read by older scanners only
 
-    _scan = make_scanner(_Context())
+    _scan = make_scanner(_Context())  # type: ignore[arg-type]
 
 
 def quote(text: str) -> str:

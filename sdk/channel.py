@@ -1,0 +1,85 @@
+"""How a trial finds its keeper: the job's directory named by the environment, or none at all (standalone).
+
+Nothing here touches the network. The channel is opened at the first call, once a process; forked and spawned children
+find the same directory through the same environment.
+"""
+
+import os
+
+from proctor.sdk.errors import JobDirectoryError
+from proctor.sdk.journal import Journal
+from proctor.sdk.protocol import (
+    CONTROL_FILE,
+    ENV_EXPERIMENT_ID,
+    ENV_JOB_DIRECTORY,
+    ENV_MEMBER,
+    ENV_RESUME_CHECKPOINT,
+    ENV_SEQUENCE_ID,
+    ENV_TRIAL_ID,
+    JOURNAL_FILE,
+    PARAMETER_FILE,
+)
+from proctor.sdk.quick_json import loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+STANDALONE = "STANDALONE"
+
+
+class Channel:
+    """One job's directory as its trial sees it."""
+
+    def __init__(self, environment: "Mapping[str, str]") -> None:
+        """:raises KeyError: the environment is not that of a trial."""
+        self.job_directory = environment[ENV_JOB_DIRECTORY]
+        self.experiment_id = environment.get(ENV_EXPERIMENT_ID, STANDALONE)
+        self.trial_id = environment.get(ENV_TRIAL_ID, STANDALONE)
+        self.sequence_id = int(environment.get(ENV_SEQUENCE_ID) or 0)
+        self.resume_checkpoint = environment.get(ENV_RESUME_CHECKPOINT) or None
+        member = environment.get(ENV_MEMBER) or "0"
+        name = JOURNAL_FILE if member == "0" else f"{JOURNAL_FILE}.{member}"
+        self.journal = Journal(f"{self.job_directory}/{name}")
+        self._control_path = f"{self.job_directory}/{CONTROL_FILE}"
+        self._control_identity: tuple[int, ...] = ()
+        self._stop = False
+
+    def read_parameters(self) -> "Any":
+        """The parameters of this job, normally a dictionary.
+
+        :raises JobDirectoryError: the keeper's file is missing or damaged.
+        """
+        path = f"{self.job_directory}/{PARAMETER_FILE}"
+        try:
+            return loads(_read(path))["parameters"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise JobDirectoryError(
+                f"trial {self.trial_id} cannot read its parameters from {path}: {error!r}. The keeper writes this "
+                f"file before it starts a trial; outside an experiment, unset {ENV_JOB_DIRECTORY}."
+            ) from error
+
+    def is_stop_requested(self) -> bool:
+        """Whether the keeper has asked the trial to end itself: one `stat` a call, a read only after a change."""
+        try:
+            found = os.stat(self._control_path)
+            identity = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if identity != self._control_identity:
+                self._stop = loads(_read(self._control_path)).get("stop") is True
+                self._control_identity = identity
+        except (OSError, ValueError, AttributeError):
+            pass  # not written yet, or damaged: what was known stays true
+        return self._stop
+
+
+def _read(path: str) -> str:
+    """The text of a small file; `open` would import codecs for more than we need."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 20):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode("utf-8")

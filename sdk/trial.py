@@ -1,0 +1,182 @@
+"""What a trial calls: its parameters, its reports, its checkpoints, the question whether to stop.
+
+A report raises only for a mistake of its caller (`MetricError`, `CheckpointError`). It costs one `write` to a local
+file, never waits for the network, and is safe once the call has returned, however the process ends. Outside an
+experiment every call works and does nothing: parameters are `{}`, ids are `"STANDALONE"`.
+"""
+
+import os
+from time import time
+
+from proctor.sdk.channel import STANDALONE, Channel
+from proctor.sdk.errors import MetricError
+from proctor.sdk.metrics import DEFAULT_KEY, encode_metric
+from proctor.sdk.notices import notice_once
+from proctor.sdk.protocol import (
+    ENV_JOB_DIRECTORY,
+    KIND_CHECKPOINT,
+    KIND_FINAL,
+    KIND_INTERMEDIATE,
+    MAX_RECORD_BYTES,
+)
+from proctor.sdk.quick_json import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _State:
+    """This process's view of its trial; filled at the first call."""
+
+    channel: "Channel | None" = None
+    opened = False
+    parameters: "Any" = None
+    parameters_read = False
+    final_reported = False
+
+
+def get_next_parameter() -> "Any":
+    """Return the parameters of this trial (a dictionary), the same at every call and in every process of the trial.
+
+    Outside an experiment it returns `{}`.
+
+    :raises JobDirectoryError: the file with the parameters is missing or damaged.
+    """
+    if not _State.parameters_read:
+        channel = _open()
+        _State.parameters = {} if channel is None else channel.read_parameters()
+        _State.parameters_read = True
+    return _State.parameters
+
+
+def get_current_parameter(tag: "str | None" = None) -> "Any":
+    """Return the parameters of this trial or, with `tag`, the one parameter of that name.
+
+    :raises KeyError: there is no parameter of that name.
+    """
+    parameters = get_next_parameter()
+    return parameters if tag is None else parameters[tag]
+
+
+def report_intermediate_result(metric: "Any") -> None:
+    """Report how the trial is doing: a number, or a dictionary with the number to optimise under `default`.
+
+    :raises MetricError: the metric is neither.
+    """
+    _report(KIND_INTERMEDIATE, encode_metric(metric), metric)
+
+
+def report_final_result(metric: "Any") -> None:
+    """Report the trial's result, once, in the form of an intermediate one; the first one counts.
+
+    :raises MetricError: the metric is neither a number nor a dictionary.
+    """
+    text = encode_metric(metric)
+    if _State.final_reported:
+        notice_once("final", "report_final_result was called again; the first final metric of a trial counts")
+    _State.final_reported = True
+    _report(KIND_FINAL, text, metric)
+
+
+def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, step: "int | None" = None) -> None:
+    """Report an intermediate metric together with the checkpoint that goes with it.
+
+    :param metrics: a number, or a dictionary with the number to optimise under `default`.
+    :param checkpoint: a folder; it is copied, so it may be changed or removed after the call.
+    :param step: the step the metric belongs to, if the trial counts them itself.
+    :raises MetricError: the metrics are neither a number nor a dictionary, or the step is not an integer.
+    :raises CheckpointError: the folder is missing or cannot be read. Nothing of the report is recorded.
+    """
+    text = encode_metric(metrics)
+    if step is not None and type(step) is not int:
+        step = _require_step(step)
+    if checkpoint is None:
+        _report(KIND_INTERMEDIATE, text, metrics, step)
+        return
+    channel = _open()
+    if channel is None:
+        return
+    from proctor.sdk.checkpoints import save_checkpoint
+
+    path = save_checkpoint(os.fspath(checkpoint), channel.job_directory)
+    record = "" if path is None else _record(KIND_CHECKPOINT, f'"path":{quote(path)}', step)
+    _report(KIND_INTERMEDIATE, text, metrics, step, before=record)
+
+
+def get_checkpoint() -> "str | None":
+    """Return the folder to continue from: this job's newest checkpoint, else the one it was started from, else None."""
+    channel = _open()
+    if channel is None:
+        return None
+    from proctor.sdk.checkpoints import find_newest_checkpoint
+
+    return find_newest_checkpoint(channel.job_directory) or channel.resume_checkpoint
+
+
+def should_stop() -> bool:
+    """Return whether the trial has been asked to save what it wants to keep and end; cheap enough for every step."""
+    channel = _open()
+    return channel is not None and channel.is_stop_requested()
+
+
+def get_experiment_id() -> str:
+    """Return the experiment's id, `"STANDALONE"` outside one."""
+    channel = _open()
+    return STANDALONE if channel is None else channel.experiment_id
+
+
+def get_trial_id() -> str:
+    """Return the trial's id, the same for all its attempts; `"STANDALONE"` outside an experiment."""
+    channel = _open()
+    return STANDALONE if channel is None else channel.trial_id
+
+
+def get_sequence_id() -> int:
+    """Return the trial's number in its experiment, 0 outside one."""
+    channel = _open()
+    return 0 if channel is None else channel.sequence_id
+
+
+def _open() -> "Channel | None":
+    if not _State.opened:
+        if os.environ.get(ENV_JOB_DIRECTORY):
+            _State.channel = Channel(os.environ)
+        else:
+            notice_once(
+                "standalone",
+                "not running in an experiment: parameters are {} and reports are dropped; "
+                "`proctor create --config FILE` runs trials",
+            )
+        _State.opened = True
+    return _State.channel
+
+
+def _report(kind: str, text: str, metric: object, step: "int | None" = None, before: str = "") -> None:
+    if len(text) > MAX_RECORD_BYTES - 512:
+        raise MetricError(
+            f"a metric may take {MAX_RECORD_BYTES - 512} bytes as JSON; found {len(text)}. Report numbers and "
+            "write large things to a file in the trial's output folder."
+        )
+    if type(metric) is dict and DEFAULT_KEY not in metric:
+        notice_once(
+            f"default of {kind}",
+            f"a metric was reported without the key {DEFAULT_KEY!r}: it is stored, but the tuner and the assessor "
+            "cannot use it",
+        )
+    channel = _open()
+    if channel is not None:
+        records = before + _record(kind, f'"value":{text}', step)
+        channel.journal.append(records, patient=kind == KIND_FINAL)
+
+
+def _record(kind: str, content: str, step: "int | None") -> str:
+    named = "" if step is None else f',"step":{step}'
+    return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}}}\n'
+
+
+def _require_step(step: "Any") -> int:
+    try:
+        return int(step.__index__())
+    except AttributeError:
+        raise MetricError(f"a step must be an integer; found {step!r} of type {type(step).__name__}") from None
