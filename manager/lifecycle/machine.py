@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
 
 
 class InvalidTransition(Exception):
@@ -14,7 +18,7 @@ class InvalidTransition(Exception):
         self.event = event
 
 
-class Lifecycle[S: StrEnum, E: StrEnum]:
+class Lifecycle(Generic[S, E]):
     """A named transition table. Pure: `after` says where an event leads and changes nothing."""
 
     def __init__(self, name: str, table: Mapping[E, Mapping[S, S]]) -> None:

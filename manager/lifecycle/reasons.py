@@ -67,9 +67,16 @@ class Verdict:
     retry_after_seconds: float | None
 
 
-def settled_reason(end: EndReason, stop_reason: EndReason | None) -> EndReason:
-    """Why a job ended, given who had asked it to stop: a wish that was written down first wins over how it left."""
-    return stop_reason if stop_reason is not None and end in _OVERRIDDEN else end
+def settled_reason(end: EndReason, stop_reason: EndReason | None, *, has_final: bool) -> EndReason:
+    """Why a job ended, given who had asked it to stop: a wish that was written down first wins over how it left.
+
+    Except that a trial which finished its work while the experiment was being stopped has simply finished.
+    """
+    if stop_reason is None or end not in _OVERRIDDEN:
+        return end
+    if end is EndReason.EXITED_OK and has_final and stop_reason is EndReason.EXPERIMENT_STOPPED:
+        return end
+    return stop_reason
 
 
 def judge(end: EndReason, *, failures: int, infrastructure_failures: int, policy: RetryPolicy) -> Verdict:
