@@ -1,0 +1,73 @@
+"""Numbers on the wire. JSON has no word for NaN and the infinities; they travel as strings."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, WithJsonSchema
+
+WORDS = ("NaN", "Infinity", "-Infinity")
+
+
+def to_wire(value: float) -> float | str:
+    """A number, or its word where it is not finite."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def json_to_wire(value: Any) -> Any:
+    """Any JSON value with every number in it as it travels."""
+    if isinstance(value, float):
+        return to_wire(value)
+    if isinstance(value, Mapping):
+        return {str(key): json_to_wire(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_to_wire(item) for item in value]
+    return value
+
+
+def utc(seconds: float | None) -> datetime | None:
+    """The moment of a Unix time."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Number = Annotated[
+    float,
+    PlainSerializer(to_wire, return_type=float | str, when_used="always"),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "number"}, {"type": "string", "enum": list(WORDS)}],
+            "description": "A number; NaN and the infinities are words.",
+        }
+    ),
+]
+"""A number that may be NaN or infinite."""
+
+Json = Annotated[
+    Any,
+    PlainSerializer(json_to_wire, when_used="always"),
+    WithJsonSchema({"description": "Any JSON value; NaN and the infinities are words."}),
+]
+"""Any JSON value."""
+
+JsonObject = Annotated[
+    dict[str, Any],
+    PlainSerializer(json_to_wire, when_used="always"),
+    WithJsonSchema({"type": "object", "additionalProperties": True}),
+]
+"""Any JSON object."""
+
+Time = Annotated[
+    datetime,
+    PlainSerializer(_rfc3339, return_type=str, when_used="always"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A moment, RFC 3339 in UTC with milliseconds."""

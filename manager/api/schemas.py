@@ -1,0 +1,254 @@
+"""The resources of the REST API: what comes back. `requests.py` has what goes in, `problem.py` how it fails."""
+
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from proctor.manager.api.numbers import Json, JsonObject, Number, Time
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.training_services.base import EndReason, TrialJobStatus
+
+PARAMETERS_EXAMPLE = {"lr": 0.003, "hidden": 128}
+T = TypeVar("T")
+
+
+class Resource(BaseModel):
+    """What every resource has in common."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+
+
+class Page(Resource, Generic[T]):
+    """One page of a list. Ask again with `cursor=next_cursor` until it is null."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+class Best(Resource):
+    """The best trial so far."""
+
+    trial_id: str = Field(examples=["p3kV9xQa"])
+    sequence_id: int = Field(examples=[17])
+    value: Number = Field(examples=[0.982])
+    """Its final metric."""
+    parameters: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
+
+
+class Experiment(Resource):
+    """One search: a space, a tuner, a budget and its trials."""
+
+    id: str = Field(examples=["Ab3dE5f7"])
+    name: str = Field(examples=["digits"])
+    status: ExperimentStatus
+    reason: str = Field(examples=["max trial number 24 is reached"])
+    """Why it is in this status."""
+    error: str = ""
+    """The whole traceback when `status` is ERROR."""
+    config: JsonObject = Field(examples=[{"trial_command": "python trial.py", "trial_concurrency": 2}])
+    """The configuration as it was understood, without secrets."""
+    search_space: JsonObject = Field(examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
+    """The current search space."""
+    trial_concurrency: int = Field(examples=[2])
+    max_trial_number: int | None = Field(examples=[24])
+    """null: no limit."""
+    max_experiment_duration_seconds: float | None = Field(examples=[3600.0])
+    """null: no limit."""
+    max_trial_duration_seconds: float | None = Field(examples=[600.0])
+    """null: no limit."""
+    trial_counts: dict[TrialStatus, int] = Field(examples=[{"SUCCEEDED": 9, "RUNNING": 2}])
+    """How many trials are in each status; a status without trials is left out."""
+    best: Best | None = None
+    """null until a trial has reported a final metric."""
+    optimize_mode: str = Field(examples=["maximize"])
+    created_at: Time
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    active_seconds: float = Field(examples=[93.5])
+    """How long it has been running, pauses left out."""
+    directory: str = Field(examples=["/home/ada/.local/state/proctor/experiments/Ab3dE5f7"])
+    """Its folder on the manager's machine."""
+    url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])
+    """Its page."""
+    notices: list[str] = Field(default_factory=list)
+    """What was accepted from the configuration but does less than it may seem to."""
+
+
+class Trial(Resource):
+    """One set of parameters being evaluated."""
+
+    id: str = Field(examples=["p3kV9xQa"])
+    experiment_id: str = Field(examples=["Ab3dE5f7"])
+    sequence_id: int = Field(examples=[17])
+    """Its number in the experiment, from 0."""
+    status: TrialStatus
+    reason: str = ""
+    """Why it is in this status."""
+    parameters: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
+    parameter_id: int = Field(examples=[17])
+    source: str = Field(examples=["algorithm"])
+    """Who wanted it: algorithm, customized (a person) or retry."""
+    jobs: int = Field(examples=[1])
+    """How often it was begun."""
+    node_id: str | None = Field(default=None, examples=["local"])
+    """Where its newest job runs or ran."""
+    final_value: Number | None = Field(default=None, examples=[0.982])
+    """The number of its final metric."""
+    final_data: Json = None
+    """The final metric as it was reported."""
+    latest_value: Number | None = Field(default=None, examples=[0.982])
+    """The number of its last intermediate metric."""
+    intermediate_count: int = 0
+    created_at: Time
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    directory: str
+    """Its folder on the manager's machine."""
+
+
+class GpuShare(Resource):
+    """A share of a GPU that a job holds."""
+
+    uuid: str
+    slot: int
+
+
+class Job(Resource):
+    """One attempt to run a trial."""
+
+    id: str = Field(examples=["p3kV9xQa.1"])
+    trial_id: str
+    experiment_id: str
+    number: int = Field(examples=[1])
+    status: TrialJobStatus
+    stop_reason: EndReason | None = None
+    """Why it was asked to stop."""
+    end_reason: EndReason | None = None
+    """Why it ended."""
+    detail: str = ""
+    """A sentence: why it waits, or why it ended."""
+    parameter_id: int
+    parameters: JsonObject
+    parent_job: str | None = None
+    """The job it was retried or cloned from."""
+    resumed_from_job: str | None = None
+    """The job whose checkpoint it continues."""
+    resumed_from_step: int | None = None
+    node_id: str | None = None
+    gpus: list[GpuShare] | None = None
+    """null: GPUs are not managed for this job."""
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    code_fingerprint: str | None = None
+    """A digest of the code directory when it was started."""
+    submitted_at: Time | None = None
+    started_at: Time | None = None
+    ended_at: Time | None = None
+
+
+class Metric(Resource):
+    """One report of a trial."""
+
+    id: int
+    """Counts up within the experiment."""
+    trial_id: str
+    job: int
+    member: int = 0
+    """Rank in a distributed trial job."""
+    kind: str = Field(examples=["intermediate"])
+    """intermediate, final, lost or unreadable."""
+    sequence: int
+    """Counts the reports of this kind in its job and member, from 0."""
+    step: int | None = None
+    """The step the trial named."""
+    value: Number | None = Field(default=None, examples=[0.91])
+    """The number."""
+    data: Json = None
+    """The report as it was made."""
+    time: Time
+
+
+class CurvePoint(Resource):
+    """A trial that ended, and the best value until then."""
+
+    sequence_id: int
+    trial_id: str
+    value: Number
+    best: Number
+
+
+class ExportRow(Resource):
+    """A trial's outcome, in the shape that `import` takes."""
+
+    parameter: JsonObject
+    value: Json = None
+    """The final metric as it was reported."""
+    trial_id: str
+    sequence_id: int
+    status: TrialStatus
+    intermediate: list[Json] | None = None
+    """The intermediate metrics, when they were asked for."""
+
+
+class Imported(Resource):
+    """How many rows were given to the tuner."""
+
+    imported: int
+
+
+class Node(Resource):
+    """A machine on which trials run."""
+
+    id: str = Field(examples=["local"])
+    kind: str = Field(examples=["local"])
+    status: str = Field(examples=["READY"])
+    reason: str = ""
+    facts: JsonObject = Field(default_factory=dict)
+    """What its keeper has told: host name, versions, devices and who holds them."""
+    seen_at: Time | None = None
+
+
+class Event(Resource):
+    """Something has changed."""
+
+    id: int
+    time: Time
+    experiment_id: str | None = None
+    trial_id: str | None = None
+    job_id: str | None = None
+    kind: str = Field(examples=["trial.status"])
+    """experiment.status, trial.status, job.status, metrics, limits, notice or node."""
+    data: JsonObject
+
+
+class FileEntry(Resource):
+    """A file of a job."""
+
+    path: str = Field(examples=["output/model.pt"])
+    size_bytes: int
+
+
+class Health(Resource):
+    """Whether the manager is well."""
+
+    status: str = Field(examples=["ok"])
+    """ok, or degraded: then no new trials are started."""
+    reason: str = ""
+
+
+class Version(Resource):
+    """Who answers."""
+
+    version: str = Field(examples=["0.1.0"])
+    api: str = Field(default="v1", examples=["v1"])
+    python: str = Field(examples=["3.11.9"])
+    home: str
+    pid: int
+    started_at: Time
+
+
+class Accepted(Resource):
+    """It was written down and will be done."""
+
+    accepted: bool = True

@@ -1,0 +1,205 @@
+"""Where everything of a manager lies, how it may be reached, and the one place that reads the environment.
+
+Only the standard library and platformdirs, so that the CLI can ask for a path without waiting for the web framework.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+ENV_HOME = "PROCTOR_HOME"
+ENV_HOST = "PROCTOR_HOST"
+ENV_PORT = "PROCTOR_PORT"
+ENV_ALLOWED_HOSTS = "PROCTOR_ALLOWED_HOSTS"
+ENV_URL_PREFIX = "PROCTOR_URL_PREFIX"
+ENV_LOG_FORMAT = "PROCTOR_LOG_FORMAT"
+ENV_LOG_LEVEL = "PROCTOR_LOG_LEVEL"
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8080
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that holds all of a manager's state. Every path in it is absolute."""
+
+    path: Path
+
+    @classmethod
+    def find(cls, path: str | os.PathLike[str] | None = None, environment: Mapping[str, str] = os.environ) -> "Home":
+        """The home named by `path`, else by PROCTOR_HOME, else the platform's state directory for proctor."""
+        chosen = path or environment.get(ENV_HOME) or platformdirs.user_state_dir("proctor")
+        return cls(Path(chosen).expanduser().absolute())
+
+    @property
+    def control_database(self) -> Path:
+        """Experiments, trials, jobs and events of everything."""
+        return self.path / "control.db"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held with flock by the one manager of this home."""
+        return self.path / "manager.lock"
+
+    @property
+    def manager_file(self) -> Path:
+        """Says where the running manager is reached; there only while it is up."""
+        return self.path / "manager.json"
+
+    @property
+    def token_file(self) -> Path:
+        """The token that may do everything (0600)."""
+        return self.path / "token"
+
+    @property
+    def readonly_token_file(self) -> Path:
+        """The token that may only look (0600)."""
+        return self.path / "readonly.token"
+
+    @property
+    def run_directory(self) -> Path:
+        """Sockets and their pointer (0700)."""
+        return self.path / "run"
+
+    @property
+    def socket_pointer(self) -> Path:
+        """A file that holds the path of the Unix socket that keepers connect to."""
+        return self.run_directory / "socket"
+
+    @property
+    def socket_file(self) -> Path:
+        """The Unix socket itself, where its path is short enough for the kernel."""
+        return self.run_directory / "manager.sock"
+
+    @property
+    def log_directory(self) -> Path:
+        """The manager's logs."""
+        return self.path / "log"
+
+    @property
+    def manager_log(self) -> Path:
+        """One line of JSON for every thing the manager says."""
+        return self.log_directory / "manager.log"
+
+    @property
+    def manager_output(self) -> Path:
+        """What a manager in the background wrote to stdout and stderr."""
+        return self.log_directory / "manager.out"
+
+    @property
+    def incoming_directory(self) -> Path:
+        """Files that `create` hands over, and that must not travel over REST (0700)."""
+        return self.path / "incoming"
+
+    @property
+    def nodes_directory(self) -> Path:
+        """One folder for every keeper on this machine."""
+        return self.path / "nodes"
+
+    def node_directory(self, node_id: str) -> Path:
+        """The folder of one keeper."""
+        return self.nodes_directory / node_id
+
+    @property
+    def experiments_directory(self) -> Path:
+        """One folder for every experiment."""
+        return self.path / "experiments"
+
+    def experiment_directory(self, experiment_id: str) -> Path:
+        """All of one experiment; deleting the experiment is deleting this folder."""
+        return self.experiments_directory / experiment_id
+
+    def metrics_database(self, experiment_id: str) -> Path:
+        """The metrics of one experiment."""
+        return self.experiment_directory(experiment_id) / "metrics.db"
+
+    def dispatcher_log(self, experiment_id: str) -> Path:
+        """What the experiment's dispatcher, and the user's tuner in it, printed."""
+        return self.experiment_directory(experiment_id) / "log" / "dispatcher.log"
+
+    def prepare(self) -> None:
+        """Create the folders. Raises OSError where the home cannot be written."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private = (self.run_directory, self.incoming_directory)
+        for directory in (*private, self.log_directory, self.nodes_directory, self.experiments_directory):
+            directory.mkdir(mode=0o700, exist_ok=True)
+        for directory in private:
+            directory.chmod(0o700)
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """How browsers, the CLI and the SDK reach the manager."""
+
+    host: str = DEFAULT_HOST
+    """The address to listen on."""
+    port: int | None = None
+    """The TCP port; None takes 8080 or the next free one, 0 lets the system choose."""
+    allow_remote: bool = False
+    """Whether `host` may be an address that other machines can reach."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names, beside those of the loopback, under which the manager answers; "*" for any."""
+    url_prefix: str = ""
+    """The path in front of all URLs behind a reverse proxy: empty, or "/name" without a slash at the end."""
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """What the manager says, and how."""
+
+    format: str = "text"
+    """On stderr: "text" for people, "json" for machines. The file is always JSON lines."""
+    level: str = "INFO"
+    """The least level that is written."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a manager needs to know to start."""
+
+    home: Home
+    web: WebSettings = field(default_factory=WebSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used; the text names it, what was expected and what was found."""
+
+
+def read_port(text: str, name: str) -> int | None:
+    """A port from text; "auto" and nothing mean None. Raises SettingsError."""
+    if text in ("", "auto"):
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise SettingsError(f"{name}: expected a port from 0 to 65535 or auto, found {text!r}")
+    return int(text)
+
+
+def read_prefix(text: str, name: str) -> str:
+    """A URL prefix from text, with one slash in front and none at the end. Raises SettingsError."""
+    stripped = text.strip("/")
+    if any(not (character.isalnum() or character in "-._~/") for character in stripped):
+        raise SettingsError(f"{name}: expected a path such as /proctor, found {text!r}")
+    return f"/{stripped}" if stripped else ""
+
+
+def read_environment(environment: Mapping[str, str] = os.environ) -> tuple[WebSettings, LogSettings]:
+    """What the environment says of the web and the log. Raises SettingsError."""
+    web = WebSettings(
+        host=environment.get(ENV_HOST) or DEFAULT_HOST,
+        port=read_port(environment.get(ENV_PORT, ""), ENV_PORT),
+        allowed_hosts=tuple(environment.get(ENV_ALLOWED_HOSTS, "").replace(",", " ").split()),
+        url_prefix=read_prefix(environment.get(ENV_URL_PREFIX, ""), ENV_URL_PREFIX),
+    )
+    log = LogSettings(
+        format=environment.get(ENV_LOG_FORMAT) or "text",
+        level=(environment.get(ENV_LOG_LEVEL) or "INFO").upper(),
+    )
+    if log.format not in ("text", "json"):
+        raise SettingsError(f"{ENV_LOG_FORMAT}: expected text or json, found {log.format!r}")
+    if log.level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise SettingsError(f"{ENV_LOG_LEVEL}: expected DEBUG, INFO, WARNING or ERROR, found {log.level!r}")
+    return web, log
