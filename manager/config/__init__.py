@@ -1,0 +1,22 @@
+"""An experiment's configuration: NNI's v2 schema (and v1, converted), read, checked and explained."""
+
+from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice, Place, describe_problems
+from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
+from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
+from proctor.manager.config.services import LocalConfig, RemoteConfig, RemoteMachineConfig
+
+__all__ = [
+    "AlgorithmConfig",
+    "ConfigError",
+    "ConfigProblem",
+    "ExperimentConfig",
+    "LoadedExperiment",
+    "LocalConfig",
+    "Notice",
+    "Place",
+    "RemoteConfig",
+    "RemoteMachineConfig",
+    "describe_problems",
+    "load_experiment",
+    "load_experiment_mapping",
+]

@@ -1,0 +1,27 @@
+"""Checks names and arguments of tuner and assessor against the algorithms the dispatcher offers."""
+
+from typing import TYPE_CHECKING
+
+from proctor.manager.config.errors import Report
+from proctor.manager.config.experiment import AlgorithmConfig
+from proctor.manager.config.names import camel_case
+from proctor.manager.config.tree import Node, find
+
+if TYPE_CHECKING:
+    from proctor.sdk.space import SearchSpace
+
+
+def check_algorithms(
+    root: Node, algorithms: dict[str, AlgorithmConfig], space: "SearchSpace | None", report: Report
+) -> None:
+    """Report what the registry of algorithms has against these, by kind ("tuner", "assessor")."""
+    from proctor.manager.dispatcher.algorithms.registry import check_algorithm
+
+    for kind, algorithm in algorithms.items():
+        section = root.members[kind].node
+        canonical = algorithm.model_dump(mode="json", by_alias=False)
+        for problem in check_algorithm(kind, canonical, space):
+            head, *rest = problem.path or ("name",)
+            path = (camel_case(str(head)), *rest)
+            node, _, _ = find(section, path)
+            report.problem(node.place, (*section.path, *path), message=problem.message)

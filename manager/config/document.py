@@ -1,0 +1,223 @@
+"""YAML 1.2 (and JSON, its subset) read into a tree with positions.
+
+Only `ruamel.yaml`'s composer is used: it gives nodes with marks and resolves `1e-4` to a number. Building the
+values here keeps out dates, sets and Python objects, which no configuration key wants.
+"""
+
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from proctor.manager.config.errors import KeyPath, Place, Report
+from proctor.manager.config.tree import Member, Node, Scalar
+
+_TAG = "tag:yaml.org,2002:"
+# More than any configuration holds; aliases of aliases can ask for billions.
+_MOST_NODES = 200_000
+_MOST_LEVELS = 100
+_BOOLEANS = {"true": True, "false": False}
+_BOOLEANS_OF_YAML_1_1 = {"yes": True, "no": False, "on": True, "off": False, "y": True, "n": False}
+
+
+def read_text(path: Path, report: Report) -> str | None:
+    """The text of a UTF-8 file; None, with the problem reported, when it cannot be read."""
+    place = Place(str(path))
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        report.problem(place, (), expected="an existing file", found="no file of this name")
+        return None
+    except IsADirectoryError:
+        report.problem(place, (), expected="a file", found="a directory")
+        return None
+    except OSError as error:
+        report.problem(place, (), expected="a readable file", found=(error.strerror or "an error").lower())
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")
+        place = Place(str(path), before.count("\n") + 1, len(before) - before.rfind("\n"))
+        report.problem(
+            place, (), expected="UTF-8 text", found=f"the byte 0x{data[error.start]:02x}", message="save it as UTF-8"
+        )
+        return None
+
+
+def parse(text: str, file: str | None, report: Report) -> Node | None:
+    """The tree of one YAML or JSON document; None, with the problem reported, when it is malformed or empty."""
+    if _is_json(text):
+        # JSON may be indented by tabs, YAML may not; inside JSON strings there are no plain tabs.
+        text = text.replace("\t", " ")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an anchor used twice is allowed in YAML 1.2
+            root = YAML(typ="safe", pure=True).compose(text)
+    except YAMLError as error:
+        _report_malformed(error, text, file, report)
+        return None
+    except RecursionError:
+        report.problem(Place(file), (), expected="fewer nested levels", found="a document nested too deeply")
+        return None
+    if root is None:
+        report.problem(Place(file, 1, 1), (), expected="a mapping of keys", found="an empty document")
+        return None
+    return _Builder(file, report).build(root)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _report_malformed(error: YAMLError, text: str, file: str | None, report: Report) -> None:
+    if isinstance(error, MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
+        found = error.problem or "something else"
+        if error.context:
+            found = f"{found} {error.context}"
+    elif isinstance(error, ReaderError):
+        before = text[: error.position]
+        place = Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
+        code = error.character if isinstance(error.character, int) else ord(str(error.character)[:1] or "\0")
+        found = f"the control character U+{code:04X}"
+    else:
+        place, found = Place(file), str(error)
+    report.problem(place, (), expected="well-formed YAML", found=found)
+
+
+class _Builder:
+    """Turns composer nodes into the tree, once for one document."""
+
+    def __init__(self, file: str | None, report: Report) -> None:
+        self._file = file
+        self._report = report
+        self._open: set[int] = set()
+        self._left = _MOST_NODES
+
+    def build(self, node: Any, path: KeyPath = ()) -> Node | None:
+        """The tree of one node; None when the document has to be given up (the reason is reported)."""
+        place = self._place(node)
+        self._left -= 1
+        if self._left < 0 or len(path) > _MOST_LEVELS or id(node) in self._open:
+            if self._left > -_MOST_NODES:
+                self._report.problem(
+                    place, path, expected="a finite configuration", found="aliases or levels without end"
+                )
+                self._left = -2 * _MOST_NODES  # say it once, and stop going deeper
+            return None
+        self._open.add(id(node))
+        try:
+            return self._value(node, place, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _value(self, node: Any, place: Place, path: KeyPath) -> Node:
+        if isinstance(node, ScalarNode):
+            span = (node.start_mark.index, node.end_mark.index)
+            return Node(self._scalar(node, place, path), place, path, span)
+        if isinstance(node, SequenceNode):
+            built = [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+            return Node(tuple(item for item in built if item is not None), place, path)
+        return Node(self._mapping(node, path), place, path)
+
+    def _mapping(self, node: Any, path: KeyPath) -> dict[str, Member]:
+        members: dict[str, Member] = {}
+        merged: dict[str, Member] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
+                merged = {**self._merge(value_node, path), **merged}
+                continue
+            place = self._place(key_node)
+            if not isinstance(key_node, ScalarNode) or key_node.tag != _TAG + "str":
+                shown = key_node.value if isinstance(key_node, ScalarNode) else "a list or mapping"
+                self._report.problem(
+                    place, path, expected="a key that is text", found=str(shown), message="put it in quotes"
+                )
+                continue
+            key = _text(key_node.value)
+            if key in members:
+                first = members[key].place
+                self._report.problem(
+                    place,
+                    (*path, key),
+                    expected="each key once",
+                    found=f"a second {key}; the first is at line {first.line}, column {first.column}",
+                )
+                continue
+            value = self.build(value_node, (*path, key))
+            if value is not None:
+                members[key] = Member(key, place, value)
+        return {**merged, **members}
+
+    def _merge(self, node: Any, path: KeyPath) -> dict[str, Member]:
+        """What `<<: *anchor` brings in; earlier mappings of a list win over later ones, as YAML has it."""
+        sources = node.value if isinstance(node, SequenceNode) else [node]
+        merged: dict[str, Member] = {}
+        for source in sources:
+            if isinstance(source, MappingNode):
+                built = self.build(source, path)
+                merged = {**(built.members if built else {}), **merged}
+            else:
+                self._report.problem(
+                    self._place(source), (*path, "<<"), expected="a mapping to merge", found=str(source.value)
+                )
+        return merged
+
+    def _scalar(self, node: Any, place: Place, path: KeyPath) -> Scalar:
+        text, kind = _text(node.value), node.tag.removeprefix(_TAG)
+        try:
+            match kind:
+                case "null":
+                    return None
+                case "bool":
+                    return (_BOOLEANS | _BOOLEANS_OF_YAML_1_1)[text.lower()]
+                case "int":
+                    return _integer(text)
+                case "float":
+                    return _real(text)
+                case "str" | "timestamp":
+                    return text
+        except (KeyError, ValueError):
+            pass
+        self._report.problem(
+            place, path, expected="text, a number, true, false or null", found=f"{text!r} tagged {node.tag}"
+        )
+        return text
+
+    def _place(self, node: Any) -> Place:
+        return Place(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "").lower()
+    sign, body = (-1, digits[1:]) if digits.startswith("-") else (1, digits.removeprefix("+"))
+    base = {"0x": 16, "0o": 8, "0b": 2}.get(body[:2], 10)
+    return sign * (int(body[2:], base) if base != 10 else int(body))
+
+
+def _real(text: str) -> float:
+    digits = text.replace("_", "").lower()
+    if digits.endswith(".inf"):
+        return -math.inf if digits.startswith("-") else math.inf
+    return math.nan if digits == ".nan" else float(digits)
+
+
+def _text(value: str) -> str:
+    """Text with its surrogate pairs joined: JSON writes what is beyond the 16-bit plane as two escapes."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value

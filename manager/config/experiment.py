@@ -1,0 +1,105 @@
+"""The whole configuration of an experiment, as the engine uses it and as the database keeps it."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from proctor.manager.config.quantities import (
+    AbsolutePath,
+    ClassName,
+    Concurrency,
+    Count,
+    GpuIndices,
+    Label,
+    Mapping,
+    Seconds,
+    Text,
+    TrialNumber,
+    Truth,
+    Whole,
+    unexpected,
+)
+from proctor.manager.config.services import Section, SharedStorageConfig, TrainingServiceConfig
+
+LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
+
+
+class AlgorithmConfig(Section):
+    """A tuner or an assessor: a built-in one by `name`, or a class of the user's."""
+
+    name: Text | None = None
+    """Name of a built-in algorithm, upper or lower case."""
+    class_name: ClassName | None = None
+    """A class of your own, as module.ClassName."""
+    code_directory: AbsolutePath | None = None
+    """Directory the module of className is imported from; the configuration's own if not given."""
+    class_args: Mapping = Field(default_factory=dict)
+    """Arguments of the algorithm."""
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if (self.name is None) == (self.class_name is None):
+            raise unexpected("either name (a built-in algorithm) or className (your own)")
+        return self
+
+
+class ExperimentConfig(Section):
+    """Everything an experiment was asked to be; immutable, all paths absolute, no secrets inside."""
+
+    experiment_name: Label | None = None
+    """A label for people."""
+    experiment_type: Literal["hpo"] = "hpo"
+    """Kind of experiment."""
+    search_space_file: AbsolutePath | None = None
+    """JSON or YAML file with the search space; either this or searchSpace."""
+    search_space: Mapping
+    """The search space itself; either this or searchSpaceFile."""
+    trial_command: Text
+    """Shell command (bash) that runs one trial."""
+    trial_code_directory: AbsolutePath
+    """Where trialCommand runs; the configuration's own directory if not given."""
+    trial_concurrency: Concurrency
+    """How many trials run at a time; 1 to 1000 when changed while running."""
+    trial_gpu_number: Count | None = None
+    """GPUs of a trial; 0 hides all GPUs from it, not given leaves GPUs alone."""
+    max_experiment_duration_seconds: Annotated[Seconds | None, Field(alias="maxExperimentDuration")] = None
+    """After this time no new trials start: seconds, or 10m, 1.5h, 2d."""
+    max_trial_duration_seconds: Annotated[Seconds | None, Field(alias="maxTrialDuration")] = None
+    """After this time a trial is stopped early: seconds, or 10m, 1.5h, 2d."""
+    max_trial_number: TrialNumber | None = None
+    """How many trials to create."""
+    max_trial_retries: Count = 0
+    """How often a trial whose command fails is tried again."""
+    max_infrastructure_retries: Count = 5
+    """How often a trial is tried again that failed for no fault of its own (node lost, preempted)."""
+    debug: Truth = False
+    """Sets logLevel to debug where that is not given."""
+    log_level: LogLevel = "info"
+    """How much the manager and the dispatcher write to their logs."""
+    experiment_working_directory: AbsolutePath | None = None
+    """Where the experiment's folder is made; the manager's home if not given."""
+    tuner_gpu_indices: GpuIndices | None = None
+    """CUDA_VISIBLE_DEVICES of the process that hosts tuner and assessor."""
+    tuner: AlgorithmConfig
+    """The algorithm that proposes parameters."""
+    assessor: AlgorithmConfig | None = None
+    """The algorithm that stops trials early."""
+    training_service: Annotated[TrainingServiceConfig, Field(discriminator="platform")]
+    """Where trials run."""
+    shared_storage: Annotated[SharedStorageConfig, Field(discriminator="storage_type")] | None = None
+    """Storage shared by the manager and the trials' machines."""
+    code_snapshot: Truth = False
+    """Run trials from a frozen copy of trialCodeDirectory instead of in place."""
+    seed: Whole | None = None
+    """Makes the suggestions of the built-in algorithms repeatable."""
+    lease_seconds: Seconds | None = None
+    """Stop the trials after this time without a manager; never if not given."""
+
+    def canonical(self) -> dict[str, Any]:
+        """The configuration as JSON values with snake_case keys: what goes into the database."""
+        return self.model_dump(mode="json", by_alias=False)
+
+    @classmethod
+    def from_canonical(cls, canonical: dict[str, Any]) -> Self:
+        """The configuration from what `canonical` gave; raises pydantic.ValidationError on anything else."""
+        return cls.model_validate(canonical)

@@ -1,0 +1,278 @@
+"""The table of every NNI v2 key: honoured, accepted with a notice, or refused.
+
+Rows that are not honoured drive the reading of configurations (`treatments.py`); all rows are rendered into
+docs/configuration.md and each is tested.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proctor.manager.config.platforms import PLATFORMS, Availability
+
+
+class Treatment(StrEnum):
+    """What becomes of a key."""
+
+    HONOURED = "honoured"  # it does what NNI's documentation says, or what its sentence here says
+    NOTICE = "notice"  # accepted, has no effect, and the reader is told
+    REFUSED = "refused"  # the experiment is not started
+
+
+ANY = object()
+"""Stands for every value of a key."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One row: a key (or one value of it) and its treatment."""
+
+    section: str
+    path: str
+    treatment: Treatment
+    example: object
+    sentence: str = ""
+    """What is said to the user; for honoured keys empty, as the model's field says it."""
+    value: object = ANY
+    """Only this value (upper or lower case) is treated so."""
+    platform: str | None = None
+    """The platform whose section the key belongs to; None outside trainingService and for all platforms."""
+    expected: str = "no such key"
+    """What to say was expected where the key is refused."""
+    stays: bool = False
+    """A refused key whose value is validated all the same."""
+
+    @property
+    def effective(self) -> Treatment:
+        """The treatment, given what is available: keys of a refused platform are refused with it."""
+        return Treatment.REFUSED if self._unavailable else self.treatment
+
+    @property
+    def effective_sentence(self) -> str:
+        """The sentence that goes with `effective`."""
+        if not self._unavailable:
+            return self.sentence
+        return f"platform {self.platform}: see above"
+
+    @property
+    def _unavailable(self) -> bool:
+        return self.platform is not None and PLATFORMS[self.platform].availability is not Availability.SUPPORTED
+
+
+EXPERIMENT = "Experiment"
+ALGORITHMS = "Tuner and assessor"
+SERVICE = "trainingService, any platform"
+LOCAL = "trainingService, platform local"
+REMOTE = "trainingService, platform remote"
+STORAGE = "sharedStorage"
+ADDITIONS = "Additions of this project"
+
+_NO_SHARED_STORAGE = (
+    "shared storage is not yet available; trials of platform local see this machine's own mounts, so remove "
+    "the section and use the paths themselves"
+)
+
+
+def _honoured(section: str, examples: dict[str, object], platform: str | None = None) -> Iterator[Key]:
+    for path, example in examples.items():
+        yield Key(section, path, Treatment.HONOURED, example, platform=platform)
+
+
+def _experiment() -> Iterator[Key]:
+    yield from _honoured(EXPERIMENT, {"experimentName": "digits", "experimentType": "hpo"})
+    yield Key(
+        EXPERIMENT,
+        "experimentType",
+        Treatment.REFUSED,
+        "nas",
+        "architecture search is not offered: write the choices of your network as a searchSpace of experimentType hpo",
+        value="nas",
+        expected="hpo",
+    )
+    yield from _honoured(
+        EXPERIMENT,
+        {
+            "searchSpaceFile": "space.json",
+            "searchSpace": {"x": {"_type": "uniform", "_value": [2, 3]}},
+            "trialCommand": "python other.py",
+            "trialCodeDirectory": "code",
+            "trialConcurrency": 3,
+            "trialGpuNumber": 0,
+            "maxExperimentDuration": "1.5h",
+            "maxTrialDuration": "10m",
+            "maxTrialNumber": 7,
+            "debug": True,
+            "logLevel": "warning",
+            "experimentWorkingDirectory": "experiments",
+            "tunerGpuIndices": "0,1",
+        },
+    )
+    yield Key(
+        EXPERIMENT,
+        "nniManagerIp",
+        Treatment.NOTICE,
+        "10.0.0.1",
+        "has no effect: workers never need an address of the manager",
+    )
+    yield Key(
+        EXPERIMENT,
+        "useAnnotation",
+        Treatment.REFUSED,
+        True,
+        "annotations are not offered (nor by NNI 3.0): call get_next_parameter() and write a searchSpace",
+        value=True,
+        expected="false",
+    )
+    yield Key(
+        EXPERIMENT, "useAnnotation", Treatment.NOTICE, False, "has no effect: there are no annotations to turn off"
+    )
+    yield from _honoured(EXPERIMENT, {"tuner": {"name": "Evolution"}, "assessor": {"name": "Medianstop"}})
+    yield from _advisor()
+    yield from _honoured(EXPERIMENT, {"trainingService": {"platform": "local", "useActiveGpu": True}})
+    yield Key(
+        EXPERIMENT,
+        "trainingService (a list)",
+        Treatment.REFUSED,
+        [{"platform": "local"}],
+        PLATFORMS["hybrid"].refusal,
+    )
+    yield Key(
+        EXPERIMENT,
+        "sharedStorage",
+        Treatment.REFUSED,
+        {
+            "storageType": "NFS",
+            "nfsServer": "files",
+            "exportedDirectory": "/export",
+            "localMountPoint": "/mnt/a",
+            "remoteMountPoint": "/mnt/b",
+            "localMounted": "usermount",
+        },
+        _NO_SHARED_STORAGE,
+        stays=True,
+    )
+
+
+def _advisor() -> Iterator[Key]:
+    for name, instead in (
+        ("Hyperband", "use tuner Random with assessor Medianstop, which also stops poor trials early"),
+        ("BOHB", "use tuner TPE with assessor Medianstop, which also models the results and stops poor trials"),
+    ):
+        sentence = f"advisor {name} is not offered: {instead}"
+        yield Key(EXPERIMENT, "advisor.name", Treatment.REFUSED, name, sentence, name, expected="a tuner")
+    yield Key(
+        EXPERIMENT,
+        "advisor.className",
+        Treatment.REFUSED,
+        "my.Advisor",
+        "advisors of your own are not offered: write a Tuner (and an Assessor) and name them under tuner and assessor",
+    )
+    yield Key(
+        EXPERIMENT,
+        "advisor",
+        Treatment.NOTICE,
+        {"name": "Evolution"},
+        "is read as tuner, of which it is an old name",
+    )
+
+
+def _algorithms() -> Iterator[Key]:
+    arguments: dict[str, tuple[str, dict[str, object], str]] = {
+        "tuner": ("Random", {"seed": 3}, "tuners.Mine"),
+        "assessor": ("Medianstop", {"start_step": 2}, "assessors.Mine"),
+    }
+    for kind, (name, class_args, class_name) in arguments.items():
+        yield from _honoured(
+            ALGORITHMS,
+            {
+                f"{kind}.name": name,
+                f"{kind}.classArgs": class_args,
+                f"{kind}.className": class_name,
+                f"{kind}.codeDirectory": "code",
+            },
+        )
+
+
+def _services() -> Iterator[Key]:
+    yield from _honoured(
+        SERVICE,
+        {
+            "trainingService.platform": "local",
+            "trainingService.trialCommand": "python other.py",
+            "trainingService.trialCodeDirectory": "code",
+            "trainingService.trialGpuNumber": 0,
+            "trainingService.debug": True,
+        },
+    )
+    yield Key(
+        SERVICE,
+        "trainingService.nniManagerIp",
+        Treatment.NOTICE,
+        "10.0.0.1",
+        "has no effect: workers never need an address of the manager",
+    )
+    yield Key(
+        SERVICE,
+        "trainingService.reuseMode",
+        Treatment.NOTICE,
+        True,
+        "has no effect: there is one way to run trials, and machines are always reused",
+    )
+    sharing: dict[str, object] = {"useActiveGpu": True, "maxTrialNumberPerGpu": 2, "gpuIndices": [0, 2]}
+    yield from _honoured(LOCAL, {f"trainingService.{key}": value for key, value in sharing.items()}, "local")
+    machine: dict[str, object] = {
+        "host": "gpu-2",
+        "port": 2222,
+        "user": "somebody",
+        "password": "secret",
+        "sshKeyFile": "id_key",
+        "sshPassphrase": "secret",
+        **sharing,
+        "pythonPath": "/opt/python/bin",
+    }
+    yield from _honoured(REMOTE, {"trainingService.machineList": [{"host": "gpu-1", "user": "somebody"}]}, "remote")
+    machine_keys = {f"trainingService.machineList[].{key}": value for key, value in machine.items()}
+    yield from _honoured(REMOTE, machine_keys, "remote")
+    for platform in PLATFORMS.values():
+        for key in platform.keys:
+            yield Key(
+                f"trainingService, platform {platform.name}",
+                f"trainingService.{key}",
+                Treatment.REFUSED,
+                "value",
+                platform=platform.name,
+            )
+
+
+def _storage() -> Iterator[Key]:
+    examples = {
+        "storageType": "NFS",
+        "nfsServer": "files",
+        "exportedDirectory": "/export",
+        "storageAccountName": "account",
+        "storageAccountKey": "secret",
+        "containerName": "container",
+        "localMountPoint": "/mnt/a",
+        "remoteMountPoint": "/mnt/b",
+        "localMounted": "usermount",
+    }
+    for key, example in examples.items():
+        yield Key(STORAGE, f"sharedStorage.{key}", Treatment.REFUSED, example, "see sharedStorage above", stays=True)
+
+
+KEYS: tuple[Key, ...] = (
+    *_experiment(),
+    *_algorithms(),
+    *_services(),
+    *_storage(),
+    *_honoured(
+        ADDITIONS,
+        {
+            "maxTrialRetries": 2,
+            "maxInfrastructureRetries": 9,
+            "codeSnapshot": True,
+            "seed": 17,
+            "leaseSeconds": 600,
+        },
+    ),
+)

@@ -1,0 +1,145 @@
+"""From a YAML file, or a mapping, to a validated configuration: one function a step, all problems at once."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proctor.manager.config.algorithms import check_algorithms
+from proctor.manager.config.document import parse, read_text
+from proctor.manager.config.errors import ConfigError, Notice, Place, Report
+from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
+from proctor.manager.config.keys import KEYS
+from proctor.manager.config.matching import match_keys
+from proctor.manager.config.search_spaces import settle_search_space
+from proctor.manager.config.secrets import empty_secrets
+from proctor.manager.config.service_section import settle_service
+from proctor.manager.config.treatments import advisor_as_tuner, apply_treatments, as_truth
+from proctor.manager.config.tree import Member, Node, describe, find, from_plain, plain
+from proctor.manager.config.validation import validate
+from proctor.manager.config.version1 import OLD_KEYS, convert_version1
+
+_KNOWN_BESIDES = tuple(
+    dict.fromkeys(
+        path.split(".")[0] for path in (*(row.path for row in KEYS), *(old.path for old in OLD_KEYS)) if " " not in path
+    )
+)
+
+
+@dataclass(frozen=True)
+class LoadedExperiment:
+    """A configuration that can be run, and what came with it."""
+
+    config: ExperimentConfig
+    notices: tuple[Notice, ...]
+    source_text: str
+    """The text it was read from, less the secrets."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Secrets by path in the canonical configuration, `training_service.machine_list.0.password`."""
+
+
+def load_experiment(path: str | Path) -> LoadedExperiment:
+    """Read and check an experiment's YAML (or JSON) file; nothing is started.
+
+    Relative paths in it start at its directory. Raises ConfigError with every problem found.
+    """
+    file, report = Path(path), Report()
+    text = read_text(file, report)
+    root = parse(text, str(file), report) if text is not None else None
+    if text is None or root is None:
+        report.raise_if_any()
+        raise AssertionError("a document that could not be read was not reported")
+    return _load(root, file.parent.absolute(), report, text)
+
+
+def load_experiment_mapping(mapping: Mapping[str, Any], directory: str | Path) -> LoadedExperiment:
+    """Check an experiment given as Python values, keys in camelCase or snake_case.
+
+    Relative paths start at `directory`. Raises ConfigError with every problem found, without positions.
+    """
+    report = Report()
+    try:
+        root = from_plain(mapping)
+    except TypeError as error:
+        report.problem(Place(), (), message=str(error))
+        raise ConfigError(report.problems) from error
+    return _load(root, Path(directory).absolute(), report, None)
+
+
+def _load(root: Node, directory: Path, report: Report, text: str | None) -> LoadedExperiment:
+    if not isinstance(root.value, dict):
+        report.problem(root.place, (), expected="a mapping of keys", found=describe(plain(root)))
+        report.raise_if_any()
+    root = convert_version1(root, report)
+    root = apply_treatments(root, report)
+    root = advisor_as_tuner(root, report)
+    root = settle_service(root, report)
+    root = match_keys(root, ExperimentConfig, report, _KNOWN_BESIDES)
+    root, vault = empty_secrets(root, report)
+    root = _with_defaults(root)
+    root, space = settle_search_space(root, directory, report)
+    config = validate(root, ExperimentConfig, directory, report)
+    check_algorithms(root, _sound_algorithms(root, directory), space, report)
+    _check_directories(root, directory, report)
+    report.raise_if_any()
+    assert config is not None, "a configuration that is not valid was not reported"
+    source = json.dumps(plain(root), indent=2, ensure_ascii=False) if text is None else vault.redact(text)
+    return LoadedExperiment(config, tuple(report.notices), source, vault.secrets)
+
+
+def _with_defaults(root: Node) -> Node:
+    """What depends on other keys: `debug` sets the log level, directories are the configuration's own."""
+    root = _with_default(root, "trialCodeDirectory", ".")
+    debug = root.members.get("debug")
+    if debug is not None and as_truth(debug.node.value) is True:
+        root = _with_default(root, "logLevel", "debug")
+    for kind in ("tuner", "assessor"):
+        member = root.members.get(kind)
+        if member is not None and "className" in member.node.members:
+            root = root.with_value(kind, _with_default(member.node, "codeDirectory", "."))
+    return root
+
+
+def _with_default(node: Node, key: str, value: str) -> Node:
+    if key in node.members:
+        return node
+    return node.with_member(key, Member(key, node.place, Node(value, node.place, (*node.path, key))))
+
+
+def _sound_algorithms(root: Node, directory: Path) -> dict[str, AlgorithmConfig]:
+    """The algorithms that follow their model; what is wrong with others is reported already."""
+    sound = {}
+    for kind in ("tuner", "assessor"):
+        member = root.members.get(kind)
+        algorithm = validate(member.node, AlgorithmConfig, directory, Report()) if member else None
+        if algorithm is not None:
+            sound[kind] = algorithm
+    return sound
+
+
+def _check_directories(root: Node, directory: Path, report: Report) -> None:
+    for path in (("trialCodeDirectory",), ("tuner", "codeDirectory"), ("assessor", "codeDirectory")):
+        _check_exists(root, path, directory, report)
+    service = root.members.get("trainingService")
+    machines = service.node.members.get("machineList") if service else None
+    for index in range(len(machines.node.items) if machines else 0):
+        path_of_key = ("trainingService", "machineList", index, "sshKeyFile")
+        _check_exists(root, path_of_key, directory, report, kind="file")
+
+
+def _check_exists(
+    root: Node, path: tuple[str | int, ...], directory: Path, report: Report, kind: str = "directory"
+) -> None:
+    node, _, complete = find(root, path)
+    if not complete or not isinstance(node.value, str):
+        return
+    target = directory / Path(node.value).expanduser()
+    if not (target.is_dir() if kind == "directory" else target.is_file()):
+        report.problem(
+            node.place,
+            node.path,
+            expected=f"an existing {kind}",
+            found=f"no {kind} at {target}",
+            message="relative paths start at the directory of the configuration",
+        )

@@ -1,0 +1,94 @@
+"""Matches the keys of a tree with the fields of the models, case and underscores aside."""
+
+import types
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from proctor.manager.config.errors import Report
+from proctor.manager.config.names import folded, nearest
+from proctor.manager.config.services import Section
+from proctor.manager.config.tree import Member, Node
+
+_DISCRIMINATORS = ("platform", "storageType")
+
+
+def match_keys(node: Node, model: type[Section], report: Report, also_known: tuple[str, ...] = ()) -> Node:
+    """The same mapping with keys spelled as the model's aliases; unknown and repeated keys are reported.
+
+    Keys without a value (null) are taken as not given, as in NNI. `also_known` are names to suggest besides
+    the model's own.
+    """
+    spellings = _spellings(model)
+    matched: dict[str, Member] = {}
+    for member in node.members.values():
+        alias = spellings.get(folded(member.key))
+        if alias is None:
+            alias = spellings.get(folded(next(k for k, m in node.members.items() if m is member)))
+        if alias is None:
+            known = (*dict.fromkeys(spellings.values()), *also_known)
+            report.problem(
+                member.place,
+                member.node.path,
+                expected="a known key",
+                found=member.key,
+                nearest=nearest(member.key, known),
+            )
+        elif alias in matched:
+            report.problem(
+                member.place,
+                member.node.path,
+                expected="each key once",
+                found=f"{member.key} after {matched[alias].key}, which is the same key",
+            )
+        elif member.node.value is not None:
+            field = _field_type(model, alias)
+            matched[alias] = replace(member, node=_match_value(member.node, field, report))
+    return replace(node, value=matched)
+
+
+def _match_value(node: Node, annotation: Any, report: Report) -> Node:
+    if isinstance(node.value, tuple):
+        items = [_match_value(item, annotation, report) for item in node.items]
+        return replace(node, value=tuple(items))
+    model = model_of(annotation, node)
+    if model is None or not isinstance(node.value, dict):
+        return node
+    return match_keys(node, model, report)
+
+
+def model_of(annotation: Any, node: Node) -> type[Section] | None:
+    """The section model a value of this type follows; for a union the one its platform or type names."""
+    models = section_models(annotation)
+    if len(models) < 2:
+        return models[0] if models else None
+    for name in _DISCRIMINATORS:
+        chosen = node.get(name)
+        for model in models:
+            field = next((f for f in model.model_fields.values() if f.alias == name), None)
+            literal = field is not None and get_origin(field.annotation) is Literal
+            if chosen and field and literal and chosen.node.value in get_args(field.annotation):
+                return model
+    return None
+
+
+def section_models(annotation: Any) -> list[type[Section]]:
+    """Every section model inside a type: of a union, an optional or a list."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    if get_origin(annotation) in (Union, types.UnionType, Annotated, tuple, list):
+        return [model for part in get_args(annotation) for model in section_models(part)]
+    return []
+
+
+def _spellings(model: type[Section]) -> dict[str, str]:
+    """Folded key → alias; the Python name of a field counts as a spelling too."""
+    names = {}
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
+        names[folded(name)] = alias
+        names[folded(alias)] = alias
+    return names
+
+
+def _field_type(model: type[Section], alias: str) -> Any:
+    return next(field.annotation for name, field in model.model_fields.items() if (field.alias or name) == alias)

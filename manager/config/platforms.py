@@ -1,0 +1,135 @@
+"""The one list of training platforms a configuration may name, and what is said of each."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proctor.manager.config.names import nearest
+
+
+class Availability(StrEnum):
+    """Whether an experiment can run on a platform."""
+
+    SUPPORTED = "supported"  # trials run there
+    NOT_YET = "not yet"  # planned; the configuration is understood and refused
+    REFUSED = "refused"  # will not come; something else does its work
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A platform with what to do where it cannot be used."""
+
+    name: str
+    availability: Availability
+    advice: str = ""
+    keys: tuple[str, ...] = ()
+    """NNI's keys of the section, for platforms without a model of their own here."""
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def refusal(self) -> str:
+        """The sentence for a configuration that names this platform; empty when it may."""
+        match self.availability:
+            case Availability.SUPPORTED:
+                return ""
+            case Availability.NOT_YET:
+                return f"platform {self.name} is not yet available: {self.advice}"
+            case Availability.REFUSED:
+                return f"platform {self.name} is not offered: {self.advice}"
+
+
+_STORAGE = (
+    "storage.storageType",
+    "storage.server",
+    "storage.path",
+    "storage.azureAccount",
+    "storage.azureShare",
+    "storage.keyVaultName",
+    "storage.keyVaultKey",
+)
+_ROLE = ("command", "gpuNumber", "cpuNumber", "memorySize", "dockerImage", "codeDirectory")
+_USE_LOCAL = "use platform local, on the machine that has the GPUs"
+
+_ALL = (
+    Platform("local", Availability.SUPPORTED),
+    Platform("remote", Availability.NOT_YET, _USE_LOCAL),
+    Platform("kubernetes", Availability.NOT_YET, _USE_LOCAL),
+    Platform(
+        "kubeflow",
+        Availability.REFUSED,
+        "its operators are not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_LOCAL,
+        (
+            *("operator", "apiVersion", "namespace", "reuseMode", *_STORAGE),
+            *(f"{role}.{key}" for role in ("worker", "ps", "master") for key in ("replicas", *_ROLE)),
+        ),
+    ),
+    Platform(
+        "frameworkcontroller",
+        Availability.REFUSED,
+        "its controller is not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_LOCAL,
+        (
+            *("serviceAccountName", "namespace", "reuseMode", *_STORAGE),
+            *(f"taskRoles[].{key}" for key in ("name", "taskNumber", *_ROLE[:-1])),
+            "taskRoles[].frameworkAttemptCompletionPolicy.minFailedTaskCount",
+            "taskRoles[].frameworkAttemptCompletionPolicy.minSucceedTaskCount",
+        ),
+    ),
+    Platform(
+        "openpai",
+        Availability.REFUSED,
+        f"NNI 3.0 removed it too; {_USE_LOCAL}, or inside an OpenPAI job",
+        (
+            *("host", "username", "token", "trialCpuNumber", "trialMemorySize", "storageConfigName"),
+            *("dockerImage", "virtualCluster", "localStorageMountPoint", "containerStorageMountPoint"),
+            *("reuseMode", "openpaiConfig", "openpaiConfigFile"),
+        ),
+        ("pai", "paiYarn"),
+    ),
+    Platform(
+        "aml",
+        Availability.REFUSED,
+        f"{_USE_LOCAL}, such as one virtual machine of Azure",
+        (
+            *("subscriptionId", "resourceGroup", "workspaceName", "computeTarget", "dockerImage"),
+            *("maxTrialNumberPerGpu",),
+        ),
+    ),
+    Platform(
+        "dlc",
+        Availability.REFUSED,
+        f"{_USE_LOCAL}, such as one instance of Alibaba Cloud",
+        (
+            *("type", "image", "jobType", "podCount", "ecsSpec", "region", "workspaceId", "nasDataSourceId"),
+            *("ossDataSourceId", "accessKeyId", "accessKeySecret", "localStorageMountPoint"),
+            "containerStorageMountPoint",
+        ),
+    ),
+    Platform(
+        "adl",
+        Availability.REFUSED,
+        "NNI 3.0 removed it too; platform kubernetes will take its place, until then " + _USE_LOCAL,
+    ),
+    Platform("dlts", Availability.REFUSED, f"NNI 2.0 removed it too; {_USE_LOCAL}"),
+    Platform(
+        "hybrid",
+        Availability.REFUSED,
+        "one experiment runs on one training service; give one mapping, not a list, and start one experiment "
+        "for each machine",
+    ),
+)
+PLATFORMS: dict[str, Platform] = {platform.name: platform for platform in _ALL}
+_BY_ANY_NAME = {name: platform for platform in _ALL for name in (platform.name, *platform.aliases)}
+
+
+def find_platform(name: str) -> Platform | None:
+    """The platform of this name or of one of its old names, None for one nobody knows."""
+    return _BY_ANY_NAME.get(name)
+
+
+def nearest_platform(name: str) -> str | None:
+    """The platform whose name looks most like this one."""
+    return nearest(name, _BY_ANY_NAME)
+
+
+def supported_platforms() -> tuple[str, ...]:
+    """The names a configuration may use today."""
+    return tuple(name for name, entry in PLATFORMS.items() if entry.availability is Availability.SUPPORTED)

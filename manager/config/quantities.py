@@ -1,0 +1,158 @@
+"""The kinds of values a configuration holds: numbers, durations, GPU indices, paths, with their limits.
+
+Each refuses with a sentence of the form "expected …"; pydantic's own coercions ("1" is 1, 1 is true) are
+not wanted in files that people write.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>[smhd]?)")
+_WORDS_FOR_BOOLEANS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+MOST_CONCURRENT_TRIALS_OF_AN_UPDATE = 1000
+
+
+def unexpected(expected: str) -> PydanticCustomError:
+    """The error a validator raises; the reader of errors completes it by what was found and where."""
+    return PydanticCustomError("unexpected", "expected {expected}", {"expected": expected})
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 1e3 is a float in YAML
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise unexpected("a whole number")
+    return value
+
+
+def _truth(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in _WORDS_FOR_BOOLEANS:
+        return _WORDS_FOR_BOOLEANS[value.lower()]  # YAML 1.1, which NNI reads, has these words for booleans
+    if not isinstance(value, bool):
+        raise unexpected("true or false")
+    return value
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str) or not value.strip():
+        raise unexpected("text")
+    return value
+
+
+def _label(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return _text(value)
+
+
+def seconds(value: object) -> float:
+    """A duration in seconds from `90`, `"90"`, `"90s"`, `"10m"`, `"1.5h"` or `"2d"`; more than zero."""
+    found: float | None = None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found = float(value)
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        found = float(match["number"]) * _SECONDS[match["unit"]]
+    if found is None or not math.isfinite(found) or found <= 0:
+        raise unexpected("a duration of more than zero, such as 90, 10m, 1.5h or 2d")
+    return found
+
+
+def _indices(value: Any) -> Any:
+    expected = unexpected('GPU indices that differ, such as 0, "0,1" or [0, 1]')
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",")] if value.strip() else []
+        if not all(part.isdecimal() for part in parts):
+            raise expected
+        value = [int(part) for part in parts]
+    listed = list(value) if isinstance(value, list | tuple) else [value]
+    whole = all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in listed)
+    if not whole or len(set(listed)) != len(listed):
+        raise expected
+    return tuple(listed)
+
+
+def absolute_path(value: object, info: ValidationInfo) -> Path:
+    """The path resolved against the directory of the configuration; `~` is the home of the user."""
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise unexpected("a path")
+    path = Path(value).expanduser()
+    directory = (info.context or {}).get("directory")
+    if not path.is_absolute() and directory is None:
+        raise unexpected("an absolute path")
+    # Not resolve(): a link the user made is the name the user knows.
+    return Path(_normal(path if directory is None else Path(directory) / path))
+
+
+def _normal(path: Path) -> Path:
+    parts = [part for part in path.parts if part != "."]
+    return Path(*parts)
+
+
+def _class_name(value: Any) -> Any:
+    parts = value.split(".") if isinstance(value, str) else []
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise unexpected("module.ClassName")
+    return value
+
+
+def _finite(value: Any) -> Any:
+    """Class arguments travel as JSON, which has no infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise unexpected("finite numbers")
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _finite(child)
+    return value
+
+
+def _mapping(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise unexpected("a mapping")
+    return _finite(value)
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=0)]
+Positive = Annotated[Whole, Field(ge=1)]
+Concurrency = Annotated[Whole, Field(ge=1)]
+"""trialConcurrency of a new experiment."""
+UpdatedConcurrency = Annotated[Whole, Field(ge=1, le=MOST_CONCURRENT_TRIALS_OF_AN_UPDATE)]
+"""trialConcurrency given while the experiment runs, limited as in NNI."""
+TrialNumber = Annotated[Whole, Field(ge=1)]
+PortNumber = Annotated[Whole, Field(ge=1, le=65535)]
+Truth = Annotated[bool, BeforeValidator(_truth)]
+Text = Annotated[str, BeforeValidator(_text)]
+Label = Annotated[str, BeforeValidator(_label)]
+ClassName = Annotated[str, BeforeValidator(_class_name)]
+Mapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
+Seconds = Annotated[
+    float,
+    BeforeValidator(seconds),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\s*(\d+\.?\d*|\.\d+)\s*[smhd]?\s*$"},
+            ]
+        }
+    ),
+]
+GpuIndices = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_indices),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "string", "pattern": r"^\s*(\d+\s*(,\s*\d+\s*)*)?$"},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "uniqueItems": True},
+            ]
+        }
+    ),
+]

@@ -1,0 +1,68 @@
+"""Finds the search space of a configuration, inline or in a file, and checks it by the sdk's rules."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proctor.manager.config.document import parse, read_text
+from proctor.manager.config.errors import Report
+from proctor.manager.config.tree import Member, Node, describe, find, plain
+
+if TYPE_CHECKING:
+    from proctor.sdk.space import SearchSpace
+
+
+def settle_search_space(root: Node, directory: Path, report: Report) -> tuple[Node, "SearchSpace | None"]:
+    """The tree with the space under `searchSpace` whichever way it came, and the space when it is sound."""
+    inline, file = root.members.get("searchSpace"), root.members.get("searchSpaceFile")
+    if inline is not None and file is not None:
+        report.problem(
+            file.place,
+            file.node.path,
+            expected="either searchSpace or searchSpaceFile",
+            found="both",
+            message="remove one of them",
+        )
+    if file is not None and inline is None:
+        inline = _read(file, directory, report)
+        if inline is not None:
+            root = root.with_member("searchSpace", inline)
+    return root, _checked(inline.node, report) if inline is not None else None
+
+
+def _read(file: Member, directory: Path, report: Report) -> Member | None:
+    if not isinstance(file.node.value, str):
+        return None  # the model says so
+    path = directory / Path(file.node.value).expanduser()
+    if not path.is_file():
+        report.problem(
+            file.node.place,
+            file.node.path,
+            expected="an existing file",
+            found=f"no file at {path}",
+            message="relative paths start at the directory of the configuration",
+        )
+        return None
+    text = read_text(path, report)
+    node = parse(text, str(path), report) if text is not None else None
+    if node is None:
+        # The file's own problem is enough; this keeps the missing searchSpace from being told as well.
+        return Member("searchSpace", file.place, Node(None, file.node.place, ()))
+    return Member("searchSpace", file.place, node)
+
+
+def _checked(node: Node, report: Report) -> "SearchSpace | None":
+    from proctor.sdk.space import SearchSpaceError, parse_search_space
+
+    if node.value is None:
+        return None
+    if not isinstance(node.value, dict):
+        report.problem(node.place, node.path, expected="a mapping of parameters", found=describe(plain(node)))
+        return None
+    try:
+        return parse_search_space(plain(node))
+    except SearchSpaceError as error:
+        for problem in error.problems:
+            at, key_place, _ = find(node, problem.path)
+            place = key_place if isinstance(at.value, dict) and problem.path else at.place
+            report.problem(place, (*node.path, *problem.path), message=problem.message)
+    return None

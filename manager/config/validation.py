@@ -1,0 +1,83 @@
+"""Validates the tree by the models and translates pydantic's errors into problems with positions."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from proctor.manager.config.errors import KeyPath, Place, Report
+from proctor.manager.config.names import nearest
+from proctor.manager.config.secrets import REDACTED
+from proctor.manager.config.services import Section
+from proctor.manager.config.tree import Node, describe, find, plain
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+_EXPECTED = {
+    "missing": "a value",
+    "unexpected": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "too_short": "at least {min_length} of them",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+# What was refused for a reason of its own, and is therefore not missing.
+_TAKEN_OUT = {
+    "tuner": ("advisor",),
+    "trainingService": ("trainingService", "trainingServicePlatform"),
+    "searchSpace": ("useAnnotation", "searchSpaceFile", "searchSpacePath"),
+    "experimentType": ("experimentType",),
+}
+
+
+def validate(node: Node, model: type[SectionType], directory: Path, report: Report) -> SectionType | None:
+    """The model's instance; None, with every problem reported, when the tree does not follow the model."""
+    try:
+        return model.model_validate(plain(node), context={"directory": directory})
+    except ValidationError as error:
+        for details in error.errors(include_url=False):
+            _report(node, details, report)
+        return None
+
+
+def _report(root: Node, details: Any, report: Report) -> None:
+    kind: str = details["type"]
+    path: KeyPath = tuple(details["loc"])
+    node, key_place, complete = find(root, path)
+    context = details.get("ctx", {})
+    expected = _EXPECTED.get(kind, details["msg"]).format(**context)
+    if kind in ("missing", "union_tag_not_found"):
+        _report_missing(node, key_place, path, expected, report)
+        return
+    found = describe(plain(node)) if complete else describe(details["input"])
+    if plain(node) == REDACTED:
+        found = "something else"
+    report.problem(
+        node.place,
+        node.path,
+        expected=expected,
+        found=found,
+        nearest=_nearest_value(kind, details["input"], context),
+    )
+
+
+def _report_missing(node: Node, key_place: Place, path: KeyPath, expected: str, report: Report) -> None:
+    key = str(path[-1])
+    causes = _TAKEN_OUT.get(key, ())
+    if any(problem.key.split(".")[0].split("[")[0] in causes for problem in report.problems):
+        return
+    message = "this key is required"
+    report.problem(key_place, (*node.path, key), expected=expected, found="nothing", message=message)
+
+
+def _nearest_value(kind: str, value: object, context: dict[str, Any]) -> str | None:
+    if kind != "literal_error" or not isinstance(value, str):
+        return None
+    choices = [part.strip(" '") for part in str(context["expected"]).replace(" or ", ", ").split(",")]
+    return nearest(value, choices)

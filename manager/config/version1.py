@@ -1,0 +1,209 @@
+"""Keys of NNI's first configuration format, each converted on its own with a notice.
+
+There is no switch between two formats: any old key is understood wherever it stands, so that files which
+mix both, as many do, are read as they were meant.
+"""
+
+from dataclasses import dataclass, replace
+
+from proctor.manager.config.errors import Report
+from proctor.manager.config.names import folded
+from proctor.manager.config.platforms import PLATFORMS, Availability, find_platform
+from proctor.manager.config.tree import Member, Node, describe, plain
+
+
+@dataclass(frozen=True)
+class OldKey:
+    """One old key and what it is called now; `new` is None for keys that are dropped."""
+
+    path: str
+    new: str | None
+    example: object
+    sentence: str = ""
+
+    @property
+    def notice(self) -> str:
+        """What the user is told."""
+        if self.sentence:
+            return self.sentence
+        return f"is NNI's old name of {self.new}; read as such" if self.new else "has no effect any more; dropped"
+
+
+def _algorithm(kind: str) -> tuple[OldKey, ...]:
+    return (
+        OldKey(f"{kind}.builtin{kind.capitalize()}Name", f"{kind}.name", "Random"),
+        OldKey(f"{kind}.codeDir", f"{kind}.codeDirectory", "code"),
+        OldKey(f"{kind}.gpuIndices", "tunerGpuIndices", "0"),
+        OldKey(f"{kind}.includeIntermediateResults", None, False),
+    )
+
+
+OLD_KEYS: tuple[OldKey, ...] = (
+    OldKey("authorName", None, "default"),
+    OldKey("description", None, "digits"),
+    OldKey("maxExecDuration", "maxExperimentDuration", "1h"),
+    OldKey("maxTrialNum", "maxTrialNumber", 10),
+    OldKey("searchSpacePath", "searchSpaceFile", "space.json"),
+    OldKey("logDir", "experimentWorkingDirectory", "logs"),
+    OldKey("multiThread", None, False),
+    OldKey("multiPhase", None, False),
+    OldKey("versionCheck", None, False),
+    OldKey("logCollection", None, "none"),
+    OldKey("trainingServicePlatform", "trainingService.platform", "local"),
+    OldKey("trial.command", "trialCommand", "python old.py"),
+    OldKey("trial.codeDir", "trialCodeDirectory", "code"),
+    OldKey("trial.gpuNum", "trialGpuNumber", 0),
+    OldKey("trial.nasMode", None, "classic_mode"),
+    OldKey("localConfig.gpuIndices", "trainingService.gpuIndices", "0"),
+    OldKey("localConfig.maxTrialNumPerGpu", "trainingService.maxTrialNumberPerGpu", 2),
+    OldKey("localConfig.useActiveGpu", "trainingService.useActiveGpu", True),
+    OldKey("remoteConfig.reuse", "trainingService.reuseMode", True),
+    OldKey("machineList", "trainingService.machineList", [{"ip": "gpu-1", "username": "somebody"}]),
+    *_algorithm("tuner"),
+    *_algorithm("assessor"),
+    *_algorithm("advisor"),
+)
+OLD_MACHINE_KEYS = {
+    "ip": "host",
+    "username": "user",
+    "passwd": "password",
+    "sshKeyPath": "sshKeyFile",
+    "passphrase": "sshPassphrase",
+    "maxTrialNumPerGpu": "maxTrialNumberPerGpu",
+}
+"""Old keys inside a machine of `machineList`, by what they are called now."""
+OLD_CLASS_FILE = "classFileName"
+"""The old way to name a custom algorithm: a file beside `className`; now `className: module.ClassName`."""
+
+_OLD_SECTIONS = ("trial", "localConfig", "remoteConfig")
+_OLD_PLATFORM_SECTIONS = (
+    *("paiConfig", "paiYarnConfig", "kubeflowConfig", "frameworkcontrollerConfig", "amlConfig", "dlcConfig"),
+    *("adlConfig", "dltsConfig", "hybridConfig"),
+)
+_MULTI_PHASE = "several parameters in one trial are not offered (nor by NNI 2.0 and later): start one trial for each"
+
+
+def convert_version1(root: Node, report: Report) -> Node:
+    """The tree with every old key replaced by the new one, or dropped; a notice for each."""
+    root = _refuse_multi_phase(root, report)
+    for kind in ("tuner", "assessor", "advisor"):
+        root = _join_class_file(root, kind, report)
+    for old in OLD_KEYS:
+        root = _convert(root, old, report)
+    root = _rename_machine_keys(root, report)
+    return _drop_old_sections(root)
+
+
+def _convert(root: Node, old: OldKey, report: Report) -> Node:
+    parent, _, name = old.path.rpartition(".")
+    section = root.get(parent) if parent else None
+    holder = section.node if section else root if not parent else None
+    member = holder.get(name) if holder else None
+    if holder is None or member is None:
+        return root
+    if section:
+        outer = _written(root, section)
+        root = root.with_value(outer, holder.without(name))
+    else:
+        root = root.without(name)
+    if member.node.value is None:
+        return root
+    report.notice(member.place, member.node.path, old.notice)
+    return _put(root, old, member, report) if old.new else root
+
+
+def _put(root: Node, old: OldKey, member: Member, report: Report) -> Node:
+    parent, _, name = (old.new or "").rpartition(".")
+    if not parent:
+        return _put_in(root, name, member, old, report)
+    section = root.get(parent)
+    if section is None:
+        empty = Node({}, member.place, member.node.path[:-1])
+        section = Member(parent, member.place, empty)
+    outer = _written(root, section)
+    filled = _put_in(section.node, name, member, old, report)
+    return root.with_member(outer, replace(section, node=filled))
+
+
+def _put_in(holder: Node, name: str, member: Member, old: OldKey, report: Report) -> Node:
+    present = holder.get(name)
+    if present is not None and present.node.value is not None:
+        report.problem(
+            member.place,
+            member.node.path,
+            expected=f"either {old.path} or {old.new}, which is its new name",
+            found="both",
+            message=f"remove {old.path}",
+        )
+        return holder
+    return holder.without(name).with_member(name, member)
+
+
+def _refuse_multi_phase(root: Node, report: Report) -> Node:
+    member = root.get("multiPhase")
+    if member is None or member.node.value in (None, False, "no", "off"):
+        return root
+    found = describe(plain(member.node))
+    report.problem(member.place, member.node.path, expected="false", found=found, message=_MULTI_PHASE)
+    return root.without("multiPhase")
+
+
+def _join_class_file(root: Node, kind: str, report: Report) -> Node:
+    """`classFileName: my/tuner.py` with `className: Mine` is `className: my.tuner.Mine`."""
+    section = root.get(kind)
+    file = section.node.get(OLD_CLASS_FILE) if section else None
+    if section is None or file is None:
+        return root
+    node = section.node.without(OLD_CLASS_FILE)
+    name = node.get("className")
+    if not isinstance(file.node.value, str) or not file.node.value.endswith(".py"):
+        found = describe(plain(file.node))
+        report.problem(file.place, file.node.path, expected="a Python file, ending in .py", found=found)
+    elif name is not None and isinstance(name.node.value, str):
+        module = file.node.value.removesuffix(".py").removeprefix("./").replace("/", ".")
+        joined = replace(name.node, value=f"{module}.{name.node.value}")
+        node = node.with_member(_written(node, name), replace(name, node=joined))
+        report.notice(file.place, file.node.path, f"is an old key; read as className: {joined.value}")
+    return root.with_value(_written(root, section), node)
+
+
+def _rename_machine_keys(root: Node, report: Report) -> Node:
+    service = root.get("trainingService")
+    machines = service.node.get("machineList") if service else None
+    if service is None or machines is None or not machines.node.items:
+        return root
+    renamed = tuple(_rename_machine(machine, report) for machine in machines.node.items)
+    listed = replace(machines.node, value=renamed)
+    inner = service.node.with_value(_written(service.node, machines), listed)
+    return root.with_value(_written(root, service), inner)
+
+
+def _rename_machine(machine: Node, report: Report) -> Node:
+    for name, new in OLD_MACHINE_KEYS.items():
+        member = machine.get(name)
+        if member is not None and machine.get(new) is None:
+            report.notice(member.place, member.node.path, f"is NNI's old name of {new}; read as such")
+            machine = machine.without(name).with_member(new, member)
+    return machine
+
+
+def _drop_old_sections(root: Node) -> Node:
+    """Old sections that are empty now; those of platforms that are refused as a whole need no more words."""
+    service = root.get("trainingService")
+    named = service.node.get("platform") if service else None
+    platform = find_platform(named.node.value) if named and isinstance(named.node.value, str) else None
+    refused = platform is not None and platform not in _with_model()
+    for name in _OLD_SECTIONS:
+        member = root.get(name)
+        if member is not None and (member.node.value == {} or member.node.value is None or refused):
+            root = root.without(name)
+    return root.without(*_OLD_PLATFORM_SECTIONS) if refused else root
+
+
+def _with_model() -> tuple[object, ...]:
+    return tuple(entry for entry in PLATFORMS.values() if entry.availability is not Availability.REFUSED)
+
+
+def _written(holder: Node, member: Member) -> str:
+    """The name under which a member stands (or would stand) in its mapping."""
+    return next((name for name in holder.members if folded(name) == folded(member.key)), member.key)
