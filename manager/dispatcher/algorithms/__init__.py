@@ -1,0 +1,1 @@
+"""The algorithms that a dispatcher hosts, and how they are found."""

@@ -1,0 +1,111 @@
+"""What a built-in algorithm is.
+
+A built-in algorithm is a function of its inputs: the same calls in the same order give exactly the same suggestions
+and judgements. It keeps no clock, reads no file and draws no number from a shared generator. So a dispatcher that was
+killed is brought back by making the same calls again, with `restore` in the place of every `suggest` that had
+been answered.
+"""
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proctor.sdk.space import SearchSpace
+
+Parameters = dict[str, Any]
+
+DEFAULT_KEY = "default"
+
+
+class NoMoreTrials(Exception):
+    """The tuner has nothing to suggest now; a later result or a new search space may change that."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One set of parameters and what the tuner must be told to have made it."""
+
+    parameters: Parameters
+    state: Any = None
+    """JSON, opaque to everyone else; given back to `restore`."""
+
+
+class TunerAlgorithm(ABC):
+    """A built-in tuner. Calls come one at a time, the search space before anything else."""
+
+    @abstractmethod
+    def update_search_space(self, space: SearchSpace) -> None:
+        """Suggest from `space` from now on. What is already known stays known as far as it fits."""
+
+    @abstractmethod
+    def suggest(self, parameter_id: int) -> Suggestion:
+        """Propose one set of parameters. Ids are never reused; their order is the order of suggestions.
+
+        Raises NoMoreTrials, and then has changed nothing.
+        """
+
+    def restore(self, parameter_id: int, parameters: Parameters, state: Any) -> None:  # noqa: B027 - deaf by default
+        """Be as after a `suggest(parameter_id)` that returned these parameters and this state."""
+
+    def receive_result(self, parameter_id: int, parameters: Parameters, value: float) -> None:  # noqa: B027 - deaf by default
+        """Learn the final value of a trial. `value` may be NaN or infinite, which is as bad as can be."""
+
+    def trial_end(self, parameter_id: int, succeeded: bool) -> None:  # noqa: B027 - deaf by default
+        """A trial has ended for good; its result, if it has one, came before."""
+
+    def import_data(self, parameters: Parameters, value: float) -> None:  # noqa: B027 - deaf by default
+        """Learn a result from elsewhere; the parameters need not belong to the search space."""
+
+    def accept_customized(self, parameter_id: int, parameters: Parameters) -> None:  # noqa: B027 - deaf by default
+        """The user has added a trial; its result and end come under this id."""
+
+
+class AssessorAlgorithm(ABC):
+    """A built-in assessor. Calls come one at a time."""
+
+    @abstractmethod
+    def assess(self, trial_id: str, sequence: int, value: float) -> bool:
+        """Hear intermediate metric number `sequence` (from 0, without gaps) of a running trial.
+
+        Returns True to go on, False to stop the trial early. `value` may be NaN or infinite.
+        """
+
+    @abstractmethod
+    def trial_restarted(self, trial_id: str, from_sequence: int) -> None:
+        """The trial runs again; metric `from_sequence` comes next and those from there on never happened."""
+
+    @abstractmethod
+    def trial_end(self, trial_id: str, succeeded: bool) -> None:
+        """A trial has ended for good."""
+
+
+def suggestion_rng(seed: int | str, parameter_id: int) -> random.Random:
+    """Return the generator that belongs to one suggestion of one experiment."""
+    return random.Random(f"{seed}:{parameter_id}")
+
+
+def suggestion_seed(seed: int | str, parameter_id: int) -> int:
+    """Return a 32-bit seed that belongs to one suggestion, for libraries that bring their own generators."""
+    return suggestion_rng(seed, parameter_id).getrandbits(32)
+
+
+def read_value(value: Any) -> float:
+    """Return the number in a metric: itself, or under "default" in a mapping; NaN where there is none."""
+    if isinstance(value, Mapping):
+        value = value.get(DEFAULT_KEY)
+    if isinstance(value, bool) or value is None:
+        return math.nan if value is None else float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def loss_of(value: float, maximize: bool) -> float:
+    """Return what is to be minimised: infinity for everything that is not a finite number."""
+    if not math.isfinite(value):
+        return math.inf
+    return -value if maximize else value

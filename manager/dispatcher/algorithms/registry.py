@@ -1,0 +1,170 @@
+"""From a name in a configuration to a checked or a living algorithm. Importing this imports no algorithm."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from proctor.manager.dispatcher.algorithms.arguments import (
+    AlgorithmProblem,
+    check_arguments,
+    fill_arguments,
+    unknown_name,
+)
+from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
+from proctor.manager.dispatcher.algorithms.catalogue import ASSESSOR, BUILTINS, REFUSED, TUNER, Builtin
+from proctor.sdk.space import SearchSpace
+
+
+def find_builtin(kind: str, name: str) -> Builtin | None:
+    """Return the built-in called `name`, whatever its case and with or without NNI's suffix, or None."""
+    wanted = _folded(kind, name)
+    for builtin in BUILTINS:
+        if builtin.kind == kind and wanted in {_folded(kind, known) for known in (builtin.name, *builtin.aliases)}:
+            return builtin
+    return None
+
+
+def check_algorithm(
+    kind: str, spec: Mapping[str, Any], search_space: SearchSpace | None
+) -> tuple[AlgorithmProblem, ...]:
+    """Return everything wrong with an algorithm's settings, without running any code of the user's.
+
+    `spec` has either `name` or `class_name` (with `code_directory`), and `class_args`; a key that is None is absent.
+    Without a search space only the rest is checked.
+    """
+    name, class_name = spec.get("name"), spec.get("class_name")
+    if (name is None) == (class_name is None):
+        found = "neither" if name is None else "both"
+        return (AlgorithmProblem((), f"{kind} needs either name or className, found {found}"),)
+    if class_name is not None:
+        return tuple(_check_custom(str(class_name), spec.get("code_directory"), spec.get("class_args")))
+    builtin = find_builtin(kind, str(name))
+    if builtin is None:
+        return (AlgorithmProblem(("name",), _unknown_algorithm(kind, str(name))),)
+    problems = check_arguments(("class_args",), spec.get("class_args") or {}, builtin.arguments)
+    problems.extend(_check_installed(builtin))
+    if search_space is not None and kind == TUNER:
+        problems.extend(_check_space(builtin, search_space))
+    return tuple(problems)
+
+
+def create_algorithm(
+    kind: str, name: str, class_args: Mapping[str, Any], seed: int
+) -> TunerAlgorithm | AssessorAlgorithm:
+    """Make the built-in called `name`. Raises ValueError with all that is wrong with it."""
+    problems = check_algorithm(kind, {"name": name, "class_args": class_args}, None)
+    builtin = find_builtin(kind, name)
+    if problems or builtin is None:
+        raise ValueError(f"{kind} {name}: " + "; ".join(map(str, problems)))
+    module, _, class_name = builtin.location.partition(":")
+    factory = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
+    arguments = fill_arguments(class_args, builtin.arguments)
+    if kind == TUNER:
+        own_seed = arguments.pop("seed", None)
+        arguments["seed"] = seed if own_seed is None else own_seed
+    algorithm: TunerAlgorithm | AssessorAlgorithm = factory(**arguments)
+    return algorithm
+
+
+def describe() -> list[dict[str, Any]]:
+    """Return every built-in as plain data, for lists and documentation."""
+    return [
+        {
+            "name": builtin.name,
+            "kind": builtin.kind,
+            "aliases": list(builtin.aliases),
+            "summary": builtin.summary,
+            "extra": builtin.extra,
+            "installed": not _check_installed(builtin),
+            "search_space_types": list(builtin.types) if builtin.kind == TUNER else [],
+            "nested_choice": builtin.nested,
+            "class_args": [_describe_argument(asdict(argument)) for argument in builtin.arguments],
+        }
+        for builtin in BUILTINS
+    ]
+
+
+def _describe_argument(argument: dict[str, Any]) -> dict[str, Any]:
+    argument["kind"] = argument["kind"].__name__
+    argument["choices"] = list(argument["choices"])
+    argument["inner"] = [_describe_argument(inner) for inner in argument["inner"]]
+    return argument
+
+
+def _folded(kind: str, name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "").removesuffix(kind)
+
+
+def _unknown_algorithm(kind: str, name: str) -> str:
+    for (refused_kind, refused), instead in REFUSED.items():
+        if refused_kind == kind and _folded(kind, refused) == _folded(kind, name):
+            return f"NNI's {kind} {refused!r} is not offered; the nearest is {instead}"
+    other = ASSESSOR if kind == TUNER else TUNER
+    if find_builtin(other, name):
+        return f"{name!r} is no {kind} but belongs under {other!r}; move it there"
+    return unknown_name(kind, name, [builtin.name for builtin in BUILTINS if builtin.kind == kind])
+
+
+def _check_installed(builtin: Builtin) -> list[AlgorithmProblem]:
+    missing = [module for module in builtin.modules if find_spec(module) is None]
+    if not missing:
+        return []
+    advice = f"install it with: pip install 'proctor[{builtin.extra}]'"
+    return [AlgorithmProblem(("name",), f"{builtin.name} needs {' and '.join(missing)}; {advice}")]
+
+
+def _check_space(builtin: Builtin, space: SearchSpace) -> list[AlgorithmProblem]:
+    if builtin.name == "Batch":
+        return _check_batch_space(space)
+    problems = []
+    if space.is_nested and not builtin.nested:
+        able = ", ".join(known.name for known in BUILTINS if known.nested)
+        message = f"{builtin.name} cannot search nested choices; these tuners can: {able}"
+        problems.append(AlgorithmProblem(("search_space",), message))
+    for path, parameter in space.axes():
+        if parameter.type_name not in builtin.types:
+            able = ", ".join(
+                known.name for known in BUILTINS if parameter.type_name in known.types and known.kind == TUNER
+            )
+            message = f"{builtin.name} cannot search {parameter.type_name}; these tuners can: {able}"
+            problems.append(AlgorithmProblem(("search_space", *path, "_type"), message))
+    return problems
+
+
+def _check_batch_space(space: SearchSpace) -> list[AlgorithmProblem]:
+    axes = list(space.parameters.items())
+    wanted = "Batch needs exactly one parameter, a choice whose options are mappings of parameters"
+    if len(axes) != 1 or axes[0][1].type_name != "choice" or space.is_nested:
+        return [AlgorithmProblem(("search_space",), wanted)]
+    name, parameter = axes[0]
+    options = parameter.to_json()["_value"]
+    return [
+        AlgorithmProblem(("search_space", name, "_value", index), f"{wanted}; found {option!r}")
+        for index, option in enumerate(options)
+        if not isinstance(option, Mapping)
+    ]
+
+
+def _check_custom(class_name: str, code_directory: Any, class_args: Any) -> list[AlgorithmProblem]:
+    problems = []
+    module, _, name = class_name.rpartition(".")
+    if not module or not all(part.isidentifier() for part in class_name.split(".")):
+        problems.append(AlgorithmProblem(("class_name",), f"expected module.Class, found {class_name!r}"))
+        module = ""
+    if class_args is not None and not isinstance(class_args, Mapping):
+        problems.append(AlgorithmProblem(("class_args",), f"expected a mapping, found {class_args!r}"))
+    directory = Path(str(code_directory or "."))
+    if not directory.is_dir():
+        problems.append(AlgorithmProblem(("code_directory",), f"{directory} is not a directory"))
+    elif code_directory is not None and module and not _has_module(directory, module):
+        message = f"{name} should be in {directory / (module.replace('.', '/') + '.py')}, which does not exist"
+        problems.append(AlgorithmProblem(("class_name",), message))
+    return problems
+
+
+def _has_module(directory: Path, module: str) -> bool:
+    path = directory.joinpath(*module.split("."))
+    return path.with_suffix(".py").is_file() or path.is_dir()
