@@ -52,7 +52,7 @@ class Key:
         """The sentence that goes with `effective`."""
         if not self._unavailable:
             return self.sentence
-        return f"platform {self.platform}: see above"
+        return f"platform {self.platform}: see the table of platforms"
 
     @property
     def _unavailable(self) -> bool:
@@ -64,6 +64,7 @@ ALGORITHMS = "Tuner and assessor"
 SERVICE = "trainingService, any platform"
 LOCAL = "trainingService, platform local"
 REMOTE = "trainingService, platform remote"
+OTHER_PLATFORMS = "trainingService, other platforms of NNI"
 STORAGE = "sharedStorage"
 ADDITIONS = "Additions of this project"
 
@@ -236,7 +237,7 @@ def _services() -> Iterator[Key]:
     for platform in PLATFORMS.values():
         for key in platform.keys:
             yield Key(
-                f"trainingService, platform {platform.name}",
+                OTHER_PLATFORMS,
                 f"trainingService.{key}",
                 Treatment.REFUSED,
                 "value",

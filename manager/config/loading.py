@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from proctor.manager.config.algorithms import check_algorithms
 from proctor.manager.config.document import parse, read_text
@@ -35,6 +35,8 @@ class LoadedExperiment:
     notices: tuple[Notice, ...]
     source_text: str
     """The text it was read from, less the secrets."""
+    mapping: Mapping[str, Any]
+    """The keys and values as they were written, less the secrets: what is sent to a manager."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Secrets by path in the canonical configuration, `training_service.machine_list.0.password`."""
 
@@ -71,6 +73,7 @@ def _load(root: Node, directory: Path, report: Report, text: str | None) -> Load
     if not isinstance(root.value, dict):
         report.problem(root.place, (), expected="a mapping of keys", found=describe(plain(root)))
         report.raise_if_any()
+    written = root
     root = convert_version1(root, report)
     root = apply_treatments(root, report)
     root = advisor_as_tuner(root, report)
@@ -84,8 +87,9 @@ def _load(root: Node, directory: Path, report: Report, text: str | None) -> Load
     _check_directories(root, directory, report)
     report.raise_if_any()
     assert config is not None, "a configuration that is not valid was not reported"
-    source = json.dumps(plain(root), indent=2, ensure_ascii=False) if text is None else vault.redact(text)
-    return LoadedExperiment(config, tuple(report.notices), source, vault.secrets)
+    mapping = cast(dict[str, Any], vault.redact_mapping(written))
+    source = json.dumps(mapping, indent=2, ensure_ascii=False) if text is None else vault.redact(text)
+    return LoadedExperiment(config, tuple(report.notices), source, mapping, vault.secrets)
 
 
 def _with_defaults(root: Node) -> Node:

@@ -108,7 +108,7 @@ _ALL = (
         Availability.REFUSED,
         "NNI 3.0 removed it too; platform kubernetes will take its place, until then " + _USE_LOCAL,
     ),
-    Platform("dlts", Availability.REFUSED, f"NNI 2.0 removed it too; {_USE_LOCAL}"),
+    Platform("dlts", Availability.REFUSED, _USE_LOCAL),
     Platform(
         "hybrid",
         Availability.REFUSED,

@@ -117,14 +117,15 @@ def _mapping(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[Whole, Field(ge=0)]
-Positive = Annotated[Whole, Field(ge=1)]
-Concurrency = Annotated[Whole, Field(ge=1)]
+# The limits stand before the validator, so that the JSON Schema shows them.
+Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Concurrency = Positive
 """trialConcurrency of a new experiment."""
-UpdatedConcurrency = Annotated[Whole, Field(ge=1, le=MOST_CONCURRENT_TRIALS_OF_AN_UPDATE)]
+UpdatedConcurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS_OF_AN_UPDATE), BeforeValidator(_whole)]
 """trialConcurrency given while the experiment runs, limited as in NNI."""
-TrialNumber = Annotated[Whole, Field(ge=1)]
-PortNumber = Annotated[Whole, Field(ge=1, le=65535)]
+TrialNumber = Positive
+PortNumber = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_whole)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Text = Annotated[str, BeforeValidator(_text)]
 Label = Annotated[str, BeforeValidator(_label)]

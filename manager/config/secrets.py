@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from proctor.manager.config.errors import Report
+from proctor.manager.config.errors import KeyPath, Report
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.services import SECRET, Section
@@ -26,6 +26,8 @@ class Vault:
         """By path in the canonical configuration: `training_service.machine_list.0.password`."""
         self.spans: list[tuple[int, int]] = []
         """Where they stood in the text."""
+        self.paths: set[KeyPath] = set()
+        """Where they stood in the mapping as written."""
 
     def empty(self, node: Node, model: type[Section], report: Report, path: tuple[str, ...] = ()) -> Node:
         """The tree of a section with every secret replaced by REDACTED."""
@@ -48,6 +50,16 @@ class Vault:
             text = text[:start] + f'"{REDACTED}"' + text[end:]
         return text
 
+    def redact_mapping(self, node: Node) -> object:
+        """The plain value of a tree with every secret replaced by REDACTED."""
+        if node.path in self.paths:
+            return REDACTED
+        if isinstance(node.value, dict):
+            return {name: self.redact_mapping(member.node) for name, member in node.value.items()}
+        if isinstance(node.value, tuple):
+            return [self.redact_mapping(item) for item in node.value]
+        return node.value
+
     def _empty_value(self, node: Node, annotation: Any, report: Report, path: tuple[str, ...]) -> Node:
         if isinstance(node.value, tuple):
             items = [
@@ -61,6 +73,9 @@ class Vault:
 
     def _take(self, member: Member, path: tuple[str, ...], report: Report) -> Node:
         node = member.node
+        if node.value == REDACTED:
+            return node  # a mapping that was loaded before: its secrets travel apart from it
+        self.paths.add(node.path)
         if node.span is not None:
             self.spans.append(node.span)
         if isinstance(node.value, str):

@@ -13,7 +13,7 @@ from proctor.manager.config.platforms import (
 )
 from proctor.manager.config.tree import Member, Node, describe, plain
 
-_INHERITED = ("trialCommand", "trialCodeDirectory", "trialGpuNumber", "debug")
+INHERITED = ("trialCommand", "trialCodeDirectory", "trialGpuNumber", "debug")
 """Keys NNI lets one write in the section instead of the root; the section wins."""
 _WITH_MODEL = ("local", "remote")
 _ACTIVE_GPU = (
@@ -70,7 +70,7 @@ def _refuse(platform: Platform, member: Member, expected: str, report: Report) -
 
 def _hoist(root: Node, section: Node, report: Report) -> Node:
     """Move what the section may say for the root to the root."""
-    for key in _INHERITED:
+    for key in INHERITED:
         inner = section.get(key)
         if inner is None:
             continue

@@ -29,6 +29,9 @@ class OldKey:
         return f"is NNI's old name of {self.new}; read as such" if self.new else "has no effect any more; dropped"
 
 
+MULTI_PHASE = "multiPhase"
+
+
 def _algorithm(kind: str) -> tuple[OldKey, ...]:
     return (
         OldKey(f"{kind}.builtin{kind.capitalize()}Name", f"{kind}.name", "Random"),
@@ -46,7 +49,7 @@ OLD_KEYS: tuple[OldKey, ...] = (
     OldKey("searchSpacePath", "searchSpaceFile", "space.json"),
     OldKey("logDir", "experimentWorkingDirectory", "logs"),
     OldKey("multiThread", None, False),
-    OldKey("multiPhase", None, False),
+    OldKey(MULTI_PHASE, None, False),
     OldKey("versionCheck", None, False),
     OldKey("logCollection", None, "none"),
     OldKey("trainingServicePlatform", "trainingService.platform", "local"),
@@ -80,7 +83,7 @@ _OLD_PLATFORM_SECTIONS = (
     *("paiConfig", "paiYarnConfig", "kubeflowConfig", "frameworkcontrollerConfig", "amlConfig", "dlcConfig"),
     *("adlConfig", "dltsConfig", "hybridConfig"),
 )
-_MULTI_PHASE = "several parameters in one trial are not offered (nor by NNI 2.0 and later): start one trial for each"
+_NO_MULTI_PHASE = "several parameters in one trial are not offered (nor by NNI 2.0 and later): start one trial for each"
 
 
 def convert_version1(root: Node, report: Report) -> Node:
@@ -140,12 +143,12 @@ def _put_in(holder: Node, name: str, member: Member, old: OldKey, report: Report
 
 
 def _refuse_multi_phase(root: Node, report: Report) -> Node:
-    member = root.get("multiPhase")
+    member = root.get(MULTI_PHASE)
     if member is None or member.node.value in (None, False, "no", "off"):
         return root
     found = describe(plain(member.node))
-    report.problem(member.place, member.node.path, expected="false", found=found, message=_MULTI_PHASE)
-    return root.without("multiPhase")
+    report.problem(member.place, member.node.path, expected="false", found=found, message=_NO_MULTI_PHASE)
+    return root.without(MULTI_PHASE)
 
 
 def _join_class_file(root: Node, kind: str, report: Report) -> Node:
