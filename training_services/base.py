@@ -19,7 +19,7 @@ What every implementation must keep:
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -43,7 +43,6 @@ __all__ = [
     "TrialJobDetail",
     "TrialJobForm",
     "TrialJobStatus",
-    "replace",
 ]
 
 
@@ -68,6 +67,16 @@ class NodePlacement:
 
     node_id: str
     gpus: tuple[GpuSlot, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, for the store."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "NodePlacement":
+        """The inverse of `to_json`."""
+        gpus = body["gpus"]
+        return cls(body["node_id"], None if gpus is None else tuple(GpuSlot(**gpu) for gpu in gpus))
 
 
 @dataclass(frozen=True)

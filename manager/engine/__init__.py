@@ -1,0 +1,1 @@
+"""What the manager does: events in, pure decisions, one commit, then effects."""

@@ -1,0 +1,83 @@
+"""What one experiment's loop holds in memory: its row and its live trials, never the finished ones."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from proctor.manager.lifecycle.experiment import Progress
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+
+
+@dataclass
+class LiveTrial:
+    """A trial that has not ended, with its live job if it has one."""
+
+    row: TrialRow
+    job: TrialJobRow | None = None
+    base_sequence: int = 0  # intermediates of earlier jobs that its visible curve begins with
+    latest: Any = None  # last intermediate metric as it was reported
+    has_latest: bool = False
+
+    @property
+    def has_final(self) -> bool:
+        """Whether a final metric is stored."""
+        return self.row.final_data is not None
+
+
+@dataclass
+class ExperimentState:
+    """The loop's memory. Every change to it is in the same step's transaction."""
+
+    row: ExperimentRow
+    created: int = 0
+    trials: dict[str, LiveTrial] = field(default_factory=dict)
+    by_job: dict[str, LiveTrial] = field(default_factory=dict)
+    requested: set[int] = field(default_factory=set)
+    exhausted: bool = False
+    active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
+
+    def take_position(self) -> int:
+        """The next place in the dispatcher's input log."""
+        position = self.row.next_position
+        self.row = replace(self.row, next_position=position + 1)
+        return position
+
+    def take_parameter_ids(self, count: int) -> list[int]:
+        """Parameter ids that were never used."""
+        first = self.row.next_parameter_id
+        self.row = replace(self.row, next_parameter_id=first + count)
+        return list(range(first, first + count))
+
+    def take_sequence_id(self) -> int:
+        """A trial number that was never used."""
+        sequence_id = self.row.next_sequence_id
+        self.row = replace(self.row, next_sequence_id=sequence_id + 1)
+        return sequence_id
+
+    def active_seconds(self, monotonic: float) -> float:
+        """Time spent creating trials, up to now."""
+        running = 0.0 if self.active_since is None else monotonic - self.active_since
+        return self.row.active_seconds + running
+
+    def progress(self, monotonic: float) -> Progress:
+        """What the lifecycle's rules look at."""
+        return Progress(
+            status=self.row.status,
+            created=self.created,
+            max_trials=self.row.max_trial_number,
+            active_seconds=self.active_seconds(monotonic),
+            max_seconds=self.row.max_experiment_seconds,
+            live=sum(trial.row.status is not TrialStatus.PAUSED for trial in self.trials.values()),
+            requested=len(self.requested),
+            exhausted=self.exhausted,
+        )
+
+    def waiting(self) -> Iterator[LiveTrial]:
+        """Trials without a job that wait for a place, in the order of their numbers."""
+        candidates = [t for t in self.trials.values() if t.job is None and t.row.status is TrialStatus.WAITING]
+        return iter(sorted(candidates, key=lambda trial: trial.row.sequence_id))
+
+    def placed(self) -> int:
+        """How many places are taken."""
+        return len(self.by_job)

@@ -1,0 +1,184 @@
+"""How a trial lives in an experiment's loop: born from a suggestion, given jobs, ended once."""
+
+import secrets
+import string
+from dataclasses import replace
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.step import Step
+from proctor.manager.lifecycle.job import JOB, JobEvent
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
+from proctor.manager.store import jobs, trials
+from proctor.manager.store.rows import CheckpointRow, TrialJobRow, TrialRow
+from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+def new_id() -> str:
+    """Eight characters that no other trial or experiment has."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(8))
+
+
+def create_trial(
+    state: ExperimentState,
+    step: Step,
+    *,
+    parameter_id: int,
+    parameters: dict[str, Any],
+    source: str,
+    position: int | None = None,
+    algorithm_state: Any = None,
+) -> LiveTrial:
+    """Write down a new trial."""
+    row = TrialRow(
+        id=new_id(),
+        experiment_id=state.row.id,
+        sequence_id=state.take_sequence_id(),
+        status=TrialStatus.WAITING,
+        reason="waiting: not placed yet",
+        parameter_id=parameter_id,
+        parameters=parameters,
+        state=algorithm_state,
+        position=position,
+        source=source,
+        created_at=step.now,
+    )
+    trial = LiveTrial(row)
+    state.trials[row.id] = trial
+    state.created += 1
+    step.write(lambda c: trials.insert(c, row, time=step.now))
+    return trial
+
+
+def create_job(
+    state: ExperimentState,
+    step: Step,
+    trial: LiveTrial,
+    *,
+    placement: NodePlacement | None,
+    checkpoint: CheckpointRow | None,
+    code_fingerprint: str | None = None,
+) -> TrialJobRow:
+    """Write down the trial's next job as submitted; the service gets it after the commit."""
+    number = trial.row.jobs + 1
+    job = TrialJobRow(
+        id=f"{trial.row.id}.{number}",
+        trial_id=trial.row.id,
+        experiment_id=state.row.id,
+        number=number,
+        token=secrets.token_hex(8),
+        status=JOB.after(f"job {trial.row.id}.{number}", TrialJobStatus.CREATED, JobEvent.SUBMIT),
+        parameter_id=trial.row.parameter_id,
+        parameters=trial.row.parameters,
+        parent_job=f"{trial.row.id}.{number - 1}" if number > 1 else None,
+        resumed_from_job=None if checkpoint is None else f"{checkpoint.trial_id}.{checkpoint.job}",
+        resumed_from_step=None if checkpoint is None else checkpoint.sequence,
+        resume_checkpoint=None if checkpoint is None else checkpoint.path,
+        placement=None if placement is None else placement.to_json(),
+        node_id=None if placement is None else placement.node_id,
+        code_fingerprint=code_fingerprint,
+        submitted_at=step.now,
+    )
+    trial.job = job
+    trial.row = replace(trial.row, jobs=number)
+    state.by_job[job.id] = trial
+    step.write(lambda c: jobs.insert(c, job, time=step.now))
+    step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
+    if number > 1:
+        trial.base_sequence = 0 if checkpoint is None else checkpoint.sequence
+        message = protocol.TrialRestarted(
+            state.take_position(), trial.row.parameter_id, trial.row.id, number, trial.base_sequence
+        )
+        step.tell(message, message_payload(message))
+    return job
+
+
+def set_reason(step: Step, trial: LiveTrial, reason: str) -> None:
+    """Say why a trial waits, if that has changed."""
+    if trial.row.reason == reason:
+        return
+    trial.row = replace(trial.row, reason=reason)
+    trial_id = trial.row.id
+    step.write(lambda c: trials.update(c, trial_id, reason=reason))
+    step.note("trial.reason", {"status": str(trial.row.status), "reason": reason}, trial_id=trial_id)
+
+
+def start_trial(step: Step, trial: LiveTrial, started_at: float) -> None:
+    """Its job runs."""
+    _move(step, trial, TrialEvent.START, "", started_at=trial.row.started_at or started_at)
+
+
+def send_back(step: Step, trial: LiveTrial, reason: str, **columns: Any) -> None:
+    """Its job has ended and another one will follow."""
+    _move(step, trial, TrialEvent.WAIT, reason, **columns)
+
+
+def end_trial(state: ExperimentState, step: Step, trial: LiveTrial, status: TrialStatus, reason: str) -> None:
+    """It is over: tell the tuner."""
+    _move(step, trial, ENDS[status], reason, ended_at=step.now)
+    del state.trials[trial.row.id]
+    value, has_value = outcome(trial, status)
+    message = protocol.TrialEnd(
+        state.take_position(),
+        trial.row.parameter_id,
+        trial.row.id,
+        trial.row.parameters,
+        str(status),
+        has_value,
+        value,
+        customized=trial.row.source != "algorithm",
+    )
+    step.tell(message, message_payload(message))
+
+
+def outcome(trial: LiveTrial, status: TrialStatus) -> tuple[Any, bool]:
+    """What the tuner is told of an ended trial: its final metric; of one stopped early, else its latest one."""
+    if trial.has_final:
+        return trial.row.final_data, True
+    if status is TrialStatus.EARLY_STOPPED and trial.has_latest:
+        return trial.latest, True
+    return None, False
+
+
+def request_stop(state: ExperimentState, step: Step, trial: LiveTrial, reason: EndReason, detail: str) -> None:
+    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands."""
+    job = trial.job
+    if job is None or job.stop_reason is not None:
+        return
+    expected = JOB.sources(JobEvent.STOP)
+    status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
+    trial.job = replace(job, status=status, stop_reason=reason, detail=detail)
+    step.write(
+        lambda c: jobs.move(
+            c,
+            job.id,
+            token=job.token,
+            expected=expected,
+            status=status,
+            time=step.now,
+            stop_reason=reason,
+            detail=detail,
+        )
+    )
+    step.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
+
+
+def message_payload(message: Any) -> dict[str, Any]:
+    """What the input log keeps of a message: all but its position."""
+    body = dict(vars(message))
+    del body["position"]
+    return body
+
+
+def _move(step: Step, trial: LiveTrial, event: TrialEvent, reason: str, **columns: Any) -> None:
+    row = trial.row
+    status = TRIAL.after(f"trial {row.id}", row.status, event)
+    expected = (row.status,)
+    trial.row = replace(row, status=status, reason=reason, **columns)
+    step.write(
+        lambda c: trials.move(c, row.id, expected=expected, status=status, reason=reason, time=step.now, **columns)
+    )
