@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proctor.manager.dispatcher.protocol import ToDispatcher
+from proctor.manager.engine.state import LiveTrial
 from proctor.manager.store import events, inputs
-from proctor.training_services.base import TrialJobForm
 
 Write = Callable[[sqlite3.Connection], Any]
 
@@ -20,10 +20,10 @@ class Step:
     now: float
     writes: list[Write] = field(default_factory=list)
     inputs: list[ToDispatcher] = field(default_factory=list)
-    submit: list[TrialJobForm] = field(default_factory=list)
+    submit: list[LiveTrial] = field(default_factory=list)
     cancel: list[tuple[str, bool]] = field(default_factory=list)  # (job id, stopped early)
     release: list[str] = field(default_factory=list)  # job ids whose reservation goes
-    update: list[TrialJobForm] = field(default_factory=list)
+    update: list[LiveTrial] = field(default_factory=list)
 
     def write(self, action: Write) -> None:
         """Add a statement to the transaction."""

@@ -71,6 +71,7 @@ def create_job(
         experiment_id=state.row.id,
         number=number,
         token=secrets.token_hex(8),
+        members=1,
         status=JOB.after(f"job {trial.row.id}.{number}", TrialJobStatus.CREATED, JobEvent.SUBMIT),
         parameter_id=trial.row.parameter_id,
         parameters=trial.row.parameters,

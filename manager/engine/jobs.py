@@ -1,0 +1,111 @@
+"""What the loop makes of a training service's news about jobs."""
+
+from dataclasses import replace
+
+from proctor.manager.engine import trials as trial_moves
+from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.step import Step
+from proctor.manager.lifecycle.job import JOB, JobEvent
+from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, settled_reason
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store import jobs, trials
+from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
+
+
+def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: RetryPolicy) -> None:
+    """One status change. A job that is not live any more, or another token, is stale: nothing happens."""
+    trial = state.by_job.get(change.job_id)
+    if trial is None or trial.job is None or trial.job.token != change.token:
+        return
+    if change.exit is not None:
+        end_job(state, step, trial, change.exit, policy)
+    elif change.status is TrialJobStatus.RUNNING:
+        _start_job(step, trial, change)
+    elif change.detail and trial.row.status is TrialStatus.WAITING:
+        trial_moves.set_reason(step, trial, change.detail)
+
+
+def _start_job(step: Step, trial: LiveTrial, change: StatusChange) -> None:
+    job = trial.job
+    assert job is not None
+    if job.started_at is not None:
+        return
+    started_at = change.time.timestamp()
+    status = JOB.after(f"job {job.id}", job.status, JobEvent.START)
+    expected = (job.status,)
+    columns = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
+    trial.job = replace(job, status=status, **columns)
+    step.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    )
+    if trial.row.status is TrialStatus.WAITING:
+        trial_moves.start_trial(step, trial, started_at)
+
+
+def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, policy: RetryPolicy) -> None:
+    """A job is over: settle why, then end its trial or send it back."""
+    job = trial.job
+    assert job is not None
+    reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final)
+    detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
+    _close_job(state, step, trial, exit, reason, detail)
+    verdict = judge(
+        reason,
+        failures=trial.row.failures,
+        infrastructure_failures=trial.row.infrastructure_failures,
+        policy=policy,
+    )
+    if verdict.status is TrialStatus.WAITING:
+        _retry(step, trial, verdict, reason, detail)
+    else:
+        why = "" if verdict.status is TrialStatus.SUCCEEDED else detail
+        trial_moves.end_trial(state, step, trial, verdict.status, why)
+
+
+def _close_job(
+    state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, reason: EndReason, detail: str
+) -> None:
+    job = trial.job
+    assert job is not None
+    status = JOB.after(f"job {job.id}", job.status, JobEvent.END)
+    expected = JOB.sources(JobEvent.END)
+    columns = {
+        "end_reason": reason,
+        "detail": detail,
+        "exit_code": exit.code,
+        "signal": exit.signal,
+        "started_at": job.started_at or exit.started_at or None,
+        "ended_at": exit.ended_at,
+    }
+    trial.job = None
+    del state.by_job[job.id]
+    step.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    )
+    step.release.append(job.id)
+    if trial.row.started_at is None and columns["started_at"] is not None:
+        trial.row = replace(trial.row, started_at=exit.started_at)
+        trial_id = trial.row.id
+        step.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
+
+
+def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, detail: str) -> None:
+    delay = verdict.retry_after_seconds or 0.0
+    again = f"waiting: runs again in {delay:g} s" if delay else "waiting: runs again"
+    trial_moves.send_back(
+        step,
+        trial,
+        f"{again} after {reason.value} ({detail})",
+        failures=verdict.failures,
+        infrastructure_failures=verdict.infrastructure_failures,
+        not_before=step.now + delay if delay else None,
+    )
+
+
+def describe(exit: Exit) -> str:
+    """How a job left, in a few words."""
+    if exit.signal is not None:
+        return f"killed by signal {exit.signal}"
+    if exit.code is not None:
+        return f"exit code {exit.code}"
+    return exit.reason.value
