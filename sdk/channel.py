@@ -7,7 +7,7 @@ find the same directory through the same environment.
 import os
 
 from proctor.sdk.errors import JobDirectoryError
-from proctor.sdk.journal import Journal
+from proctor.sdk.journal import Journal, read_wait_seconds
 from proctor.sdk.protocol import (
     CONTROL_FILE,
     ENV_EXPERIMENT_ID,
@@ -41,7 +41,7 @@ class Channel:
         self.resume_checkpoint = environment.get(ENV_RESUME_CHECKPOINT) or None
         member = environment.get(ENV_MEMBER) or "0"
         name = JOURNAL_FILE if member == "0" else f"{JOURNAL_FILE}.{member}"
-        self.journal = Journal(f"{self.job_directory}/{name}")
+        self.journal = Journal(f"{self.job_directory}/{name}", wait_seconds=read_wait_seconds())
         self._control_path = f"{self.job_directory}/{CONTROL_FILE}"
         self._control_identity: tuple[int, ...] = ()
         self._stop = False

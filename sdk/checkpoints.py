@@ -3,20 +3,18 @@
 A checkpoint is copied under a name beginning with a dot, synced to the disk, and renamed to the next free number; the
 journal names it only after that. It is copied rather than moved or hard-linked, because a trial may go on writing to
 the very files it has just handed over (the kernel shares the blocks where the file system can). A copy that a kill has
-left half made keeps its dotted name; `remove_unfinished` takes it away.
+left half made keeps its dotted name; the next checkpoint of the job removes it, and the keeper when the job has ended.
 """
 
 import errno
 import os
-from _thread import get_native_id
 from time import monotonic, sleep
 
 from proctor.sdk.errors import CheckpointError
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.notices import notice_once
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
-
-UNFINISHED_PREFIX = ".unfinished-"  # + host + "-" + id of the writing thread
+from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
 
 _RETRY_SECONDS = 1.0
 _STORAGE_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE}
@@ -61,16 +59,6 @@ def find_newest_checkpoint(job_directory: str) -> "str | None":
     return found[-1] if found else None
 
 
-def remove_unfinished(job_directory: str) -> None:
-    """Remove the half-made copies of writers on this machine that are no longer there."""
-    folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
-    prefix = f"{UNFINISHED_PREFIX}{os.uname().nodename}-"
-    for name in _names(folder):
-        writer = name.removeprefix(prefix)
-        if name.startswith(prefix) and (writer == str(get_native_id()) or not os.path.exists(f"/proc/{writer}")):
-            _remove(f"{folder}/{name}")
-
-
 def _check(source: str, folder: str) -> None:
     if not os.path.isdir(source):
         found = "a file" if os.path.exists(source) else "nothing"
@@ -85,13 +73,13 @@ def _check(source: str, folder: str) -> None:
 
 def _save(source: str, folder: str) -> int:
     os.makedirs(folder, exist_ok=True)
-    remove_unfinished(folder.removesuffix(f"/{CHECKPOINT_FOLDER}"))
-    unfinished = f"{folder}/{UNFINISHED_PREFIX}{os.uname().nodename}-{get_native_id()}"
+    remove_unfinished(folder)
+    unfinished = name_unfinished(folder)
     try:
         _copy_folder(source, unfinished)
         number = _rename_to_next(unfinished, folder)
     except BaseException:
-        _remove(unfinished)
+        remove_tree(unfinished)
         raise
     _sync(folder)
     return number
@@ -168,9 +156,3 @@ def _names(folder: str) -> "list[str]":
         return os.listdir(folder)
     except FileNotFoundError:
         return []
-
-
-def _remove(path: str) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)

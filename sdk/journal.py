@@ -17,6 +17,10 @@ from time import monotonic, sleep, time
 from proctor.sdk.notices import notice_once
 from proctor.sdk.protocol import KIND_LOST
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ENV_WAIT_SECONDS = "PROCTOR_REPORT_WAIT_SECONDS"
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -28,14 +32,22 @@ _NEWLINE = b"\n"
 class Journal:
     """An append-only file of one-line records; no method raises because of the file system."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        wait_seconds: float,
+        clock: "Callable[[], float]" = monotonic,
+        pause: "Callable[[float], None]" = sleep,
+    ) -> None:
         self._path = path
         self._descriptor = -1
         self._identity = (0, 0)
-        self._torn = False
         self._lost = 0
         self._gave_up = False
-        self._wait_seconds = read_wait_seconds()
+        self._wait_seconds = wait_seconds
+        self._clock = clock
+        self._pause = pause
         self._lock = RLock()
         os.register_at_fork(after_in_child=self._start_over)
 
@@ -68,25 +80,54 @@ class Journal:
         deadline = None
         whole = False  # all of it is in the file but the end of its line
         while True:
-            attempt, written, problem = b"", 0, errno.ENOSPC
+            written, problem = 0, errno.ENOSPC
             try:
-                descriptor = self._open()
-                attempt = (_NEWLINE if self._torn else b"") + (b"" if whole else data)
+                descriptor, line_end = self._open()
+                attempt = line_end + (b"" if whole else data)
                 written = os.write(descriptor, attempt)
                 if written == len(attempt):
-                    self._torn = False
                     return True
             except OSError as error:
                 problem = error.errno or errno.EIO
-            if written:
-                self._torn = not attempt[:written].endswith(_NEWLINE)
-                whole = written == len(attempt) - 1
-            now = monotonic()
+                self._close()
+            whole = whole or (written > 0 and written == len(attempt) - 1)
+            now = self._clock()
             deadline = now + patience if deadline is None else deadline
             if problem in _HOPELESS or now >= deadline:
-                self._say_why(problem)
+                if not whole:
+                    self._say_why(problem)
                 return whole
-            sleep(_RETRY_SECONDS)
+            self._pause(_RETRY_SECONDS)
+
+    def _open(self) -> "tuple[int, bytes]":
+        """Return the descriptor and what must come before the next record: a newline after a torn one.
+
+        The file itself tells whether its last record is torn, because any process of the trial may have been killed
+        in the middle of its write. A write in progress looks the same; then the newline makes an empty line, which
+        readers skip. The descriptor is opened anew if user code has closed it or given its number to another file.
+        """
+        found = None
+        if self._descriptor >= 0:
+            try:
+                found = os.fstat(self._descriptor)
+            except OSError:
+                self._descriptor = -1
+        if found is None or (found.st_dev, found.st_ino) != self._identity:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            found = os.fstat(self._descriptor)
+            self._identity = (found.st_dev, found.st_ino)
+        if found.st_size == 0 or os.pread(self._descriptor, 1, found.st_size - 1) == _NEWLINE:
+            return self._descriptor, b""
+        return self._descriptor, _NEWLINE
+
+    def _close(self) -> None:
+        """After an error: the next attempt opens the file anew, which is how a network file system recovers."""
+        descriptor, self._descriptor = self._descriptor, -1
+        try:
+            if descriptor >= 0:
+                os.close(descriptor)
+        except OSError:
+            pass
 
     def _say_why(self, problem: int) -> None:
         notice_once(
@@ -95,26 +136,11 @@ class Journal:
             "what is missing is counted and recorded as soon as writing works again",
         )
 
-    def _open(self) -> int:
-        """The descriptor, opened anew if user code has closed it or given its number to another file."""
-        if self._descriptor >= 0:
-            try:
-                found = os.fstat(self._descriptor)
-                if (found.st_dev, found.st_ino) == self._identity:
-                    return self._descriptor
-            except OSError:
-                pass
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        found = os.fstat(self._descriptor)
-        self._identity = (found.st_dev, found.st_ino)
-        # A process of this trial may have been killed in the middle of its write.
-        self._torn = found.st_size > 0 and os.pread(self._descriptor, 1, found.st_size - 1) != _NEWLINE
-        return self._descriptor
-
     def _give_up(self, count: int) -> None:
         if not self._lost:
             import atexit
 
+            atexit.unregister(self._write_losses_at_exit)
             atexit.register(self._write_losses_at_exit)
         self._lost += count
         self._gave_up = True
@@ -131,7 +157,7 @@ class Journal:
 
 
 def read_wait_seconds() -> float:
-    """How long a report may wait for room on the disk."""
+    """Return how long a report may wait for room on the disk, as the environment says."""
     try:
         return float(os.environ[ENV_WAIT_SECONDS])
     except (KeyError, ValueError):

@@ -26,7 +26,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
-    "Experiment",
     "MetricError",
     "NoMoreTrialError",
     "ProctorError",

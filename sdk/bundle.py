@@ -1,0 +1,145 @@
+"""The folder that makes `import proctor` and `import nni` work in a trial, whatever interpreter runs it.
+
+It holds the trial side of this package (standard library only, Python 3.10 or newer), the base classes that custom
+tuners need, and the `nni` stand-in. Its name is a hash of its content, so that different versions lie side by side and
+trials that run are never disturbed. Whoever starts a trial or a custom tuner puts it first on PYTHONPATH.
+"""
+
+import errno
+import hashlib
+import os
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
+MODULES = (
+    "__init__.py",
+    "py.typed",
+    "sdk/__init__.py",
+    "sdk/assessor.py",
+    "sdk/channel.py",
+    "sdk/checkpoints.py",
+    "sdk/errors.py",
+    "sdk/failpoints.py",
+    "sdk/journal.py",
+    "sdk/metrics.py",
+    "sdk/notices.py",
+    "sdk/protocol.py",
+    "sdk/quick_json.py",
+    "sdk/trial.py",
+    "sdk/tuner.py",
+    "sdk/unfinished.py",
+)
+PACKAGES = {"sdk/space": "proctor/sdk/space", "sdk/compat/nni": "nni"}
+
+_HASH_LENGTH = 20
+
+
+def build_bundle(root: str) -> str:
+    """Make sure that `root` holds the bundle of this version, and return its path.
+
+    It may be called again at any time and by several processes at once; a folder that is damaged is replaced.
+
+    :raises OSError: the folder cannot be written.
+    """
+    content = bundle_files()
+    path = f"{root}/{_name(content)}"
+    if _is_whole(path, content):
+        return path
+    os.makedirs(root, exist_ok=True)
+    remove_unfinished(root)
+    unfinished = name_unfinished(root)
+    try:
+        _write(unfinished, content)
+        _put_in_place(unfinished, path, content)
+    finally:
+        remove_tree(unfinished)
+    return path
+
+
+def bundle_files() -> "dict[str, bytes]":
+    """Return the bundle's files by relative path, read from wherever this package lies (a zip archive included)."""
+    package = files("proctor")
+    content = {
+        f"proctor/{name}": _read(package, name) for name in MODULES if package.joinpath(*name.split("/")).is_file()
+    }
+    for source, target in PACKAGES.items():
+        content.update(_read_package(package.joinpath(*source.split("/")), target))
+    return content
+
+
+def _read(package: "Traversable", name: str) -> bytes:
+    return package.joinpath(*name.split("/")).read_bytes()
+
+
+def _read_package(folder: "Traversable", target: str) -> "dict[str, bytes]":
+    found: dict[str, bytes] = {}
+    for entry in folder.iterdir():
+        if entry.is_dir() and entry.name != "__pycache__":
+            found.update(_read_package(entry, f"{target}/{entry.name}"))
+        elif entry.name.endswith(".py"):
+            found[f"{target}/{entry.name}"] = entry.read_bytes()
+    return found
+
+
+def _name(content: "dict[str, bytes]") -> str:
+    digest = hashlib.sha256()
+    for name, data in sorted(content.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()[:_HASH_LENGTH]
+
+
+def _is_whole(path: str, content: "dict[str, bytes]") -> bool:
+    try:
+        for name, data in content.items():
+            with open(f"{path}/{name}", "rb") as file:
+                if file.read() != data:
+                    return False
+    except OSError:
+        return False
+    return True
+
+
+def _write(path: str, content: "dict[str, bytes]") -> None:
+    for name, data in content.items():
+        os.makedirs(os.path.dirname(f"{path}/{name}"), exist_ok=True)
+        with open(f"{path}/{name}", "wb") as file:
+            file.write(data)
+    _compile(path)
+    _sync(path)
+
+
+def _compile(path: str) -> None:
+    """Spare trials of this Python version the compiling (5 of 7 ms where PYTHONDONTWRITEBYTECODE is set)."""
+    from compileall import compile_dir
+    from py_compile import PycInvalidationMode
+
+    compile_dir(path, quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+
+
+def _sync(path: str) -> None:
+    """Compiled files are used unchecked, so that none may be left half written by a power cut."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with open(f"{folder}/{name}", "rb") as file:
+                os.fsync(file.fileno())
+
+
+def _put_in_place(unfinished: str, path: str, content: "dict[str, bytes]") -> None:
+    while True:
+        try:
+            os.rename(unfinished, path)
+            return
+        except OSError as problem:
+            if problem.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                raise
+        if _is_whole(path, content):  # another process was faster
+            return
+        discarded = f"{unfinished}-damaged"
+        os.rename(path, discarded)
+        remove_tree(discarded)

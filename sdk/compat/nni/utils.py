@@ -1,0 +1,68 @@
+"""What trials and custom tuners take from `nni.utils`."""
+
+from enum import Enum
+from typing import Any
+
+__all__ = ["MetricType", "OptimizeMode", "extract_scalar_history", "extract_scalar_reward", "merge_parameter"]
+
+
+class OptimizeMode(Enum):
+    """Whether a tuner looks for small or large metrics."""
+
+    Minimize = "minimize"
+    Maximize = "maximize"
+
+
+class MetricType:
+    """The kinds of metric an advisor is told of."""
+
+    FINAL = "FINAL"
+    PERIODICAL = "PERIODICAL"
+    REQUEST_PARAMETER = "REQUEST_PARAMETER"
+
+
+def merge_parameter(base_params: Any, override_params: "dict[str, Any] | None") -> Any:
+    """Overwrite the defaults of a trial with the tuner's values, in place, and return them.
+
+    :param base_params: an argparse namespace (or any object with attributes), or a dictionary.
+    :param override_params: what `get_next_parameter` returned; None changes nothing.
+    :raises ValueError: a parameter has no default of its name.
+    :raises TypeError: a parameter is not of its default's type. An integer is taken where a float is expected, and
+        anything where the default is None.
+    """
+    values = base_params if isinstance(base_params, dict) else vars(base_params)
+    for name, value in (override_params or {}).items():
+        if name not in values:
+            raise ValueError(
+                f"the tuner proposes {name!r}, which is none of the trial's parameters ({', '.join(sorted(values))}); "
+                "make the search space and the trial agree"
+            )
+        values[name] = _fit(name, value, values[name])
+    return base_params
+
+
+def extract_scalar_reward(value: Any, scalar_key: str = "default") -> Any:
+    """Return the number in a metric.
+
+    :raises RuntimeError: it is neither a number nor a dictionary that holds one under the key.
+    """
+    found = value.get(scalar_key) if isinstance(value, dict) else value
+    if isinstance(found, (int, float)):
+        return found
+    raise RuntimeError(f"a metric must be a number or a dictionary with a number under {scalar_key!r}; found {value!r}")
+
+
+def extract_scalar_history(trial_history: "list[Any]", scalar_key: str = "default") -> "list[Any]":
+    """Return the numbers in a list of metrics."""
+    return [extract_scalar_reward(value, scalar_key) for value in trial_history]
+
+
+def _fit(name: str, value: Any, default: Any) -> Any:
+    if default is None or type(value) is type(default):
+        return value
+    if type(default) is float and type(value) is int:
+        return float(value)
+    raise TypeError(
+        f"the parameter {name!r} is a {type(default).__name__} by default ({default!r}); the tuner proposes {value!r}, "
+        f"a {type(value).__name__}. Change the default or the search space."
+    )
