@@ -1,0 +1,96 @@
+"""Opening SQLite connections the way both databases need them, and what SQLite's errors mean for us."""
+
+import os
+import sqlite3
+
+from proctor.manager.store.errors import DatabaseUnusable, StoreError
+from proctor.manager.store.migrations import Schema, migrate
+
+BUSY_TIMEOUT_MILLISECONDS = 5_000
+WAL_LIMIT_BYTES = 16 * 1024 * 1024  # what the file is cut down to when the log starts over
+SAFETY_CHECKPOINT_PAGES = 4_000  # inside a commit, when the ones beside it did not keep up
+
+_WAIT_FOR = {
+    sqlite3.SQLITE_FULL: "free some space",
+    sqlite3.SQLITE_IOERR: "check the disk",
+    sqlite3.SQLITE_CANTOPEN: "check that its folder is there and that files can be made in it",
+    sqlite3.SQLITE_READONLY: "make it and its folder writable",
+    sqlite3.SQLITE_BUSY: "end the program that has it locked",
+}
+
+
+def open_writer(
+    path: str, schema: Schema, connection_class: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    """The connection that changes the file; the file is made (0600) and migrated as needed.
+
+    Raises DatabaseUnusable or NewerDatabase.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = _connect(path, connection_class)
+    except (OSError, sqlite3.Error) as error:
+        raise DatabaseUnusable(f"The database {path} cannot be opened: {error}. Check its folder.") from error
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {SAFETY_CHECKPOINT_PAGES}")
+        connection.execute("PRAGMA cache_size = -16384")
+        migrate(connection, path, schema)
+    except sqlite3.Error as error:
+        connection.close()
+        raise DatabaseUnusable(f"The database {path} cannot be used: {describe(error)}.") from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: str) -> sqlite3.Connection:
+    """A connection that cannot change anything (checkpoints excepted)."""
+    connection = _connect(path, sqlite3.Connection)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def trouble_of(error: BaseException) -> sqlite3.Error | None:
+    """The SQLite error behind `error` that is the machine's fault, not the caller's; None if there is none."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, sqlite3.Error) and primary_code(seen) in _WAIT_FOR:
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def explain(path: str, error: sqlite3.Error) -> str:
+    """The sentence for people while a database cannot be written."""
+    advice = _WAIT_FOR.get(primary_code(error), "check the file")
+    return f"The database {path} cannot be written: {describe(error)}. It is tried again until it works; {advice}."
+
+
+def describe(error: sqlite3.Error) -> str:
+    """SQLite's words for an error, with its symbolic name."""
+    name = getattr(error, "sqlite_errorname", "")
+    return f"{error} ({name})" if name else str(error)
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code, -1 for errors of the Python module itself."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return -1 if code is None else int(code) & 0xFF
+
+
+def _connect(path: str, connection_class: type[sqlite3.Connection]) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT_MILLISECONDS / 1000,
+        isolation_level=None,  # transactions are ours to begin and end
+        check_same_thread=False,  # opened in one thread, used in another, never in two at once
+        cached_statements=512,
+        factory=connection_class,
+    )
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection

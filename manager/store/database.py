@@ -1,0 +1,163 @@
+"""One SQLite file as the rest of the manager sees it: `await db.write(function)`, `await db.read(function)`."""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from proctor.manager.store.connections import open_writer
+from proctor.manager.store.errors import DatabaseUnusable
+from proctor.manager.store.migrations import Schema
+from proctor.manager.store.readers import ReaderPool, ReadRequest
+from proctor.manager.store.writer import HEALTHY, Committed, Request, Writer
+
+__all__ = ["HEALTHY", "Database"]
+
+T = TypeVar("T")
+
+_READERS = 2
+
+
+class Database:
+    """A database file with one writer thread and a few query-only readers. Made by `open`; belongs to one loop."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, schema: Schema, on_pending: Callable[[int], None]
+    ) -> None:
+        self.path = path
+        self.schema = schema
+        self.health = HEALTHY
+        self.pending = 0
+        self._on_pending = on_pending
+        self._loop = asyncio.get_running_loop()
+        self._health_callbacks: list[Callable[[str], None]] = []
+        self._outbox: list[Request] = []
+        self._closed: asyncio.Future[None] | None = None
+        self._writer = Writer(
+            connection,
+            path,
+            schema,
+            tell=self._tell_committed,
+            tell_health=lambda health: self._call(self._heal, health),
+        )
+        self._readers = ReaderPool(path, size=_READERS, tell=lambda *answer: self._call(self._resolve, *answer))
+        self._writer.start()
+
+    @classmethod
+    async def open(
+        cls,
+        path: str,
+        schema: Schema,
+        *,
+        on_pending: Callable[[int], None] = lambda change: None,
+        connection_class: type[sqlite3.Connection] = sqlite3.Connection,
+    ) -> Self:
+        """Open the file, made and migrated as needed.
+
+        `on_pending` is called in the loop with +1 and -1 as work begins and ends outside of it (a virtual clock
+        stands still meanwhile). Raises DatabaseUnusable or NewerDatabase with a sentence that says what to do.
+        """
+        connection = open_writer(path, schema, connection_class)  # a few milliseconds, once
+        return cls(connection, path, schema, on_pending)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def commits(self) -> int:
+        """How many transactions that changed something were committed since the file was opened."""
+        return self._writer.commits
+
+    def write(self, function: Callable[[sqlite3.Connection], T]) -> Awaitable[T]:
+        """Run `function` in the writer thread and return its result once it is committed and synced.
+
+        Writes take effect in the order of the calls; many share a commit. What `function` raises takes back what it
+        did, and only that, and is raised here. It may be run more than once (after a full disk), so it must do
+        nothing but use the connection, and never begin or end a transaction. A caller that is cancelled stops waiting;
+        the write goes on.
+        """
+        future = self._start()
+        if not self._outbox:
+            # All writes of one turn of the loop are handed over together.
+            self._loop.call_soon(self._hand_over)
+        self._outbox.append(Request(function, future))
+        return future
+
+    def read(self, function: Callable[[sqlite3.Connection], T], time_limit_seconds: float = 5.0) -> Awaitable[T]:
+        """Run `function` in a reader thread, on one consistent state of the database. It sees every write that was
+        awaited before. Raises ReadTimeout."""
+        future = self._start()
+        self._readers.put(ReadRequest(function, future, time_limit_seconds))
+        return future
+
+    def on_health_change(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` in the loop with `health` whenever it changes: HEALTHY, or a sentence that says why the file
+        cannot be written. Writes wait meanwhile."""
+        self._health_callbacks.append(callback)
+
+    async def close(self) -> None:
+        """Carry out everything that was asked, then close the file. May be called twice."""
+        if self._closed is None:
+            self._closed = self._loop.create_future()
+            self._hand_over()
+            self._change_pending(1)
+            await self._loop.run_in_executor(None, self._close_threads)
+            self._change_pending(-1)
+            self._closed.set_result(None)
+        await asyncio.shield(self._closed)
+
+    def _close_threads(self) -> None:
+        self._readers.close()
+        self._writer.close()
+
+    def _start(self) -> "asyncio.Future[Any]":
+        if self._closed is not None:
+            raise DatabaseUnusable(f"The database {self.path} is closed.")
+        self._change_pending(1)
+        return self._loop.create_future()
+
+    def _hand_over(self) -> None:
+        if self._outbox:
+            self._writer.put(self._outbox)
+            self._outbox = []
+
+    def _change_pending(self, change: int) -> None:
+        self.pending += change
+        self._on_pending(change)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """From a thread: run `function` in the loop, if it still runs."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _tell_committed(self, committed: Committed) -> None:
+        self._call(self._take, committed)
+
+    def _take(self, committed: Committed) -> None:
+        for outcome in committed.outcomes:
+            self._resolve(outcome.future, outcome.result, outcome.error)
+        if committed.checkpoint_due and self._closed is None:
+            self._readers.checkpoint()
+
+    def _resolve(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+        self._change_pending(-1)
+        if future.done():  # its caller was cancelled
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def _heal(self, health: str) -> None:
+        self.health = health
+        for callback in self._health_callbacks:
+            callback(health)

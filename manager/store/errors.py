@@ -1,0 +1,47 @@
+"""The errors of the store.
+
+StoreError
+├── RowNotFound        no row has this id
+├── StaleWrite         the row is no longer in an expected status, or the fencing token is an old one
+├── OffsetGap          a journal chunk begins after what is stored (`expected` is where it should begin)
+├── BadCursor          a page cursor that this store did not make
+├── ReadTimeout        a read ran longer than its time limit
+└── DatabaseUnusable   the file cannot be used: closed, damaged, not ours, not writable
+    └── NewerDatabase  … written by a newer version of Proctor
+"""
+
+
+class StoreError(Exception):
+    """The store could not do what was asked."""
+
+
+class RowNotFound(StoreError):
+    """No row has this id."""
+
+
+class StaleWrite(StoreError):
+    """The row has changed since the writer looked at it; nothing of this write was applied."""
+
+
+class OffsetGap(StoreError):
+    """Bytes of a journal are missing before this chunk. `expected` is the byte offset at which it should begin."""
+
+    def __init__(self, message: str, expected: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
+class BadCursor(StoreError):
+    """The page cursor was not made by this store, or for another order."""
+
+
+class ReadTimeout(StoreError):
+    """A read ran longer than its time limit and was interrupted."""
+
+
+class DatabaseUnusable(StoreError):
+    """The database file cannot be used."""
+
+
+class NewerDatabase(DatabaseUnusable):
+    """The database was written by a newer version of Proctor."""

@@ -1,0 +1,44 @@
+"""JSON columns: compact ASCII text in which NaN and the infinities are the words of the wire."""
+
+import json
+import math
+from typing import Any
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def encode(value: Any) -> str:
+    """Return the JSON text of `value`; numbers that JSON has no form for become "NaN", "Infinity", "-Infinity".
+
+    Raises TypeError for something that JSON cannot hold.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:
+        return _ENCODER.encode(_with_words(value))
+
+
+def encode_optional(value: Any) -> str | None:
+    """`encode`, with None as SQL NULL."""
+    return None if value is None else encode(value)
+
+
+def decode(text: str) -> Any:
+    """Return what `encode` was given; the words stay words."""
+    return json.loads(text)
+
+
+def decode_optional(text: str | None) -> Any:
+    """`decode`, with SQL NULL as None."""
+    return None if text is None else json.loads(text)
+
+
+def _with_words(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return _WORDS[float.__repr__(float(value))]
+    if isinstance(value, dict):
+        return {key: _with_words(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_words(item) for item in value]
+    return value

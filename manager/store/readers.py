@@ -1,0 +1,115 @@
+"""Reader threads of one database file: query-only connections, each read on one consistent state, with a time limit."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any
+
+from proctor.manager.store.connections import describe, open_reader, trouble_of
+from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
+
+_PROGRESS_STEPS = 10_000  # SQLite instructions between two looks at the clock: well under a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A function to run on a reader, who waits for it, and for how long it may run (seconds)."""
+
+    function: Callable[[sqlite3.Connection], Any]
+    future: "asyncio.Future[Any]"
+    time_limit_seconds: float
+
+
+class _Checkpoint:
+    """Asks a reader thread to move the log's pages into the database file."""
+
+
+Tell = Callable[["asyncio.Future[Any]", Any, Exception | None], None]
+
+
+class ReaderPool:
+    """At most `size` threads, started as they are needed. `tell` is called in them with each result."""
+
+    def __init__(self, path: str, *, size: int, tell: Tell) -> None:
+        self._path = path
+        self._size = size
+        self._tell = tell
+        self._queue: SimpleQueue[ReadRequest | _Checkpoint | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+        self._lock = threading.Lock()
+
+    def put(self, request: ReadRequest) -> None:
+        """Queue a read."""
+        self._put(request)
+
+    def checkpoint(self) -> None:
+        """Queue a passive checkpoint: it disturbs neither readers nor the writer."""
+        self._put(_Checkpoint())
+
+    def close(self) -> None:
+        """Carry out what is queued, then end the threads; waits for them."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _put(self, item: ReadRequest | _Checkpoint) -> None:
+        with self._lock:
+            self._busy += 1
+            wanted = self._busy > len(self._threads) and len(self._threads) < self._size
+        self._queue.put(item)
+        if wanted:
+            thread = threading.Thread(target=self._serve, name="store reader", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while (item := self._queue.get()) is not None:
+            try:
+                connection = connection or open_reader(self._path)
+                if isinstance(item, ReadRequest):
+                    self._answer(connection, item)
+                else:
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            except Exception as error:
+                if isinstance(item, ReadRequest):
+                    self._tell(item.future, None, self._translate(error, item))
+            finally:
+                with self._lock:
+                    self._busy -= 1
+        if connection is not None:
+            connection.close()
+
+    def _answer(self, connection: sqlite3.Connection, request: ReadRequest) -> None:
+        deadline = monotonic() + request.time_limit_seconds
+        connection.set_progress_handler(lambda: monotonic() > deadline, _PROGRESS_STEPS)
+        connection.execute("BEGIN")
+        try:
+            result = request.function(connection)
+        finally:
+            connection.set_progress_handler(None, 0)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        self._tell(request.future, result, None)
+
+    def _translate(self, error: Exception, request: ReadRequest) -> Exception:
+        if isinstance(error, sqlite3.OperationalError):
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                translated: Exception = ReadTimeout(
+                    f"A read of {self._path} took longer than {request.time_limit_seconds:g} s and was interrupted. "
+                    "Ask for less at a time."
+                )
+            elif trouble_of(error) is not None:
+                translated = DatabaseUnusable(f"The database {self._path} cannot be read: {describe(error)}.")
+            else:
+                return error
+            translated.__cause__ = error
+            return translated
+        return error

@@ -1,0 +1,196 @@
+"""The one thread that changes a database file, with group commit.
+
+Everything that is queued when the thread comes round shares one transaction; each request runs in a savepoint of its
+own, so one that raises takes only itself back. While the machine is in the way (full disk, I/O error) the batch is
+kept and tried again; its callers wait.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from proctor.manager.store.connections import explain, primary_code, trouble_of
+from proctor.manager.store.errors import DatabaseUnusable
+from proctor.sdk.failpoints import failpoint
+
+HEALTHY = "healthy"
+
+RETRY_DELAYS_SECONDS = (0.25, 0.5, 1.0, 2.0)
+_BATCH_LIMIT = 1_000  # requests in one transaction, so that nobody's commit waits for the whole of a flood
+_CHECKPOINT_COMMITS = 250  # whichever comes first …
+_CHECKPOINT_CHANGES = 10_000
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A function to run in the writer thread, and who waits for it."""
+
+    function: Callable[[sqlite3.Connection], Any]
+    future: "asyncio.Future[Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request: its result, or its error."""
+
+    future: "asyncio.Future[Any]"
+    result: Any
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the thread tells the loop after each transaction."""
+
+    outcomes: Sequence[Outcome]
+    checkpoint_due: bool
+
+
+class Writer:
+    """The writer thread of one file. `tell` and `tell_health` are called in that thread."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        schema: str,
+        *,
+        tell: Callable[[Committed], None],
+        tell_health: Callable[[str], None],
+    ) -> None:
+        self.commits = 0
+        self._connection = connection
+        self._path = path
+        self._schema = schema
+        self._tell = tell
+        self._tell_health = tell_health
+        self._queue: SimpleQueue[Sequence[Request] | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._health = HEALTHY
+        self._since_checkpoint = (0, 0)
+        self._thread = threading.Thread(target=self._serve, name=f"store writer {schema}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, requests: Sequence[Request]) -> None:
+        """Queue requests; they are carried out in order."""
+        self._queue.put(requests)
+
+    def close(self) -> None:
+        """Carry out what is queued, close the connection, end the thread; waits for it. While the file cannot be
+        written, what is queued fails with DatabaseUnusable."""
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        open_for_more = True
+        while open_for_more:
+            batch, open_for_more = self._collect()
+            if batch:
+                self._carry_out(batch)
+        self._connection.close()
+
+    def _collect(self) -> tuple[list[Request], bool]:
+        """Wait for requests and take all that are there; False as soon as the end was asked for."""
+        batch: list[Request] = []
+        requests = self._queue.get()
+        while requests is not None:
+            batch += requests
+            if len(batch) >= _BATCH_LIMIT:
+                return batch, True
+            try:
+                requests = self._queue.get_nowait()
+            except Empty:
+                return batch, True
+        return batch, False
+
+    def _carry_out(self, batch: Sequence[Request]) -> None:
+        try:
+            outcomes = self._persist(batch)
+        except Exception as error:
+            self._roll_back()
+            outcomes = [Outcome(request.future, None, self._translate(error)) for request in batch]
+        self._tell(Committed(outcomes, self._is_checkpoint_due()))
+
+    def _persist(self, batch: Sequence[Request]) -> list[Outcome]:
+        """Run the batch's transaction until the machine lets it through."""
+        attempt = 0
+        while True:
+            try:
+                outcomes = self._run_transaction(batch)
+            except Exception as error:
+                trouble = trouble_of(error)
+                if trouble is None:
+                    raise
+                self._roll_back()
+                self._set_health(explain(self._path, trouble))
+                if self._closing.wait(RETRY_DELAYS_SECONDS[min(attempt, len(RETRY_DELAYS_SECONDS) - 1)]):
+                    raise DatabaseUnusable(f"{self._health} The database was closed meanwhile.") from trouble
+                attempt += 1
+            else:
+                self._set_health(HEALTHY)
+                return outcomes
+
+    def _run_transaction(self, batch: Sequence[Request]) -> list[Outcome]:
+        connection = self._connection
+        before = connection.total_changes
+        connection.execute("BEGIN IMMEDIATE")
+        outcomes = [self._run(request) for request in batch]
+        if connection.total_changes == before:
+            connection.execute("COMMIT")
+            return outcomes
+        failpoint(f"{self._schema}.commit.before")
+        connection.execute("COMMIT")
+        failpoint(f"{self._schema}.commit.after")
+        self.commits += 1
+        return outcomes
+
+    def _run(self, request: Request) -> Outcome:
+        connection = self._connection
+        connection.execute("SAVEPOINT request")
+        try:
+            result = request.function(connection)
+        except Exception as error:
+            if trouble_of(error) or not connection.in_transaction:
+                raise
+            connection.execute("ROLLBACK TO request")
+            connection.execute("RELEASE request")
+            return Outcome(request.future, None, error)
+        connection.execute("RELEASE request")
+        return Outcome(request.future, result, None)
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:  # the next BEGIN will say it
+            return
+
+    def _translate(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.Error) and primary_code(error) in _DAMAGED:
+            self._set_health(f"The database {self._path} is damaged: {error}. Restore it from a copy.")
+            damaged = DatabaseUnusable(self._health)
+            damaged.__cause__ = error
+            return damaged
+        return error
+
+    def _set_health(self, health: str) -> None:
+        if health != self._health:
+            self._health = health
+            self._tell_health(health)
+
+    def _is_checkpoint_due(self) -> bool:
+        commits, changes = self._since_checkpoint
+        total = self._connection.total_changes
+        if self.commits - commits < _CHECKPOINT_COMMITS and total - changes < _CHECKPOINT_CHANGES:
+            return False
+        self._since_checkpoint = (self.commits, total)
+        return True
