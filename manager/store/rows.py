@@ -1,45 +1,24 @@
 """Rows of the two databases as frozen dataclasses: fields are the columns, in the tables' order.
 
 JSON columns hold Python objects, statuses and reasons their enums, times Unix seconds. `from_row` reads what
-`SELECT *` gives; `to_columns` gives what an INSERT binds.
+`SELECT *` gives; `to_columns` gives what an INSERT binds. How a column is converted follows from its field's type.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Self
+from functools import cache
+from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store.json_columns import decode, decode_optional, encode
+from proctor.manager.store.json_columns import decode, encode
 from proctor.training_services.base import EndReason, TrialJobStatus
 
-Json = Any
-JsonObject = dict[str, Any]
 SqlValue = str | int | float | None
 
-_READ = "read"  # metadata: how a column's SQL value becomes the field's value
-_JSON = "json"  # metadata: the column holds JSON text
-
-
-def _end_reason(value: str | None) -> EndReason | None:
-    return None if value is None else EndReason(value)
-
-
-def _status(kind: Callable[[str], Any]) -> Any:
-    return field(metadata={_READ: kind})
-
-
-def _json(*, default: Any = ...) -> Any:
-    if default is ...:
-        return field(metadata={_READ: decode, _JSON: True})
-    return field(default=default, metadata={_READ: decode_optional, _JSON: True})
-
-
-def _reason() -> Any:
-    return field(default=None, metadata={_READ: _end_reason})
-
-
-_readers: dict[type, tuple[tuple[int, Callable[[Any], Any]], ...]] = {}
+_JSON = "JSON"
+JsonObject = Annotated[dict[str, Any], _JSON]
+JsonValue = Annotated[Any, _JSON]  # None is SQL's NULL
 
 
 class Row:
@@ -50,37 +29,55 @@ class Row:
     @classmethod
     def from_row(cls, row: tuple[Any, ...]) -> Self:
         """The row that `SELECT *` gave."""
-        readers = _readers.get(cls)
-        if readers is None:
-            columns = enumerate(fields(cls))  # type: ignore[arg-type]
-            readers = tuple((index, item.metadata[_READ]) for index, item in columns if _READ in item.metadata)
-            _readers[cls] = readers
         values = list(row)
-        for index, read in readers:
-            values[index] = read(values[index])
+        for index, read in _list_readers(cls):
+            value = values[index]
+            if value is not None:
+                values[index] = read(value)
         return cls(*values)
 
     def to_columns(self) -> dict[str, SqlValue]:
         """The row's columns as SQL values."""
-        names = [item.name for item in fields(self)]  # type: ignore[arg-type]
-        return bind(type(self), {name: getattr(self, name) for name in names})
+        return bind(type(self), {name: getattr(self, name) for name in _list_columns(type(self))})
 
 
 def bind(row_type: type[Row], values: Mapping[str, Any]) -> dict[str, SqlValue]:
     """SQL values for some columns of a row type. Raises TypeError naming a column that it does not have."""
-    known = {item.name: item for item in fields(row_type)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise TypeError(f"{row_type.__name__} has no column {unknown[0]!r}; its columns are {', '.join(known)}")
-    return {name: _to_sql(value, known[name].metadata) for name, value in values.items()}
+    columns = _list_columns(row_type)
+    for name in values:
+        if name not in columns:
+            raise TypeError(f"{row_type.__name__} has no column {name!r}; its columns are {', '.join(columns)}")
+    return {name: _to_sql(value, columns[name]) for name, value in values.items()}
 
 
-def _to_sql(value: Any, metadata: Mapping[str, Any]) -> SqlValue:
-    if value is None:
-        return None
-    if _JSON in metadata:
-        return encode(value)
-    return value.value if isinstance(value, Enum) else value  # type: ignore[no-any-return]
+def _to_sql(value: Any, read: Callable[[Any], Any] | None) -> SqlValue:
+    if value is None or read is None:
+        return value  # type: ignore[no-any-return]
+    return encode(value) if read is decode else str(value.value)
+
+
+@cache
+def _list_columns(row_type: type[Row]) -> Mapping[str, Callable[[Any], Any] | None]:
+    """Every column with how its SQL value is read (None: as it is)."""
+    hints = get_type_hints(row_type, include_extras=True)
+    return {name: _choose_reader(hint) for name, hint in hints.items()}
+
+
+@cache
+def _list_readers(row_type: type[Row]) -> tuple[tuple[int, Callable[[Any], Any]], ...]:
+    readers = enumerate(_list_columns(row_type).values())
+    return tuple((index, read) for index, read in readers if read is not None)
+
+
+def _choose_reader(hint: Any) -> Callable[[Any], Any] | None:
+    if get_origin(hint) is Annotated and _JSON in hint.__metadata__:
+        return decode
+    for candidate in (hint, *get_args(hint)):
+        if isinstance(candidate, type) and issubclass(candidate, Enum):
+            return candidate
+        if get_origin(candidate) is Annotated:
+            return decode
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +86,9 @@ class ExperimentRow(Row):
 
     id: str
     name: str
-    status: ExperimentStatus = _status(ExperimentStatus)
-    config: JsonObject = _json()
-    search_space: JsonObject = _json()
+    status: ExperimentStatus
+    config: JsonObject
+    search_space: JsonObject
     directory: str
     seed: int
     created_at: float
@@ -118,12 +115,12 @@ class TrialRow(Row):
     id: str
     experiment_id: str
     sequence_id: int
-    status: TrialStatus = _status(TrialStatus)
+    status: TrialStatus
     parameter_id: int
-    parameters: JsonObject = _json()
+    parameters: JsonObject
     created_at: float
     reason: str = ""
-    state: Json = _json(default=None)
+    state: JsonValue = None
     position: int | None = None
     source: str = "algorithm"
     jobs: int = 0
@@ -133,7 +130,7 @@ class TrialRow(Row):
     intermediate_count: int = 0
     latest_value: float | None = None
     final_value: float | None = None
-    final_data: Json = _json(default=None)
+    final_data: JsonValue = None
     started_at: float | None = None
     ended_at: float | None = None
 
@@ -147,18 +144,18 @@ class TrialJobRow(Row):
     experiment_id: str
     number: int
     token: str
-    status: TrialJobStatus = _status(TrialJobStatus)
+    status: TrialJobStatus
     parameter_id: int
-    parameters: JsonObject = _json()
+    parameters: JsonObject
     members: int = 1
-    stop_reason: EndReason | None = _reason()
-    end_reason: EndReason | None = _reason()
+    stop_reason: EndReason | None = None
+    end_reason: EndReason | None = None
     detail: str = ""
     parent_job: str | None = None
     resumed_from_job: str | None = None
     resumed_from_step: int | None = None
     resume_checkpoint: str | None = None
-    placement: JsonObject | None = _json(default=None)
+    placement: JsonObject | None = None
     node_id: str | None = None
     pid: int | None = None
     exit_code: int | None = None
@@ -176,7 +173,7 @@ class InputRow(Row):
     experiment_id: str
     position: int
     kind: str
-    payload: JsonObject = _json()
+    payload: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +186,7 @@ class EventRow(Row):
     trial_id: str | None
     job_id: str | None
     kind: str
-    data: JsonObject = _json()
+    data: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +197,7 @@ class NodeRow(Row):
     kind: str
     status: str
     reason: str = ""
-    facts: JsonObject = field(default_factory=dict, metadata={_READ: decode, _JSON: True})
+    facts: JsonObject = field(default_factory=dict)
     seen_at: float | None = None
 
 
@@ -217,11 +214,11 @@ class MetricRow(Row):
     sequence: int
     step: int | None
     value: float | None
-    data: Json = _json(default=None)
+    data: JsonValue = None
     time: float = 0.0
 
     @property
-    def reported(self) -> Json:
+    def reported(self) -> Any:
         """What the trial reported: the number, or the data where it is more than a finite number."""
         return self.value if self.data is None else self.data
 
