@@ -20,7 +20,7 @@ class JobsChanged:
 class MetricsStored:
     """Journal chunks of live jobs are committed in the metrics database."""
 
-    chunks: Sequence[tuple[str, StoredChunk]]  # by trial id, in the order they were stored
+    chunks: Sequence[tuple[str, StoredChunk]]  # by job id, in the order they were stored
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+"""What is done once a step is committed: jobs submitted, changed and cancelled, places given back."""
+
+import logging
+
+from proctor.manager.engine import messages as m
+from proctor.manager.engine.inbox import Inbox
+from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.step import Step
+from proctor.manager.engine.surroundings import Surroundings
+from proctor.sdk.failpoints import failpoint
+from proctor.training_services.base import EndReason
+from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
+
+log = logging.getLogger(__name__)
+
+
+class Effects:
+    """Everything here may be done twice, because after a crash it is."""
+
+    def __init__(self, state: ExperimentState, around: Surroundings, inbox: Inbox) -> None:
+        self._state = state
+        self._around = around
+        self._inbox = inbox
+
+    async def carry_out(self, step: Step) -> None:
+        """Do what the committed step asks for."""
+        for job_id in step.release:
+            self._around.placer.give_back(job_id)
+        for trial in step.submit:
+            await self.submit(trial)
+        for job_id, early in step.cancel:
+            await self.cancel(job_id, early)
+        for trial in step.update:
+            await self._update(trial)
+
+    async def submit(self, trial: LiveTrial) -> None:
+        """Give a job to the service. What it refuses comes back through the inbox."""
+        job = trial.job
+        if job is None:
+            return
+        form = self._around.forms.form(self._state.row, trial.row, job)
+        failpoint("manager.submit.before")
+        try:
+            await self._around.service.submit_trial_job(form)
+        except SubmissionRefused as error:
+            self._refused(job.id, job.token, EndReason.UNPLACEABLE, str(error))
+        except TrainingServiceError as error:
+            self._refused(job.id, job.token, EndReason.INFRASTRUCTURE, str(error))
+        failpoint("manager.submit.after")
+
+    def _refused(self, job_id: str, token: str, reason: EndReason, detail: str) -> None:
+        log.warning("job %s was not taken: %s", job_id, detail, extra={"action": "job.refused", "job_id": job_id})
+        self._inbox.post(m.JobRefused(job_id, token, reason, detail))
+
+    async def cancel(self, job_id: str, early: bool) -> None:
+        """Ask the service to stop a job."""
+        failpoint("manager.cancel.before")
+        try:
+            await self._around.service.cancel_trial_job(job_id, is_early_stopped=early)
+        except TrainingServiceError as error:
+            log.warning("job %s: %s", job_id, error, extra={"action": "job.cancel", "job_id": job_id})
+        failpoint("manager.cancel.after")
+
+    async def _update(self, trial: LiveTrial) -> None:
+        if trial.job is None:
+            return
+        form = self._around.forms.form(self._state.row, trial.row, trial.job)
+        try:
+            await self._around.service.update_trial_job(form.job_id, form)
+        except UnknownTrialJob:
+            log.info("job %s has ended already", form.job_id, extra={"action": "job.update"})

@@ -1,0 +1,85 @@
+"""From a training service's listeners into the stores and the loop: metrics are committed here, by whoever delivers."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from proctor.manager.engine.inbox import Inbox
+from proctor.manager.engine.messages import JobsChanged, MetricsStored
+from proctor.manager.engine.state import ExperimentState
+from proctor.manager.store import jobs
+from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.database import Database
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.metrics import StoredChunk
+from proctor.sdk.failpoints import failpoint
+from proctor.training_services.base import JournalChunk, StatusChange
+
+Offsets = dict[tuple[str, int], int]
+
+
+class Intake:
+    """The two listeners of one experiment."""
+
+    def __init__(self, state: ExperimentState, inbox: Inbox, control: Database, metrics: Database) -> None:
+        self._state = state
+        self._inbox = inbox
+        self._control = control
+        self._metrics = metrics
+
+    async def on_metrics(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        """Store chunks of journals; returns how far each journal is stored. A refused job is left out."""
+        live = [chunk for chunk in chunks if self._is_live(chunk)]
+        offsets: Offsets = await self._settled([chunk for chunk in chunks if not self._is_live(chunk)])
+        if live:
+            failpoint("manager.metrics.before")
+            stored = await self._metrics.write(lambda connection: _store(connection, live))
+            failpoint("manager.metrics.after")
+            for chunk, result in zip(live, stored, strict=True):
+                offsets[chunk.job_id, chunk.member] = result.end_offset
+            news = [(chunk.job_id, result) for chunk, result in zip(live, stored, strict=True)]
+            urgent = any(result.intermediates for _, result in news)
+            self._inbox.post(MetricsStored(news), lazy=not urgent)
+        return offsets
+
+    async def on_status(self, changes: Sequence[StatusChange]) -> None:
+        """Changes of jobs; returns when what they led to is committed."""
+        await self._inbox.ask(JobsChanged(tuple(changes)))
+
+    def _is_live(self, chunk: JournalChunk) -> bool:
+        trial = self._state.by_job.get(chunk.job_id)
+        return trial is not None and trial.job is not None and trial.job.token == chunk.token
+
+    async def _settled(self, chunks: Sequence[JournalChunk]) -> Offsets:
+        """Of jobs whose end is stored everything is stored: say so again. Unknown tokens get no answer."""
+        if not chunks:
+            return {}
+
+        def known(connection: sqlite3.Connection) -> Offsets:
+            found: Offsets = {}
+            for chunk in chunks:
+                try:
+                    job = jobs.get(connection, chunk.job_id)
+                except RowNotFound:
+                    continue
+                if job.token == chunk.token and job.status.is_terminal:
+                    found[chunk.job_id, chunk.member] = chunk.end
+            return found
+
+        return await self._control.read(known)
+
+
+def _store(connection: sqlite3.Connection, chunks: Sequence[JournalChunk]) -> list[StoredChunk]:
+    stored = []
+    for chunk in chunks:
+        trial_id, _, number = chunk.job_id.rpartition(".")
+        stored.append(
+            metric_store.store_chunk(
+                connection,
+                trial_id=trial_id,
+                job=int(number),
+                member=chunk.member,
+                offset=chunk.offset,
+                data=chunk.data,
+            )
+        )
+    return stored

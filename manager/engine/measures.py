@@ -1,0 +1,65 @@
+"""What the loop makes of metrics that were stored."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.engine.messages import MetricsStored
+from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.step import Step
+from proctor.manager.store import trials
+from proctor.manager.store.metrics import StoredChunk
+
+
+def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tell: bool) -> None:
+    """Bring the trials' rows up to date and tell the dispatcher, if its assessor wants to know."""
+    rows: list[list[Any]] = []
+    ids: list[int] = []
+    for job_id, chunk in message.chunks:
+        trial = state.by_job.get(job_id)
+        if trial is None:
+            continue
+        note_chunk(step, trial, chunk)
+        for row_id, sequence, value in chunk.intermediates:
+            ids.append(row_id)
+            rows.append([trial.row.parameter_id, trial.row.id, trial.base_sequence + sequence, value])
+    if not ids:
+        return
+    first, last = min(ids), max(ids)
+    step.note("metrics", {"first": first, "last": last, "count": len(ids)})
+    state.row = replace(state.row, metrics_told=max(state.row.metrics_told, last))
+    if tell:
+        step.tell(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
+
+
+def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk) -> None:
+    """Counts, the latest and the final value of one trial."""
+    columns: dict[str, Any] = {}
+    if chunk.intermediates:
+        _, sequence, latest = chunk.intermediates[-1]
+        trial.latest, trial.has_latest = latest, True
+        columns["intermediate_count"] = trial.base_sequence + sequence + 1
+        columns["latest_value"] = finite_number(latest)
+    for _, data in chunk.finals:
+        if trial.has_final or "final_data" in columns:
+            step.note("notice", {"text": "a second final metric was reported and ignored"}, trial_id=trial.row.id)
+            continue
+        columns["final_value"], columns["final_data"] = finite_number(data), data
+    if chunk.lost:
+        step.note("notice", {"text": f"{chunk.lost} reports lost: the trial's disk was full"}, trial_id=trial.row.id)
+    if chunk.unreadable:
+        text = f"{chunk.unreadable} journal records could not be read"
+        step.note("notice", {"text": text}, trial_id=trial.row.id)
+    if columns:
+        trial.row = replace(trial.row, **columns)
+        trial_id = trial.row.id
+        step.write(lambda c: trials.update(c, trial_id, **columns))
+
+
+def finite_number(data: Any) -> float | None:
+    """The number that stands for a metric: itself, or its "default"; None when that is not a finite number."""
+    value = data.get("default") if isinstance(data, dict) else data
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None

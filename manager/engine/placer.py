@@ -1,0 +1,66 @@
+"""Places for jobs: the pure placement function over the manager-wide pool, for one experiment."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from proctor.manager.placement import Impossible, Placed, Waiting, place
+from proctor.training_services.base import NodePlacement
+from proctor.training_services.capacity import PlacementRequest
+from proctor.training_services.nodes import NodePool
+
+
+class Placer(Protocol):
+    """Where the loop gets places from."""
+
+    def take(self, job_id: str, token: str, holder: str) -> NodePlacement | Waiting | Impossible | None:
+        """A place, reserved for the job (None: the service places by itself), or why there is none."""
+
+    def give_back(self, job_id: str) -> None:
+        """The job is over. Doing it twice is doing it once."""
+
+    def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        """The job had this place before the manager was started again."""
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back when there may be more places than before."""
+
+
+class FreePlacer:
+    """For services that place by themselves."""
+
+    def take(self, job_id: str, token: str, holder: str) -> None:
+        """Always."""
+
+    def give_back(self, job_id: str) -> None:
+        """Nothing was reserved."""
+
+    def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        """Nothing was reserved."""
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Places never change."""
+
+
+class PoolPlacer:
+    """For services whose nodes are in the manager's pool."""
+
+    def __init__(self, pool: NodePool, node_ids: tuple[str, ...], request: PlacementRequest) -> None:
+        self._pool = pool
+        self._node_ids = node_ids
+        self._request = request
+
+    def take(self, job_id: str, token: str, holder: str) -> NodePlacement | Waiting | Impossible:
+        outcome = place(self._request, self._pool.capacity(self._node_ids))
+        if not isinstance(outcome, Placed):
+            return outcome
+        self._pool.reserve(job_id, token, holder, outcome.placement, self._request.policy)
+        return outcome.placement
+
+    def give_back(self, job_id: str) -> None:
+        self._pool.release(job_id)
+
+    def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        self._pool.restore(job_id, placement, holder, self._request.policy)
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        self._pool.on_change(callback)

@@ -1,0 +1,71 @@
+"""Which waiting trial gets a job now."""
+
+import secrets
+
+from proctor.manager.engine import suggestions
+from proctor.manager.engine import trials as trial_moves
+from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.step import Step
+from proctor.manager.engine.surroundings import Surroundings
+from proctor.manager.lifecycle.experiment import ExperimentEvent
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.placement import Impossible, Waiting
+from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.rows import CheckpointRow
+
+_PLACING = {
+    ExperimentStatus.RUNNING,
+    ExperimentStatus.NO_MORE_TRIAL,
+    ExperimentStatus.TUNER_NO_MORE_TRIAL,
+    ExperimentStatus.DONE,
+}
+
+
+async def place_waiting(state: ExperimentState, step: Step, around: Surroundings) -> None:
+    """Give jobs to waiting trials, in the order of their numbers, while there are places; say why to the others."""
+    if state.row.status not in _PLACING:
+        return
+    for trial in state.waiting():
+        reason = _why_not(state, trial, step.now)
+        if reason:
+            trial_moves.set_reason(step, trial, reason)
+        elif not await _place(state, step, around, trial):
+            return
+
+
+def _why_not(state: ExperimentState, trial: LiveTrial, now: float) -> str:
+    """What keeps a trial from being placed, GPUs apart; '' for nothing."""
+    if trial.row.not_before is not None and trial.row.not_before > now:
+        return trial.row.reason
+    if state.placed() >= state.row.trial_concurrency:
+        return f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
+    return ""
+
+
+async def _place(state: ExperimentState, step: Step, around: Surroundings, trial: LiveTrial) -> bool:
+    """Place one trial. False: there is no point in trying the next one."""
+    token = secrets.token_hex(8)
+    holder = f"trial {trial.row.sequence_id} of experiment {state.row.id}"
+    place = around.placer.take(f"{trial.row.id}.{trial.row.jobs + 1}", token, holder)
+    if isinstance(place, Impossible):
+        monotonic = around.clock.monotonic()
+        suggestions.move_experiment(
+            state, step, ExperimentEvent.FAIL, place.reason, monotonic=monotonic, error=place.reason
+        )
+        trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
+        return False
+    if isinstance(place, Waiting):
+        trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
+        return True
+    checkpoint = await _checkpoint(around, trial)
+    trial_moves.create_job(state, step, trial, token=token, placement=place, checkpoint=checkpoint)
+    step.submit.append(trial)
+    return True
+
+
+async def _checkpoint(around: Surroundings, trial: LiveTrial) -> CheckpointRow | None:
+    """The newest registered checkpoint of a trial that has run before."""
+    if trial.row.jobs == 0:
+        return None
+    trial_id = trial.row.id
+    return await around.metrics.read(lambda connection: metric_store.latest_checkpoint(connection, trial_id))

@@ -1,0 +1,105 @@
+"""Reading an experiment back from the stores, after a restart of the manager or of its dispatcher."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.protocol import ToDispatcher
+from proctor.manager.engine.measures import finite_number
+from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.store import experiments, inputs, jobs, trials
+from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.database import Database
+from proctor.manager.store.rows import InputRow, MetricRow
+
+
+async def load_state(control: Database, metrics: Database, experiment_id: str) -> ExperimentState:
+    """The experiment as the stores have it. What the metrics database knows better is taken from there."""
+    state = await control.read(lambda c: _read_state(c, experiment_id), time_limit_seconds=60.0)
+    for trial in state.trials.values():
+        await _refresh(metrics, trial)
+    return state
+
+
+def _read_state(connection: sqlite3.Connection, experiment_id: str) -> ExperimentState:
+    row = experiments.get(connection, experiment_id)
+    state = ExperimentState(row, created=sum(trials.counts(connection, experiment_id).values()))
+    for trial_row in trials.live(connection, experiment_id):
+        state.trials[trial_row.id] = LiveTrial(trial_row)
+    for job in jobs.live(connection, experiment_id):
+        trial = state.trials[job.trial_id]
+        trial.job = job
+        trial.base_sequence = job.resumed_from_step or 0
+        state.by_job[job.id] = trial
+    answered = trials.parameter_ids(connection, experiment_id)
+    state.requested = set(range(row.next_parameter_id)) - answered
+    return state
+
+
+async def _refresh(metrics: Database, trial: LiveTrial) -> None:
+    """Metrics may have been stored that the trial's row does not show yet."""
+    trial_id = trial.row.id
+
+    def newest(connection: sqlite3.Connection) -> tuple[MetricRow | None, MetricRow | None]:
+        finals = metric_store.page(connection, trial_id, kind="final", limit=1)
+        return (finals[0] if finals else None), metric_store.latest_intermediate(connection, trial_id)
+
+    final, latest = await metrics.read(newest)
+    if final is not None and not trial.has_final:
+        data = final.reported
+        trial.row = replace(trial.row, final_data=data, final_value=finite_number(data))
+    if latest is not None:
+        trial.latest, trial.has_latest = latest.reported, True
+
+
+class InputLog:
+    """The input log as messages, for a dispatcher that has to be told everything again."""
+
+    def __init__(self, control: Database, metrics: Database, experiment_id: str) -> None:
+        self._control = control
+        self._metrics = metrics
+        self._experiment_id = experiment_id
+        self._parameter_ids: dict[str, int] = {}
+
+    async def read(self, after: int, limit: int) -> Sequence[ToDispatcher]:
+        """The next inputs; requests carry the answers that are stored."""
+        rows, answers = await self._control.read(lambda c: self._rows(c, after, limit))
+        return [await self._message(row, answers.get(row.position, [])) for row in rows]
+
+    def _rows(
+        self, connection: sqlite3.Connection, after: int, limit: int
+    ) -> tuple[list[InputRow], dict[int, list[protocol.Answer]]]:
+        rows = inputs.after(connection, self._experiment_id, after, limit)
+        answers = {}
+        for row in rows:
+            if row.kind == "RequestTrialJobs":
+                found = trials.answers(connection, self._experiment_id, row.position)
+                answers[row.position] = [protocol.Answer(t.parameter_id, t.parameters, t.state) for t in found]
+        return rows, answers
+
+    async def _message(self, row: InputRow, answers: list[protocol.Answer]) -> ToDispatcher:
+        if row.kind == "ReportMetrics":
+            return await self.metrics_between(row.position, row.payload["first"], row.payload["last"])
+        body: dict[str, Any] = {"type": row.kind, "position": row.position, **row.payload}
+        if row.kind == "RequestTrialJobs":
+            body["answers"] = [vars(answer) for answer in answers]
+        return protocol.decode(json.dumps(body).encode())  # type: ignore[return-value]
+
+    async def metrics_between(self, position: int, first: int, last: int) -> protocol.ReportMetrics:
+        """Intermediate metrics by their ids, as the dispatcher is told of them."""
+        found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
+        await self._learn({row.trial_id for row in found} - self._parameter_ids.keys())
+        told = [
+            [self._parameter_ids[row.trial_id], row.trial_id, row.sequence, row.reported]
+            for row in found
+            if row.kind == "intermediate" and row.trial_id in self._parameter_ids
+        ]
+        return protocol.ReportMetrics(position, told)
+
+    async def _learn(self, trial_ids: set[str]) -> None:
+        for trial_id in trial_ids:
+            row = await self._control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
+            self._parameter_ids[trial_id] = row.parameter_id

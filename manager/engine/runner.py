@@ -1,0 +1,295 @@
+"""One experiment's loop: take what has come, decide, commit once, act.
+
+Everything that changes the experiment goes through here, so there is one order of events and no lock. Nothing leaves
+the manager before the commit of the step that decided it.
+"""
+
+import asyncio
+import logging
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.client import DispatcherClient, DispatcherGone
+from proctor.manager.engine import jobs as job_moves
+from proctor.manager.engine import measures, suggestions, wishes
+from proctor.manager.engine import messages as m
+from proctor.manager.engine.effects import Effects
+from proctor.manager.engine.inbox import Inbox, Letter
+from proctor.manager.engine.intake import Intake
+from proctor.manager.engine.placing import place_waiting
+from proctor.manager.engine.recovery import InputLog
+from proctor.manager.engine.state import ExperimentState
+from proctor.manager.engine.step import Step
+from proctor.manager.engine.surroundings import Surroundings
+from proctor.manager.errors import Conflict, ManagerError
+from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.store import experiments
+from proctor.training_services.base import Exit, SupportsEvents, SupportsReattach
+
+log = logging.getLogger(__name__)
+
+_THINKING = {
+    ExperimentStatus.INITIALIZED,
+    ExperimentStatus.RUNNING,
+    ExperimentStatus.PAUSED,
+    ExperimentStatus.NO_MORE_TRIAL,
+    ExperimentStatus.TUNER_NO_MORE_TRIAL,
+}
+"""The statuses in which an experiment has a dispatcher."""
+
+
+class ExperimentRunner:
+    """Runs one experiment until it is stopped or the manager leaves."""
+
+    def __init__(self, state: ExperimentState, around: Surroundings) -> None:
+        self.state = state
+        self.around = around
+        self.inbox = Inbox()
+        self._intake = Intake(state, self.inbox, around.control, around.metrics)
+        self._effects = Effects(state, around, self.inbox)
+        self._policy = around.retry_policy
+        self._tells_metrics = around.config.assessor is not None
+        self._log = InputLog(around.control, around.metrics, state.row.id)
+        self._dispatcher = DispatcherClient(
+            open_channel=around.open_dispatcher,
+            initialize=self._initialize,
+            read_inputs=self._log.read,
+            receive=self.inbox.post,
+            restarted=lambda epitaph: self.inbox.post(m.DispatcherRestarted(epitaph)),
+        )
+        self._dispatcher_task: asyncio.Task[None] | None = None
+        self._counters: dict[str, Any] = {}
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until the experiment is STOPPED. Raises what the loop could not survive, after writing it down."""
+        service = self.around.service
+        service.add_trial_job_metric_listener(self._intake.on_metrics)
+        if isinstance(service, SupportsEvents):
+            service.add_status_listener(self._intake.on_status)
+        try:
+            await self._attach()
+            async with asyncio.TaskGroup() as group:
+                name = f"experiment {self.state.row.id}"
+                serving = group.create_task(service.run(), name=f"{name} service")
+                await self._loop(group)
+                serving.cancel()
+        except Exception as error:
+            await self._give_up(error)
+            raise
+        finally:
+            self.inbox.close(Conflict(f"experiment {self.state.row.id} is {self.state.row.status}"))
+            service.remove_trial_job_metric_listener(self._intake.on_metrics)
+
+    async def _attach(self) -> None:
+        """Find the jobs again that were there before the manager was started."""
+        if self.state.row.status is ExperimentStatus.RUNNING:
+            self.state.active_since = self.around.clock.monotonic()
+        for trial in self.state.by_job.values():
+            assert trial.job is not None
+            form = self.around.forms.form(self.state.row, trial.row, trial.job)
+            if form.placement is not None:
+                holder = f"trial {trial.row.sequence_id} of experiment {self.state.row.id}"
+                self.around.placer.restore(trial.job.id, holder, form.placement)
+        self.around.placer.watch(lambda: self.inbox.post(m.Wake()))
+        jobs = [trial for trial in self.state.by_job.values()]
+        service = self.around.service
+        if isinstance(service, SupportsReattach):
+            rows = [(trial.row, trial.job) for trial in jobs]
+            forms = [self.around.forms.form(self.state.row, row, job) for row, job in rows if job is not None]
+            await service.reattach(forms, ())
+        else:
+            for trial in jobs:
+                await self._effects.submit(trial)
+        for trial in jobs:
+            if trial.job is not None and trial.job.stop_reason is not None:
+                await self._effects.cancel(trial.job.id, False)
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Metrics that were stored but not told before the manager was killed."""
+        last = await self.around.metrics.read(measures.last_id)
+        if last <= self.state.row.metrics_told:
+            return
+        first = self.state.row.metrics_told + 1
+        step = self._new_step()
+        step.note("metrics", {"first": first, "last": last})
+        if self._tells_metrics:
+            message = await self._log.metrics_between(self.state.take_position(), first, last)
+            step.tell(message, {"first": first, "last": last})
+        self.state.row = replace(self.state.row, metrics_told=last)
+        await self._commit(step)
+
+    async def _give_up(self, error: Exception) -> None:
+        """The loop cannot go on: say so where the user looks."""
+        log.exception("experiment %s failed", self.state.row.id, extra={"action": "experiment.fail"})
+        row = await self.around.control.read(lambda c: experiments.get(c, self.state.row.id))
+        if EXPERIMENT.allows(row.status, ExperimentEvent.FAIL):
+            self.state.row = replace(self.state.row, status=row.status)
+            step = self._new_step()
+            trace = "".join(traceback.format_exception(error))
+            self._fail(step, f"internal error: {error or type(error).__name__}", trace)
+            await self._commit(step)
+
+    # ---- the loop -------------------------------------------------------------------------------------------------
+
+    async def _loop(self, group: asyncio.TaskGroup) -> None:
+        self.inbox.post(m.Wake())
+        while True:
+            letters = await self.inbox.take(self._until_deadline())
+            step = self._new_step()
+            answered = [(letter, self._answer(step, letter)) for letter in letters]
+            await self._move_on(step)
+            await self._commit(step)
+            for letter, value in answered:
+                letter.resolve(value)
+            self._dispatcher.tell(step.inputs)
+            await self._effects.carry_out(step)
+            self._keep_dispatcher(group)
+            if self.state.row.status is ExperimentStatus.STOPPED:
+                return
+
+    def _new_step(self) -> Step:
+        return Step(self.state.row.id, self.around.clock.now())
+
+    def _answer(self, step: Step, letter: Letter) -> Any:
+        """Handle one message; a wish that cannot be granted is answered at once."""
+        try:
+            return self._handle(step, letter.message)
+        except ManagerError as error:
+            letter.refuse(error)
+            return None
+
+    def _handle(self, step: Step, message: m.Message) -> Any:
+        state, monotonic = self.state, self.around.clock.monotonic()
+        match message:
+            case m.JobsChanged(changes):
+                for change in changes:
+                    job_moves.on_change(state, step, change, self._policy)
+            case m.MetricsStored():
+                measures.on_stored(state, step, message, tell=self._tells_metrics)
+            case protocol.NewTrial():
+                suggestions.on_new_trial(state, step, message)
+            case protocol.NoMoreTrials():
+                suggestions.on_no_more(state, message)
+            case protocol.KillTrial():
+                suggestions.on_kill(state, step, message)
+            case protocol.Initialized():
+                if state.row.status is ExperimentStatus.INITIALIZED:
+                    suggestions.move_experiment(state, step, ExperimentEvent.START, "", monotonic=monotonic)
+            case protocol.Error(summary, trace):
+                self._fail(step, summary, trace)
+            case m.DispatcherFailed(summary):
+                self._fail(step, summary, summary)
+            case m.DispatcherRestarted(epitaph):
+                step.note("notice", {"text": f"the dispatcher was started again: {epitaph}"})
+            case m.JobRefused():
+                self._end_refused(step, message)
+            case m.CancelTrial(trial_id):
+                wishes.cancel_trial(state, step, trial_id)
+            case m.AddTrial():
+                return wishes.add_trial(state, step, message)
+            case m.ImportRows():
+                wishes.import_rows(state, step, message)
+            case m.ChangeLimits():
+                wishes.change_limits(state, step, message)
+            case m.Pause():
+                wishes.pause(state, step, monotonic)
+            case m.Continue():
+                wishes.proceed(state, step, monotonic)
+            case m.Stop():
+                wishes.stop(state, step, monotonic)
+        return None
+
+    def _fail(self, step: Step, reason: str, error: str) -> None:
+        if EXPERIMENT.allows(self.state.row.status, ExperimentEvent.FAIL):
+            monotonic = self.around.clock.monotonic()
+            suggestions.move_experiment(
+                self.state, step, ExperimentEvent.FAIL, reason, monotonic=monotonic, error=error
+            )
+
+    def _end_refused(self, step: Step, message: m.JobRefused) -> None:
+        trial = self.state.by_job.get(message.job_id)
+        if trial is not None and trial.job is not None and trial.job.token == message.token:
+            exit = Exit(message.reason, None, None, 0.0, step.now, message.detail)
+            job_moves.end_job(self.state, step, trial, exit, self._policy)
+
+    async def _move_on(self, step: Step) -> None:
+        """What follows from the messages: the experiment's own moves, requests, placements."""
+        state, monotonic = self.state, self.around.clock.monotonic()
+        suggestions.advance(state, step, monotonic)
+        suggestions.request(state, step, monotonic)
+        await place_waiting(state, step, self.around)
+        if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
+            suggestions.move_experiment(
+                state, step, ExperimentEvent.FINISH_STOP, "stopped by the user", monotonic=monotonic
+            )
+
+    async def _commit(self, step: Step) -> None:
+        row = self.state.row
+        counters = {
+            "next_sequence_id": row.next_sequence_id,
+            "next_parameter_id": row.next_parameter_id,
+            "next_position": row.next_position,
+            "metrics_told": row.metrics_told,
+        }
+        if not step.writes and counters == self._counters:
+            return
+        seconds = self.state.active_seconds(self.around.clock.monotonic())
+        step.write(lambda c: experiments.set_counters(c, row.id, active_seconds=seconds, **counters))
+        await self.around.control.write(step.apply)
+        self._counters = counters
+        self.around.feed.notify()
+
+    def _until_deadline(self) -> float | None:
+        """Seconds until something is due without anybody's message; None: nothing is."""
+        now, monotonic = self.around.clock.now(), self.around.clock.monotonic()
+        due = [t.row.not_before - now for t in self.state.trials.values() if t.row.not_before is not None]
+        limit = self.state.row.max_experiment_seconds
+        if limit is not None and self.state.active_since is not None:
+            due.append(limit - self.state.active_seconds(monotonic))
+        return max(min(due), 0.0) if due else None
+
+    # ---- the dispatcher -------------------------------------------------------------------------------------------
+
+    def _initialize(self) -> protocol.Initialize:
+        config = self.around.config
+        first_space = config.search_space
+        return protocol.Initialize(
+            experiment_id=self.state.row.id,
+            search_space=dict(first_space),
+            tuner=_spec(config.tuner),
+            assessor=None if config.assessor is None else _spec(config.assessor),
+            seed=self.state.row.seed,
+            checkpoint_directory=self.around.checkpoint_directory,
+        )
+
+    def _keep_dispatcher(self, group: asyncio.TaskGroup) -> None:
+        """A dispatcher runs when and only when there is something for it to do."""
+        wanted = self.state.row.status in _THINKING
+        if wanted and self._dispatcher_task is None:
+            name = f"experiment {self.state.row.id} dispatcher"
+            self._dispatcher_task = group.create_task(self._run_dispatcher(), name=name)
+        elif not wanted and self._dispatcher_task is not None:
+            self._dispatcher_task.cancel()
+            self._dispatcher_task = None
+
+    async def _run_dispatcher(self) -> None:
+        try:
+            await self._dispatcher.run()
+        except (DispatcherGone, protocol.ProtocolError, OSError) as error:
+            self.inbox.post(m.DispatcherFailed(str(error)))
+
+
+def _spec(algorithm: Any) -> protocol.AlgorithmSpec:
+    directory = algorithm.code_directory
+    return protocol.AlgorithmSpec(
+        name=algorithm.name,
+        class_name=algorithm.class_name,
+        code_directory=None if directory is None else str(directory),
+        class_args=dict(algorithm.class_args),
+    )

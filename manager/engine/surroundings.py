@@ -1,0 +1,37 @@
+"""What an experiment's loop is given: everything that is not the experiment itself."""
+
+from dataclasses import dataclass
+
+from proctor.manager.clock import Clock
+from proctor.manager.config import ExperimentConfig
+from proctor.manager.dispatcher.client import Opener
+from proctor.manager.engine.forms import FormWriter
+from proctor.manager.engine.placer import Placer
+from proctor.manager.events import ChangeFeed
+from proctor.manager.lifecycle.reasons import RetryPolicy
+from proctor.manager.store.database import Database
+from proctor.training_services.base import TrainingService
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Opened by the manager, which also closes them."""
+
+    config: ExperimentConfig
+    control: Database
+    metrics: Database
+    service: TrainingService
+    placer: Placer
+    clock: Clock
+    feed: ChangeFeed
+    forms: FormWriter
+    open_dispatcher: Opener
+    checkpoint_directory: str
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The user's budgets."""
+        return RetryPolicy(
+            max_trial_retries=self.config.max_trial_retries,
+            max_infrastructure_retries=self.config.max_infrastructure_retries,
+        )
