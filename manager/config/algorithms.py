@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from proctor.manager.config.errors import Report
+from proctor.manager.config.errors import KeyPath, Report
 from proctor.manager.config.experiment import AlgorithmConfig
 from proctor.manager.config.names import camel_case
 from proctor.manager.config.tree import Node, find
@@ -21,7 +21,15 @@ def check_algorithms(
         section = root.members[kind].node
         canonical = algorithm.model_dump(mode="json", by_alias=False)
         for problem in check_algorithm(kind, canonical, space):
-            head, *rest = problem.path or ("name",)
-            path = (camel_case(str(head)), *rest)
+            head, *rest = problem.path or ("",)
+            if head == "search_space":
+                _report_space(root.members["searchSpace"].node, tuple(rest), problem.message, report)
+                continue
+            path = (camel_case(str(head)), *rest) if head else ()
             node, _, _ = find(section, path)
             report.problem(node.place, (*section.path, *path), message=problem.message)
+
+
+def _report_space(space: Node, path: KeyPath, message: str, report: Report) -> None:
+    node, _, _ = find(space, path)
+    report.problem(node.place, (*space.path, *path), message=message)

@@ -94,8 +94,9 @@ class Notice:
 class ConfigError(ValueError):
     """The configuration cannot be used; `problems` holds every reason, in the order of the text."""
 
-    def __init__(self, problems: Iterable[ConfigProblem]) -> None:
+    def __init__(self, problems: Iterable[ConfigProblem], notices: Iterable[Notice] = ()) -> None:
         self.problems: tuple[ConfigProblem, ...] = tuple(problems)
+        self.notices: tuple[Notice, ...] = tuple(notices)
         super().__init__(describe_problems(self))
 
 
@@ -143,7 +144,7 @@ class Report:
     def raise_if_any(self) -> None:
         """Raise ConfigError with every problem so far, sorted by position, if there is one."""
         if self.problems:
-            raise ConfigError(sorted(dict.fromkeys(self.problems), key=_order))
+            raise ConfigError(sorted(dict.fromkeys(self.problems), key=_order), self.notices)
 
 
 def _order(problem: ConfigProblem) -> tuple[str, int, int]:

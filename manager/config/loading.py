@@ -123,8 +123,7 @@ def _sound_algorithms(root: Node, directory: Path) -> dict[str, AlgorithmConfig]
 
 
 def _check_directories(root: Node, directory: Path, report: Report) -> None:
-    for path in (("trialCodeDirectory",), ("tuner", "codeDirectory"), ("assessor", "codeDirectory")):
-        _check_exists(root, path, directory, report)
+    _check_exists(root, ("trialCodeDirectory",), directory, report)
     service = root.members.get("trainingService")
     machines = service.node.members.get("machineList") if service else None
     for index in range(len(machines.node.items) if machines else 0):

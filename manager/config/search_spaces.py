@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import Report
-from proctor.manager.config.tree import Member, Node, describe, find, plain
+from proctor.manager.config.tree import Member, Node, find, plain
 
 if TYPE_CHECKING:
     from proctor.sdk.space import SearchSpace
@@ -22,14 +22,17 @@ def settle_search_space(root: Node, directory: Path, report: Report) -> tuple[No
             found="both",
             message="remove one of them",
         )
-    if file is not None and inline is None:
-        inline = _read(file, directory, report)
-        if inline is not None:
-            root = root.with_member("searchSpace", inline)
+    elif file is not None:
+        node = _read(file, directory, report)
+        # A file that cannot be read is told by itself; the model need not miss the space as well.
+        inline = Member("searchSpace", file.place, node or Node({}, file.node.place, ()))
+        root = root.with_member("searchSpace", inline)
+        if node is None:
+            return root, None
     return root, _checked(inline.node, report) if inline is not None else None
 
 
-def _read(file: Member, directory: Path, report: Report) -> Member | None:
+def _read(file: Member, directory: Path, report: Report) -> Node | None:
     if not isinstance(file.node.value, str):
         return None  # the model says so
     path = directory / Path(file.node.value).expanduser()
@@ -43,21 +46,14 @@ def _read(file: Member, directory: Path, report: Report) -> Member | None:
         )
         return None
     text = read_text(path, report)
-    node = parse(text, str(path), report) if text is not None else None
-    if node is None:
-        # The file's own problem is enough; this keeps the missing searchSpace from being told as well.
-        return Member("searchSpace", file.place, Node(None, file.node.place, ()))
-    return Member("searchSpace", file.place, node)
+    return parse(text, str(path), report) if text is not None else None
 
 
 def _checked(node: Node, report: Report) -> "SearchSpace | None":
     from proctor.sdk.space import SearchSpaceError, parse_search_space
 
-    if node.value is None:
-        return None
     if not isinstance(node.value, dict):
-        report.problem(node.place, node.path, expected="a mapping of parameters", found=describe(plain(node)))
-        return None
+        return None  # the model says so
     try:
         return parse_search_space(plain(node))
     except SearchSpaceError as error:

@@ -31,7 +31,7 @@ _EXPECTED = {
 _TAKEN_OUT = {
     "tuner": ("advisor",),
     "trainingService": ("trainingService", "trainingServicePlatform"),
-    "searchSpace": ("useAnnotation", "searchSpaceFile", "searchSpacePath"),
+    "searchSpace": ("useAnnotation",),
     "experimentType": ("experimentType",),
 }
 

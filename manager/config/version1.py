@@ -7,7 +7,7 @@ mix both, as many do, are read as they were meant.
 from dataclasses import dataclass, replace
 
 from proctor.manager.config.errors import Report
-from proctor.manager.config.names import folded
+from proctor.manager.config.names import folded, nearest
 from proctor.manager.config.platforms import PLATFORMS, Availability, find_platform
 from proctor.manager.config.tree import Member, Node, describe, plain
 
@@ -94,7 +94,7 @@ def convert_version1(root: Node, report: Report) -> Node:
     for old in OLD_KEYS:
         root = _convert(root, old, report)
     root = _rename_machine_keys(root, report)
-    return _drop_old_sections(root)
+    return _drop_old_sections(root, report)
 
 
 def _convert(root: Node, old: OldKey, report: Report) -> Node:
@@ -190,17 +190,28 @@ def _rename_machine(machine: Node, report: Report) -> Node:
     return machine
 
 
-def _drop_old_sections(root: Node) -> Node:
-    """Old sections that are empty now; those of platforms that are refused as a whole need no more words."""
+def _drop_old_sections(root: Node, report: Report) -> Node:
+    """Drop the old sections; keys left in them are unknown, unless the platform is refused as a whole."""
     service = root.get("trainingService")
     named = service.node.get("platform") if service else None
     platform = find_platform(named.node.value) if named and isinstance(named.node.value, str) else None
     refused = platform is not None and platform not in _with_model()
     for name in _OLD_SECTIONS:
         member = root.get(name)
-        if member is not None and (member.node.value == {} or member.node.value is None or refused):
-            root = root.without(name)
+        if member is not None and not refused:
+            _report_left_over(name, member, report)
+        root = root.without(name)
     return root.without(*_OLD_PLATFORM_SECTIONS) if refused else root
+
+
+def _report_left_over(section: str, member: Member, report: Report) -> None:
+    if not isinstance(member.node.value, dict | None):
+        found = describe(plain(member.node))
+        report.problem(member.node.place, member.node.path, expected="a mapping", found=found)
+    known = [old.path.partition(".")[2] for old in OLD_KEYS if old.path.startswith(section + ".")]
+    for left in member.node.members.values():
+        near = nearest(left.key, known)
+        report.problem(left.place, left.node.path, expected="a known key", found=left.key, nearest=near)
 
 
 def _with_model() -> tuple[object, ...]:

@@ -1,0 +1,155 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.config import ConfigError, ExperimentConfig, LoadedExperiment, load_experiment_mapping
+from proctor.manager.config.keys import KEYS, Key, Treatment
+from proctor.manager.config.matching import section_models
+from proctor.manager.config.platforms import PLATFORMS, Availability
+from proctor.manager.config.rendering import field_description, render_key_tables
+from proctor.manager.config.services import Section
+
+DOCUMENTATION = Path(__file__).parents[4] / "docs" / "configuration.md"
+NFS = {
+    "storageType": "NFS",
+    "nfsServer": "server",
+    "exportedDirectory": "/e",
+    "localMountPoint": "/l",
+    "remoteMountPoint": "/r",
+    "localMounted": "nomount",
+}
+BLOB = {
+    **{key: value for key, value in NFS.items() if key not in ("nfsServer", "exportedDirectory")},
+    "storageType": "AzureBlob",
+    "storageAccountName": "a",
+    "containerName": "c",
+}
+
+
+def name_of(row: Key) -> str:
+    return f"{row.platform or ''}:{row.path}={row.example}"
+
+
+def base_for(row: Key, mapping: dict[str, Any]) -> dict[str, Any]:
+    """The small configuration, with the surroundings the key of a row needs."""
+    base = copy.deepcopy(mapping)
+    if row.platform is not None:
+        base["trainingService"] = {"platform": row.platform}
+    if row.platform == "remote":
+        base["trainingService"]["machineList"] = [{"host": "gpu", "user": "me"}]
+    if row.path.startswith("advisor"):
+        del base["tuner"]
+    if row.path.startswith("assessor."):
+        base["assessor"] = {"name": "Medianstop"}
+    if row.path.startswith("sharedStorage."):
+        of_nfs = row.example == "NFS" or row.path.rpartition(".")[2] in NFS
+        base["sharedStorage"] = dict(NFS if of_nfs else BLOB)
+    return base
+
+
+def with_key(row: Key, base: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the row's key set to the row's example."""
+    filled = copy.deepcopy(base)
+    *parents, name = row.path.removesuffix(" (a list)").split(".")
+    holder: Any = filled
+    for part in parents:
+        if part.endswith("[]"):
+            holder = holder.setdefault(part.removesuffix("[]"), [{}])[0]
+        else:
+            holder = holder.setdefault(part, {})
+    if name == "className":
+        holder.pop("name", None)
+    if name == "codeDirectory":
+        holder.pop("name", None)
+        holder["className"] = f"{parents[0]}s.Mine"
+    if name == "searchSpaceFile":
+        del filled["searchSpace"]
+    if parents == ["trainingService"]:
+        filled.pop(name, None)  # what the section says for the root needs no second word there
+    holder[name] = row.example
+    return filled
+
+
+def outcome(row: Key, mapping: dict[str, Any], directory: Path) -> LoadedExperiment | ConfigError:
+    try:
+        return load_experiment_mapping(with_key(row, base_for(row, mapping)), directory)
+    except ConfigError as error:
+        return error
+
+
+@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONOURED], ids=name_of)
+def test_an_honoured_key_reaches_the_configuration(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
+    loaded = outcome(row, small_mapping, directory)
+    assert isinstance(loaded, LoadedExperiment), loaded
+    assert loaded.notices == ()
+    base = base_for(row, small_mapping)
+    if row.path.startswith("assessor") and row.path != "assessor":
+        base["assessor"] = {"name": "Medianstop", "classArgs": {"start_step": 7}}
+    if row.path == "trainingService.platform":
+        assert loaded.config.training_service.platform == row.example
+    elif row.path == "experimentType":
+        assert loaded.config.experiment_type == row.example
+    else:
+        without = load_experiment_mapping(base, directory)
+        assert loaded.config.canonical() != without.config.canonical()
+
+
+@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.NOTICE], ids=name_of)
+def test_a_key_without_effect_gets_its_notice(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
+    loaded = outcome(row, small_mapping, directory)
+    assert isinstance(loaded, LoadedExperiment), loaded
+    assert [(notice.key, notice.message) for notice in loaded.notices] == [(row.path, row.sentence)]
+
+
+@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.REFUSED], ids=name_of)
+def test_a_refused_key_is_refused_with_its_sentence_and_nothing_else(
+    row: Key, small_mapping: dict[str, Any], directory: Path
+) -> None:
+    error = outcome(row, small_mapping, directory)
+    assert isinstance(error, ConfigError)
+    sentences = [problem.message for problem in error.problems]
+    if row.platform is not None:
+        assert sentences == [PLATFORMS[row.platform].refusal]
+    elif row.path.startswith("sharedStorage."):
+        assert sentences == [next(other.sentence for other in KEYS if other.path == "sharedStorage")]
+    else:
+        assert sentences == [row.sentence]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS.values(), ids=lambda platform: platform.name)
+def test_a_platform_is_treated_as_its_table_says(platform: Any, small_mapping: dict[str, Any], directory: Path) -> None:
+    small_mapping["trainingService"] = {"platform": platform.name}
+    if platform.availability is Availability.SUPPORTED:
+        assert load_experiment_mapping(small_mapping, directory).config.training_service.platform == platform.name
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_experiment_mapping(small_mapping, directory)
+    assert platform.refusal in [problem.message for problem in caught.value.problems]
+    assert "use " in platform.advice or "give " in platform.advice
+
+
+def model_paths(model: type[Section], prefix: str = "") -> set[str]:
+    """The path of every field below a model, as the table writes it."""
+    paths = set()
+    for field in model.model_fields.values():
+        path = f"{prefix}{field.alias}"
+        paths.add(path)
+        listed = "[]" if "tuple" in str(field.annotation) else ""
+        for inner in section_models(field.annotation):
+            paths |= model_paths(inner, f"{path}{listed}.")
+    return paths
+
+
+def test_every_field_of_the_models_has_a_row() -> None:
+    assert model_paths(ExperimentConfig) - {row.path for row in KEYS} == set()
+
+
+def test_every_honoured_key_has_a_field_that_describes_it() -> None:
+    rows = [row for row in KEYS if row.treatment is Treatment.HONOURED]
+    assert [row.path for row in rows if not field_description(row)] == []
+
+
+def test_the_documentation_shows_the_table_as_it_is() -> None:
+    assert render_key_tables() in DOCUMENTATION.read_text()

@@ -1,0 +1,293 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.config import (
+    ConfigError,
+    ConfigProblem,
+    ExperimentConfig,
+    LoadedExperiment,
+    describe_problems,
+    load_experiment,
+    load_experiment_mapping,
+)
+
+Load = Callable[[str], LoadedExperiment]
+Problems = Callable[[str], dict[str, ConfigProblem]]
+
+
+def test_the_smallest_configuration_has_the_documented_defaults(load: Load, small: str, directory: Path) -> None:
+    loaded = load(small)
+    assert loaded.notices == ()
+    assert loaded.source_text == small
+    assert loaded.config.canonical() == {
+        "experiment_name": None,
+        "experiment_type": "hpo",
+        "search_space_file": None,
+        "search_space": {"x": {"_type": "uniform", "_value": [0, 1]}},
+        "trial_command": "python trial.py",
+        "trial_code_directory": str(directory),
+        "trial_concurrency": 1,
+        "trial_gpu_number": None,
+        "max_experiment_duration_seconds": None,
+        "max_trial_duration_seconds": None,
+        "max_trial_number": None,
+        "max_trial_retries": 0,
+        "max_infrastructure_retries": 5,
+        "debug": False,
+        "log_level": "info",
+        "experiment_working_directory": None,
+        "tuner_gpu_indices": None,
+        "tuner": {"name": "TPE", "class_name": None, "code_directory": None, "class_args": {}},
+        "assessor": None,
+        "training_service": {
+            "platform": "local",
+            "use_active_gpu": False,
+            "max_trial_number_per_gpu": 1,
+            "gpu_indices": None,
+        },
+        "shared_storage": None,
+        "code_snapshot": False,
+        "seed": None,
+        "lease_seconds": None,
+    }
+
+
+def test_the_canonical_form_gives_the_same_configuration_back(load: Load, small: str) -> None:
+    config = load(small + "maxTrialDuration: 90s\nassessor: {name: Medianstop}\ntunerGpuIndices: '0,1'\n").config
+    assert ExperimentConfig.from_canonical(config.canonical()) == config
+
+
+def test_keys_match_whatever_their_case_and_underscores(load: Load, small: str) -> None:
+    odd = small.replace("trialCommand", "trial_command").replace("trialConcurrency", "TRIALConcurrency")
+    odd = odd.replace("trainingService", "Training_Service").replace("platform", "Platform")
+    assert load(odd).config == load(small).config
+
+
+def test_a_key_in_two_spellings_is_told_as_one_key_given_twice(problems: Problems, small: str) -> None:
+    found = problems(small + "trial_command: other\n")
+    assert found["trial_command"].found == "trial_command after trialCommand, which is the same key"
+
+
+def test_python_values_are_taken_with_either_spelling(small_mapping: dict[str, Any], directory: Path) -> None:
+    small_mapping["max_trial_number"] = 3
+    small_mapping["trial_code_directory"] = directory / "code"
+    config = load_experiment_mapping(small_mapping, directory).config
+    assert (config.max_trial_number, config.trial_code_directory) == (3, directory / "code")
+
+
+def test_python_values_that_yaml_cannot_say_are_refused(directory: Path) -> None:
+    with pytest.raises(ConfigError, match="found object"):
+        load_experiment_mapping({"tuner": object()}, directory)
+    with pytest.raises(ConfigError, match="keys must be text"):
+        load_experiment_mapping({1: 2}, directory)  # type: ignore[dict-item]
+
+
+def test_a_problem_of_python_values_has_a_key_and_no_position(small_mapping: dict[str, Any], directory: Path) -> None:
+    small_mapping["trialConcurrency"] = 0
+    with pytest.raises(ConfigError) as caught:
+        load_experiment_mapping(small_mapping, directory)
+    assert str(caught.value) == "trialConcurrency: expected at least 1, found the number 0"
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_text(load: Load, directory: Path) -> None:
+    text = """\
+searchSpace: {lr: {_type: uniform, _value: [2, 1]}}
+trialComand: python trial.py
+trialConcurrency: two
+maxTrialNumber: 0
+logLevel: warn
+trialCodeDirectory: nowhere
+tuner: {name: TPEE}
+assessor: {name: Medianstop, classArgs: {start_stop: 3}}
+trainingService:
+  platform: locall
+"""
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    file = directory / "experiment.yml"
+    assert [(problem.line, problem.key) for problem in caught.value.problems] == [
+        (1, "trialCommand"),
+        (1, "searchSpace.lr._value"),
+        (2, "trialComand"),
+        (3, "trialConcurrency"),
+        (4, "maxTrialNumber"),
+        (5, "logLevel"),
+        (6, "trialCodeDirectory"),
+        (7, "tuner.name"),
+        (8, "assessor.classArgs.start_stop"),
+        (10, "trainingService.platform"),
+    ]
+    lines = describe_problems(caught.value).splitlines()
+    assert lines[0] == f"{file}:1:1: trialCommand: expected a value, found nothing; this key is required"
+    assert lines[2] == (f"{file}:2:1: trialComand: expected a known key, found trialComand; did you mean trialCommand?")
+    assert lines[3] == f"{file}:3:19: trialConcurrency: expected a whole number, found the text 'two'"
+    assert lines[9].endswith("expected local, found the text 'locall'; did you mean local?")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "found"),
+    [
+        ("trialGpuNumber: -1", "at least 0", "the number -1"),
+        ("trialGpuNumber: 1.5", "a whole number", "the number 1.5"),
+        ("trialGpuNumber: true", "a whole number", "true"),
+        ("maxTrialNumber: '10'", "a whole number", "the text '10'"),
+        ("maxTrialDuration: 10 minutes", "a duration of more than zero", "the text '10 minutes'"),
+        ("maxExperimentDuration: 0", "a duration of more than zero", "the number 0"),
+        ("debug: 1", "true or false", "the number 1"),
+        ("experimentName: [a]", "text", "a list of 1"),
+        ("tunerGpuIndices: [0, 0]", "GPU indices that differ", "a list of 2"),
+        ("experimentWorkingDirectory: 3", "a path", "the number 3"),
+        ("assessor: Medianstop", "a mapping", "the text 'Medianstop'"),
+        ("assessor: {}", "either name", "an empty mapping"),
+        ("assessor: {name: a, className: b.C}", "either name", "a mapping with name, className"),
+        ("assessor: {className: Mine}", "module.ClassName", "the text 'Mine'"),
+        ("assessor: {name: Medianstop, classArgs: [1]}", "a mapping", "a list of 1"),
+        ("assessor: {name: Medianstop, classArgs: {start_step: .inf}}", "finite numbers", "a mapping"),
+        ("seed: abc", "a whole number", "the text 'abc'"),
+    ],
+)
+def test_values_of_the_wrong_kind_say_what_was_expected(
+    problems: Problems, small: str, line: str, expected: str, found: str
+) -> None:
+    (problem,) = problems(small + line + "\n").values()
+    assert (problem.line, problem.expected.startswith(expected)) == (8, True), problem
+    assert problem.found.startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [("90", 90), ("'90'", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("2d", 172800)]
+)
+def test_durations_are_seconds_or_a_number_with_a_unit(load: Load, small: str, value: str, seconds: float) -> None:
+    assert load(f"{small}maxTrialDuration: {value}\n").config.max_trial_duration_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "indices"), [("0", (0,)), ("'0,1'", (0, 1)), ("[2, 0]", (2, 0)), ("''", ()), ("null", None)]
+)
+def test_gpu_indices_are_a_number_a_text_or_a_list(
+    load: Load, small: str, value: str, indices: tuple[int, ...] | None
+) -> None:
+    assert load(f"{small}tunerGpuIndices: {value}\n").config.tuner_gpu_indices == indices
+
+
+@pytest.mark.parametrize(("word", "meaning"), [("yes", True), ("On", True), ("no", False), ("true", True)])
+def test_the_old_words_for_true_and_false_still_work(load: Load, small: str, word: str, meaning: bool) -> None:
+    assert load(f"{small}codeSnapshot: {word}\n").config.code_snapshot is meaning
+
+
+def test_whole_numbers_may_be_written_as_powers_of_ten(load: Load, small: str) -> None:
+    assert load(f"{small}maxTrialNumber: 1e3\n").config.max_trial_number == 1000
+
+
+def test_relative_paths_start_at_the_file_and_tilde_is_home(
+    load: Load, small: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(directory))
+    config = load(small + "trialCodeDirectory: ./code\nexperimentWorkingDirectory: ~/runs\n").config
+    assert config.trial_code_directory == directory / "code"
+    assert config.experiment_working_directory == directory / "runs"
+
+
+def test_a_relative_name_of_the_file_still_gives_absolute_paths(
+    small: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "experiment.yml").write_text(small)
+    monkeypatch.chdir(directory)
+    assert load_experiment("experiment.yml").config.trial_code_directory == directory
+
+
+def test_a_canonical_form_with_a_relative_path_is_refused(load: Load, small: str) -> None:
+    canonical = load(small).config.canonical() | {"trial_code_directory": "code"}
+    with pytest.raises(ValueError, match="an absolute path"):
+        ExperimentConfig.from_canonical(canonical)
+
+
+def test_the_search_space_may_lie_in_a_file_of_its_own(load: Load, small: str) -> None:
+    text = small.replace("searchSpace:\n  x: {_type: uniform, _value: [0, 1]}", "searchSpaceFile: space.json")
+    assert load(text).config.search_space == {"y": {"_type": "choice", "_value": [1e-4, 2]}}
+
+
+def test_a_problem_inside_the_search_space_file_names_that_file(
+    problems: Problems, small: str, directory: Path
+) -> None:
+    (directory / "bad.yml").write_text("lr:\n  _type: uniform\n  _value: [3, 2]\n")
+    text = small.replace("searchSpace:\n  x: {_type: uniform, _value: [0, 1]}", "searchSpaceFile: bad.yml")
+    (problem,) = problems(text).values()
+    assert (problem.file, problem.line, problem.column) == (str(directory / "bad.yml"), 3, 11)
+
+
+@pytest.mark.parametrize(
+    ("space", "line", "text"),
+    [
+        ("searchSpaceFile: none.json", 1, "an existing file"),
+        ("searchSpaceFile: empty.json", 1, "an empty document"),
+        ("searchSpaceFile: list.json", 1, "a mapping, found a list"),
+        ("searchSpaceFile: 3", 1, "a path"),
+        ("searchSpace: {}", 1, "empty"),
+        ("searchSpace: [1]", 1, "a mapping, found a list"),
+        ("searchSpaceFile: space.json\nsearchSpace: {x: {_type: choice, _value: [1]}}", 1, "either searchSpace or"),
+        ("experimentName: none", 1, "this key is required"),
+    ],
+)
+def test_a_search_space_that_is_not_there_is_one_problem(
+    problems: Problems, small: str, directory: Path, space: str, line: int, text: str
+) -> None:
+    (directory / "empty.json").write_text("")
+    (directory / "list.json").write_text("[1]")
+    rest = small.partition("trialCommand")
+    found = problems(f"{space}\n{rest[1]}{rest[2]}")
+    assert [(problem.line, text in str(problem)) for problem in found.values()] == [(line, True)], found
+
+
+def test_a_tuner_that_cannot_search_the_space_is_told_at_the_parameter(problems: Problems, small: str) -> None:
+    (problem,) = problems(small.replace("TPE", "Batch")).values()
+    assert (problem.key, problem.line) == ("searchSpace", 2)
+
+
+def test_a_missing_key_of_a_section_is_told_at_the_section(problems: Problems, small: str) -> None:
+    found = problems(small.replace("  platform: local\n", "  gpuIndices: 0\n"))
+    assert str(found["trainingService.platform"]).endswith(
+        ":6:1: trainingService.platform: expected local, found nothing"
+    )
+
+
+def test_gpus_without_use_active_gpu_are_honoured_with_a_notice(load: Load, small: str) -> None:
+    loaded = load(small + "trialGpuNumber: 2\n")
+    assert loaded.config.trial_gpu_number == 2
+    assert [(notice.place.line, notice.key) for notice in loaded.notices] == [(8, "trialGpuNumber")]
+    assert load(small + "trialGpuNumber: 0\n").notices == ()
+    assert load(small + "  useActiveGpu: false\ntrialGpuNumber: 2\n").notices == ()
+
+
+def test_the_section_of_the_service_wins_over_the_root(load: Load, small: str) -> None:
+    loaded = load(small + "  trialCommand: python inner.py\n  trialGpuNumber: 0\n")
+    assert (loaded.config.trial_command, loaded.config.trial_gpu_number) == ("python inner.py", 0)
+    assert [notice.key for notice in loaded.notices] == ["trialCommand"]
+
+
+def test_debug_sets_the_log_level_where_none_is_given(load: Load, small: str) -> None:
+    assert load(small + "debug: true\n").config.log_level == "debug"
+    assert load(small + "debug: true\nlogLevel: error\n").config.log_level == "error"
+
+
+def test_a_class_of_ones_own_lies_beside_the_configuration_by_default(load: Load, small: str, directory: Path) -> None:
+    tuner = load(small.replace("name: TPE", "className: tuners.Mine")).config.tuner
+    assert (tuner.class_name, tuner.code_directory) == ("tuners.Mine", directory)
+
+
+def test_two_tuners_are_not_one(problems: Problems, small: str) -> None:
+    assert problems(small + "advisor: {name: TPE}\n")["advisor"].message == "remove advisor"
+
+
+def test_documents_that_are_no_mapping_are_refused(problems: Problems) -> None:
+    assert problems("- a\n- b\n")[""].found == "a list of 2"
+    assert problems("text\n")[""].found == "the text 'text'"
+    assert problems("")[""].found == "an empty document"
+
+
+def test_a_file_that_is_not_there_is_one_problem(directory: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yml: expected an existing file"):
+        load_experiment(directory / "none.yml")

@@ -1,0 +1,165 @@
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.config import ConfigError, ConfigProblem, LoadedExperiment, Notice, load_experiment_mapping
+from proctor.manager.config.platforms import PLATFORMS
+from proctor.manager.config.version1 import OLD_KEYS, OLD_MACHINE_KEYS, OldKey
+
+OLD = """\
+authorName: default
+experimentName: example
+trialConcurrency: 2
+maxExecDuration: 1h
+maxTrialNum: 10
+trainingServicePlatform: local
+searchSpacePath: space.json
+useAnnotation: false
+logDir: logs
+multiPhase: false
+tuner:
+  codeDir: code
+  classFileName: tuners.py
+  className: Mine
+  gpuIndices: "0"
+assessor:
+  builtinAssessorName: Medianstop
+  classArgs: {optimize_mode: maximize}
+trial:
+  command: python mnist.py
+  codeDir: .
+  gpuNum: 1
+localConfig:
+  useActiveGpu: true
+  maxTrialNumPerGpu: 2
+"""
+
+
+def test_an_old_file_is_read_as_it_was_meant(load: Callable[[str], LoadedExperiment], directory: Path) -> None:
+    loaded = load(OLD)
+    config = loaded.config
+    assert config.max_experiment_duration_seconds == 3600
+    assert config.max_trial_number == 10
+    assert config.search_space == {"y": {"_type": "choice", "_value": [1e-4, 2]}}
+    assert config.experiment_working_directory == directory / "logs"
+    assert (config.tuner.class_name, config.tuner.code_directory) == ("tuners.Mine", directory / "code")
+    assert config.tuner_gpu_indices == (0,)
+    assert config.assessor is not None
+    assert config.assessor.name == "Medianstop"
+    assert (config.trial_command, config.trial_gpu_number) == ("python mnist.py", 1)
+    assert config.training_service.model_dump() == {
+        "platform": "local",
+        "use_active_gpu": True,
+        "max_trial_number_per_gpu": 2,
+        "gpu_indices": None,
+    }
+    assert [notice.key for notice in loaded.notices if notice.place.line is None] == []
+    assert {notice.key for notice in loaded.notices} == {
+        *("authorName", "maxExecDuration", "maxTrialNum", "trainingServicePlatform", "searchSpacePath"),
+        *("useAnnotation", "logDir", "multiPhase", "tuner.codeDir", "tuner.classFileName", "tuner.gpuIndices"),
+        *("assessor.builtinAssessorName", "trial.command", "trial.codeDir", "trial.gpuNum"),
+        *("localConfig.useActiveGpu", "localConfig.maxTrialNumPerGpu"),
+    }
+    assert len(loaded.notices) == 17
+
+
+@pytest.mark.parametrize("old", OLD_KEYS, ids=lambda old: old.path)
+def test_every_old_key_is_converted_or_dropped_with_a_notice(
+    old: OldKey, small_mapping: dict[str, Any], directory: Path
+) -> None:
+    as_old, as_new = surroundings(old, small_mapping), surroundings(old, small_mapping)
+    put(as_old, old.path, old.example)
+    if old.new:
+        put(as_new, old.new, old.example)
+    expected, _ = outcome(as_new, directory)
+    found, notices = outcome(as_old, directory)
+    assert found == expected
+    assert (old.path, old.notice) in [(notice.key, notice.message) for notice in notices]
+
+
+def surroundings(old: OldKey, small: dict[str, Any]) -> dict[str, Any]:
+    """The small configuration with what an old key needs beside it and without what it stands for."""
+    mapping = copy.deepcopy(small)
+    kind, _, name = old.path.partition(".")
+    if kind in ("tuner", "assessor", "advisor"):
+        del mapping["tuner"]
+        mapping["tuner"] = {"name": "TPE"} if kind == "assessor" else None
+        mapping[kind] = {"className": f"{kind}s.Mine"} if name == "codeDir" else {"name": "Medianstop"}
+        if name.startswith("builtin"):
+            mapping[kind] = {}
+        elif kind != "assessor" and name != "codeDir":
+            mapping[kind] = {"name": "TPE"}
+    if old.path == "machineList":
+        mapping["trainingService"] = {"platform": "remote"}
+    replaced = {"searchSpaceFile": "searchSpace"}.get(old.new or "", old.new or "")
+    if replaced == "trainingService.platform":
+        mapping["trainingService"] = {}
+    mapping.pop(replaced, None)
+    return mapping
+
+
+def put(mapping: dict[str, Any], path: str, value: object) -> None:
+    *parents, name = path.split(".")
+    for part in parents:
+        mapping = mapping.setdefault(part, {})
+    mapping[name] = value
+
+
+def outcome(mapping: dict[str, Any], directory: Path) -> tuple[object, tuple[Notice, ...]]:
+    """What a mapping means, or why it is refused, and the notices."""
+    try:
+        loaded = load_experiment_mapping(mapping, directory)
+    except ConfigError as error:
+        return [problem.message for problem in error.problems], error.notices
+    return loaded.config, loaded.notices
+
+
+def test_an_old_list_of_machines_gets_the_new_names(directory: Path, small_mapping: dict[str, Any]) -> None:
+    old = {"ip": "gpu", "username": "me", "passwd": "x", "sshKeyPath": "id_key", "passphrase": "y"}
+    small_mapping["trainingServicePlatform"] = "remote"
+    small_mapping["trainingService"] = None
+    small_mapping["machineList"] = [{**old, "maxTrialNumPerGpu": 2, "gpuIndices": "0,1", "port": 2222}]
+    with pytest.raises(ConfigError) as caught:
+        load_experiment_mapping(small_mapping, directory)
+    assert [problem.message for problem in caught.value.problems] == [PLATFORMS["remote"].refusal]
+    told = {notice.key for notice in caught.value.notices}
+    assert {f"machineList[0].{name}" for name in OLD_MACHINE_KEYS} <= told
+
+
+def test_an_old_and_a_new_key_for_one_thing_are_told(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+) -> None:
+    found = problems(small + "maxTrialNumber: 3\nmaxTrialNum: 4\n")
+    assert found["maxTrialNum"].message == "remove maxTrialNum"
+    assert found["maxTrialNum"].line == 9
+
+
+def test_multi_phase_is_refused_with_a_sentence(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+) -> None:
+    assert "start one trial for each" in problems(small + "multiPhase: true\n")["multiPhase"].message
+
+
+def test_an_unknown_key_of_an_old_section_is_told_with_the_nearest(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+) -> None:
+    found = problems(small.replace("trialCommand: python trial.py", "trial: {comand: python x, gpuNum: 0}"))
+    assert (found["trial.comand"].nearest, found["trial.comand"].line) == ("command", 3)
+
+
+def test_an_old_section_that_is_no_mapping_is_told(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+) -> None:
+    found = problems(small + "trial: python x.py\n")
+    assert (found["trial"].expected, found["trial"].found) == ("a mapping", "the text 'python x.py'")
+
+
+def test_an_old_cluster_file_is_refused_for_its_platform_alone(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+) -> None:
+    text = small.replace("trainingService:\n  platform: local\n", "trainingServicePlatform: pai\n")
+    found = problems(text + "paiConfig: {userName: me, token: x}\ntrial: {cpuNum: 1, image: b}\n")
+    assert [problem.message for problem in found.values()] == [PLATFORMS["openpai"].refusal]
