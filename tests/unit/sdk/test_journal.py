@@ -1,0 +1,200 @@
+"""The trial's end of the journal, on real files; `/dev/full` is the full disk."""
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.sdk import notices
+from proctor.sdk.journal import DEFAULT_WAIT_SECONDS, Journal, read_wait_seconds
+
+
+class Waiting:
+    """A clock that only pausing moves, and what happens at the n-th pause."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events: dict[int, Any] = {}
+        self.pauses = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses += 1
+        self.events.get(self.pauses, lambda: None)()
+
+
+class Disk:
+    """A path that leads to a file or, while full, to `/dev/full`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "real"
+        self.path = folder / "journal"
+        self.file.touch()
+        self.path.symlink_to(self.file)
+
+    def fill(self) -> None:
+        self.path.unlink()
+        self.path.symlink_to("/dev/full")
+
+    def free(self) -> None:
+        self.path.unlink()
+        self.path.symlink_to(self.file)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.file.read_text().splitlines() if line]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting()
+
+
+@pytest.fixture
+def journal(disk: Disk, waiting: Waiting) -> Journal:
+    return Journal(str(disk.path), wait_seconds=30.0, clock=waiting.clock, pause=waiting.pause)
+
+
+@pytest.fixture(autouse=True)
+def fresh_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "_given", set())
+
+
+def line(number: int) -> str:
+    return f'{{"kind":"intermediate","value":{number}}}\n'
+
+
+def values(disk: Disk) -> list[int]:
+    return [record["value"] for record in disk.records() if record["kind"] == "intermediate"]
+
+
+def test_records_are_appended_in_order(journal: Journal, disk: Disk) -> None:
+    for number in range(3):
+        assert journal.append(line(number))
+    assert disk.file.read_text() == line(0) + line(1) + line(2)
+
+
+def test_only_the_owner_may_read_a_new_journal(tmp_path: Path) -> None:
+    Journal(str(tmp_path / "new"), wait_seconds=0).append(line(0))
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+def test_threads_share_a_journal(journal: Journal, disk: Disk) -> None:
+    def report(first: int) -> None:
+        for number in range(first, first + 200):
+            journal.append(line(number))
+
+    threads = [threading.Thread(target=report, args=(start,)) for start in range(0, 1000, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(values(disk)) == list(range(1000))
+
+
+def test_a_report_on_a_full_disk_waits_until_there_is_room(journal: Journal, disk: Disk, waiting: Waiting) -> None:
+    disk.fill()
+    waiting.events[5] = disk.free
+    assert journal.append(line(0))
+    assert waiting.pauses == 5
+    assert disk.records() == [{"kind": "intermediate", "value": 0}]
+
+
+def test_a_report_that_waited_in_vain_is_counted_and_the_next_do_not_wait(
+    journal: Journal, disk: Disk, waiting: Waiting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk.fill()
+    assert not journal.append(line(0))
+    assert waiting.now == 30.0
+    assert not journal.append(line(1))
+    assert not journal.append(line(2))
+    assert waiting.now == 30.0
+    disk.free()
+    assert journal.append(line(3))
+    lost, after = disk.records()
+    assert (lost["kind"], lost["count"]) == ("lost", 3)
+    assert after["value"] == 3
+    assert capsys.readouterr().err.count("No space left on device") == 1
+
+
+def test_after_a_write_has_worked_reports_wait_again(journal: Journal, disk: Disk, waiting: Waiting) -> None:
+    disk.fill()
+    journal.append(line(0))
+    disk.free()
+    journal.append(line(1))
+    disk.fill()
+    os.close(journal._descriptor)
+    waiting.events[waiting.pauses + 2] = disk.free
+    assert journal.append(line(2))
+    assert values(disk) == [1, 2]
+
+
+def test_a_patient_append_waits_even_after_others_have_given_up(journal: Journal, disk: Disk, waiting: Waiting) -> None:
+    disk.fill()
+    journal.append(line(0))
+    waiting.events[waiting.pauses + 4] = disk.free
+    assert journal.append(line(1), patient=True)
+    assert [record["kind"] for record in disk.records()] == ["lost", "intermediate"]
+
+
+def test_a_folder_that_is_gone_is_not_waited_for(tmp_path: Path, waiting: Waiting) -> None:
+    journal = Journal(str(tmp_path / "gone" / "journal"), wait_seconds=30.0, clock=waiting.clock, pause=waiting.pause)
+    assert not journal.append(line(0))
+    assert waiting.pauses == 0
+    (tmp_path / "gone").mkdir()
+    assert journal.append(line(1))
+    assert '"kind":"lost","count":1' in (tmp_path / "gone" / "journal").read_text()
+
+
+@pytest.mark.parametrize("cut", [1, 10, 20])
+def test_a_record_torn_by_a_kill_does_not_spoil_the_next(journal: Journal, disk: Disk, cut: int) -> None:
+    disk.file.write_text(line(0) + line(1)[:-cut])
+    journal.append(line(2))
+    lines = disk.file.read_text().splitlines()
+    assert lines[0] == line(0).rstrip()
+    assert lines[1] == line(1)[:-cut].rstrip("\n")
+    assert lines[2] == line(2).rstrip()
+
+
+def test_another_process_torn_in_the_middle_is_healed_without_reopening(journal: Journal, disk: Disk) -> None:
+    journal.append(line(0))
+    with disk.file.open("a") as other:
+        other.write(line(1)[:12])
+    journal.append(line(2))
+    assert disk.file.read_text() == line(0) + line(1)[:12] + "\n" + line(2)
+
+
+def test_a_descriptor_closed_by_the_user_is_opened_anew(journal: Journal, disk: Disk) -> None:
+    journal.append(line(0))
+    os.close(journal._descriptor)
+    assert journal.append(line(1))
+    assert values(disk) == [0, 1]
+
+
+def test_a_descriptor_number_taken_by_another_file_is_not_written_to(
+    journal: Journal, disk: Disk, tmp_path: Path
+) -> None:
+    journal.append(line(0))
+    theirs = os.open(tmp_path / "theirs", os.O_WRONLY | os.O_CREAT)
+    os.dup2(theirs, journal._descriptor)
+    assert journal.append(line(1))
+    os.close(theirs)
+    assert values(disk) == [0, 1]
+    assert (tmp_path / "theirs").read_bytes() == b""
+
+
+def test_the_wait_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCTOR_REPORT_WAIT_SECONDS", "2.5")
+    assert read_wait_seconds() == 2.5
+    monkeypatch.setenv("PROCTOR_REPORT_WAIT_SECONDS", "soon")
+    assert read_wait_seconds() == DEFAULT_WAIT_SECONDS

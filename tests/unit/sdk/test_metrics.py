@@ -1,0 +1,122 @@
+"""The JSON form of metrics."""
+
+import enum
+import json
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proctor.sdk.errors import MetricError
+from proctor.sdk.metrics import decode_number, encode_metric, encode_value
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+scalars = st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | finite | st.text()
+documents = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20
+)
+
+
+@given(documents)
+def test_any_json_value_comes_back_as_it_was(value: Any) -> None:
+    assert json.loads(encode_value(value)) == value
+
+
+@given(documents)
+def test_the_text_is_one_line_of_ascii(value: Any) -> None:
+    text = encode_value(value)
+    assert text.isascii()
+    assert "\n" not in text
+
+
+@given(st.floats())
+def test_every_float_survives_the_journey(value: float) -> None:
+    back = decode_number(json.loads(encode_metric(value)))
+    assert isinstance(back, float)
+    assert back == value or (math.isnan(back) and math.isnan(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (float("nan"), '"NaN"'),
+        (float("inf"), '"Infinity"'),
+        (float("-inf"), '"-Infinity"'),
+        (True, "1"),
+        (10**30, "1e+30"),
+        (10**400, '"Infinity"'),
+        (-(10**400), '"-Infinity"'),
+        (Decimal("0.25"), "0.25"),
+        (Fraction(1, 4), "0.25"),
+        (np.float64(0.1), "0.1"),
+        (np.float32(0.5), "0.5"),
+        (np.float32("nan"), '"NaN"'),
+        (np.longdouble(0.5), "0.5"),
+        (np.int64(3), "3"),
+        (np.bool_(True), "1"),
+        (np.array(0.5), "0.5"),
+        (np.array([[0.5]]), "0.5"),
+    ],
+)
+def test_every_kind_of_number_is_a_metric(value: Any, text: str) -> None:
+    assert encode_metric(value) == text
+
+
+def test_torch_scalars_are_metrics() -> None:
+    torch = pytest.importorskip("torch")
+    assert encode_metric(torch.tensor(0.5)) == "0.5"
+    assert encode_metric(torch.tensor([2.0], requires_grad=True)) == "2.0"
+    assert encode_metric({"default": torch.tensor(1), "each": torch.tensor([1, 2])}) == '{"default":1,"each":[1,2]}'
+
+
+def test_an_integer_enumeration_is_its_number() -> None:
+    assert encode_metric(enum.IntEnum("Level", "LOW HIGH").HIGH) == "2"  # type: ignore[attr-defined]
+
+
+def test_a_dictionary_may_hold_arrays_and_non_finite_numbers_beside_the_default() -> None:
+    metric = {"default": np.float32(1), "losses": np.array([0.5, float("nan")]), 3: (1, None)}
+    assert encode_metric(metric) == '{"default":1.0,"losses":[0.5,"NaN"],"3":[1,null]}'
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [0.5], b"1", 1j, object(), np.zeros(3), np.datetime64("2020-01-01")])
+def test_what_is_no_number_is_refused_by_type(value: Any) -> None:
+    with pytest.raises(MetricError, match=f"the metric must be a number or a dictionary.*{type(value).__name__}"):
+        encode_metric(value)
+
+
+def test_a_default_that_is_no_number_is_refused_by_key() -> None:
+    with pytest.raises(MetricError, match=r"key 'default' must be a number; found str"):
+        encode_metric({"default": "high"})
+
+
+def test_what_json_cannot_hold_is_refused_by_its_path() -> None:
+    with pytest.raises(MetricError, match=r"the metric\['model'\]\['layers'\]\[1\] .* found object"):
+        encode_metric({"default": 1, "model": {"layers": [1, object()]}})
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    with pytest.raises(MetricError, match=r"\(1, 2\) of type tuple"):
+        encode_metric({"default": 1, (1, 2): 3})
+
+
+def test_a_dictionary_that_contains_itself_is_refused() -> None:
+    metric: dict[str, Any] = {"default": 1}
+    metric["again"] = metric
+    with pytest.raises(MetricError, match="does it contain itself"):
+        encode_metric(metric)
+
+
+def test_a_refused_metric_is_also_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        encode_metric("high")
+
+
+def test_names_of_numbers_are_decoded_and_nothing_else() -> None:
+    assert decode_number("-Infinity") == float("-inf")
+    assert decode_number("nan") == "nan"
+    assert decode_number(3) == 3
