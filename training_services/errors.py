@@ -4,7 +4,13 @@ TrainingServiceError
 ├── UnknownTrialJob       no such job here
 ├── SubmissionRefused     the form can never be run as it is (permanent; the sentence says why)
 ├── ServiceUnavailable    not now; try again (temporary)
-└── UnknownPlatform       no training service of that name is registered
+├── UnknownPlatform       no training service of that name is registered
+├── BrokenPlatform        one is registered, but cannot be loaded or made
+├── ReservationRefused    somebody else holds it
+└── KeeperError           a keeper asked for something it cannot have; `status_code` is what it is answered over REST
+    ├── UnknownNode       no such node here (404)
+    ├── UnknownSession    the keeper must register again (409)
+    └── MalformedReport   the request contradicts itself (400)
 """
 
 
@@ -26,3 +32,35 @@ class ServiceUnavailable(TrainingServiceError):
 
 class UnknownPlatform(TrainingServiceError):
     """No training service of that name is registered."""
+
+
+class BrokenPlatform(TrainingServiceError):
+    """A training service is registered under that name, but cannot be loaded."""
+
+
+class ReservationRefused(TrainingServiceError):
+    """Somebody else holds what was to be reserved."""
+
+
+class KeeperError(TrainingServiceError):
+    """A keeper asked for something it cannot have."""
+
+    status_code = 400
+
+
+class UnknownNode(KeeperError):
+    """There is no such node."""
+
+    status_code = 404
+
+
+class UnknownSession(KeeperError):
+    """The keeper's session is not known, or was replaced by a newer one; it must register again."""
+
+    status_code = 409
+
+
+class MalformedReport(KeeperError):
+    """A keeper's report contradicts itself."""
+
+    status_code = 400

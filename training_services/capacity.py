@@ -1,0 +1,82 @@
+"""What placement looks at: nodes with their GPUs and who holds them. Values only; no I/O, no clock."""
+
+from dataclasses import dataclass, field
+
+from proctor.trial_keeper.protocol import GpuSlot
+
+__all__ = ["ForeignProcess", "GpuCapacity", "GpuSlot", "Holding", "NodeCapacity", "PlacementRequest", "SharingPolicy"]
+
+
+@dataclass(frozen=True)
+class SharingPolicy:
+    """How many trials the holder of a reservation allows on each of its GPUs, itself included."""
+
+    max_trials_per_gpu: int = 1
+
+
+@dataclass(frozen=True)
+class PlacementRequest:
+    """What one trial job asks for.
+
+    gpu_number: None: GPUs are not managed (the trial sees them all); 0: it sees none; n: it gets n different GPUs.
+    max_trials_per_gpu: how many trials may share a GPU with it, itself included.
+    use_active_gpu: whether a GPU on which processes of others run will do. Own trials never count as such.
+    gpu_indices: the only GPUs of each node that may be used; None: all.
+    """
+
+    gpu_number: int | None = None
+    max_trials_per_gpu: int = 1
+    use_active_gpu: bool = False
+    gpu_indices: tuple[int, ...] | None = None
+
+    @property
+    def policy(self) -> SharingPolicy:
+        """What to reserve under when the request was placed."""
+        return SharingPolicy(max_trials_per_gpu=self.max_trials_per_gpu)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """One trial job's share of one GPU. `holder` is a phrase for people: "trial 17 of experiment Ab3dE5f7"."""
+
+    job_id: str
+    slot: int
+    holder: str
+    policy: SharingPolicy = field(default_factory=SharingPolicy)
+
+
+@dataclass(frozen=True)
+class ForeignProcess:
+    """A process on a GPU that belongs to none of our jobs. Memory in MiB."""
+
+    pid: int
+    memory_mb: int = 0
+
+
+@dataclass(frozen=True)
+class GpuCapacity:
+    """One GPU: who holds shares of it, and who else uses it."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    holdings: tuple[Holding, ...] = ()
+    foreign: tuple[ForeignProcess, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeCapacity:
+    """One node as placement sees it.
+
+    gpus: None until the node has told what it has.
+    ready: whether jobs can be given to it now; if not, `reason` is a clause such as "node gpu-3 is connecting".
+    jobs: how many of our jobs it has, GPUs or not.
+    driver_note: why it has no GPUs, where the node said so.
+    """
+
+    node_id: str
+    gpus: tuple[GpuCapacity, ...] | None = ()
+    ready: bool = True
+    reason: str = ""
+    jobs: int = 0
+    driver_note: str = ""

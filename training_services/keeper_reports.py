@@ -1,0 +1,129 @@
+"""From a keeper's report to the listeners of the experiments it speaks of, and back to what may be acknowledged."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
+from proctor.training_services.errors import MalformedReport
+from proctor.trial_keeper.protocol import Acknowledgement, Chunk, End, ReportHeader, Start
+
+log = logging.getLogger(__name__)
+
+
+class HubClient(ABC):
+    """The part of a training service that speaks with keepers: it is given what they say about its jobs."""
+
+    @abstractmethod
+    async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        """As a `MetricListener`: returns the stored offsets; raising means that the keeper sends them again."""
+
+    @abstractmethod
+    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+        """As a `StatusListener`: raising means that the keeper says it again."""
+
+    @abstractmethod
+    def note_change(self, change: StatusChange) -> None:
+        """Something that no keeper will say again: a job was given up with its node, or was stopped before it was
+        handed over. The client tells its listeners until they take it. Must not block."""
+
+
+@dataclass
+class Parcel:
+    """What one report says about the jobs of one experiment, and what of it was taken."""
+
+    client: HubClient
+    chunks: list[JournalChunk] = field(default_factory=list)
+    starts: list[StatusChange] = field(default_factory=list)
+    ends: list[StatusChange] = field(default_factory=list)
+    stored: dict[tuple[str, int], int] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    ended: list[str] = field(default_factory=list)
+
+    async def deliver(self) -> None:
+        """Give it to the client. Never raises: what was not taken is simply not acknowledged.
+
+        Metrics and status changes go side by side, except that the end of a job waits until its metrics are stored.
+        """
+        speaking = {chunk.job_id for chunk in self.chunks}
+        quiet = [end for end in self.ends if end.job_id not in speaking]
+        try:
+            if self.chunks and (self.starts or quiet):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._store(), name="store metrics")
+                    group.create_task(self._tell(self.starts, quiet), name="tell status")
+            else:
+                await self._store()
+                await self._tell(self.starts, quiet)
+            complete = [end for end in self.ends if end.job_id in speaking and self._is_stored(end.job_id)]
+            await self._tell([], complete)
+        except Exception:
+            log.warning("what a keeper reported was not taken; it is asked to send it again", exc_info=True)
+
+    async def _store(self) -> None:
+        if not self.chunks:
+            return
+        self.stored.update(await self.client.store_chunks(self.chunks))
+        self.refused = {chunk.job_id for chunk in self.chunks if (chunk.job_id, chunk.member) not in self.stored}
+
+    def _is_stored(self, job_id: str) -> bool:
+        return all(
+            self.stored.get((job_id, chunk.member), -1) >= chunk.end for chunk in self.chunks if chunk.job_id == job_id
+        )
+
+    async def _tell(self, starts: Sequence[StatusChange], ends: Sequence[StatusChange]) -> None:
+        if starts or ends:
+            await self.client.tell_changes([*starts, *ends])
+            self.ended.extend(end.job_id for end in ends)
+
+
+def split_body(header: ReportHeader, body: bytes | memoryview) -> list[JournalChunk]:
+    """The chunks of a report with their bytes. Raises MalformedReport."""
+    chunks: list[JournalChunk] = []
+    position = 0
+    for chunk in header.chunks:
+        data = bytes(body[position : position + chunk.length])
+        position += chunk.length
+        if chunk.length < 0 or len(data) != chunk.length or chunk.offset < 0:
+            raise MalformedReport(
+                f"the report announces {chunk.length} bytes of the journal of {chunk.job_id} from byte {chunk.offset}; "
+                f"{len(data)} follow its header"
+            )
+        chunks.append(JournalChunk(chunk.job_id, chunk.token, _member(chunk), chunk.offset, data))
+    if position != len(body):
+        raise MalformedReport(f"the report announces {position} bytes of journals; {len(body)} follow its header")
+    return chunks
+
+
+def started(start: Start, node_id: str) -> StatusChange:
+    """What the listeners are told of a start."""
+    time = datetime.fromtimestamp(start.started_at, UTC)
+    return StatusChange(start.job_id, start.token, TrialJobStatus.RUNNING, time, node_id=node_id, pid=start.pid)
+
+
+def ended(end: End, node_id: str) -> StatusChange:
+    """What the listeners are told of an end."""
+    return StatusChange(
+        job_id=end.job_id,
+        token=end.token,
+        status=TrialJobStatus.ENDED,
+        time=datetime.fromtimestamp(end.exit.ended_at, UTC),
+        detail=end.exit.detail,
+        node_id=node_id,
+        exit=end.exit,
+    )
+
+
+def acknowledgements(parcel: Parcel) -> list[Acknowledgement]:
+    """What of the parcel's chunks is stored."""
+    return [Acknowledgement(job_id, str(member), offset) for (job_id, member), offset in parcel.stored.items()]
+
+
+def _member(chunk: Chunk) -> int:
+    try:
+        return int(chunk.member)
+    except ValueError:
+        raise MalformedReport(f"member {chunk.member!r} of {chunk.job_id} is not a number") from None

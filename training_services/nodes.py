@@ -1,0 +1,297 @@
+"""The manager-wide pool of nodes: what they have, how they are, and which trial job has which share of which GPU.
+
+Every experiment of the manager places its jobs against this one pool, so two of them never get the same GPU unless both
+allow it. Nothing here waits or reads a clock; whoever needs to know of changes gives a callback.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from proctor.training_services.base import NodePlacement
+from proctor.training_services.capacity import (
+    ForeignProcess,
+    GpuCapacity,
+    Holding,
+    NodeCapacity,
+    SharingPolicy,
+)
+from proctor.training_services.errors import ReservationRefused, UnknownNode
+from proctor.trial_keeper.protocol import Device, GpuSlot
+
+__all__ = ["Node", "NodePool", "NodeStatus", "Reservation"]
+
+log = logging.getLogger(__name__)
+
+
+class NodeStatus(StrEnum):
+    """How a node is, seen from the manager."""
+
+    CONNECTING = "CONNECTING"  # its keeper is being started or has not registered yet
+    CONNECTED = "CONNECTED"  # its keeper answers
+    SILENT = "SILENT"  # no word from its keeper for some heartbeats; its jobs are believed to run
+    LOST = "LOST"  # silent for longer than its limit; its jobs were given up
+    FAILED = "FAILED"  # its keeper cannot be started; the reason says what to do
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine that runs trials.
+
+    `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last word.
+    """
+
+    id: str
+    kind: str
+    status: NodeStatus = NodeStatus.CONNECTING
+    reason: str = ""
+    devices: tuple[Device, ...] | None = None
+    driver_note: str = ""
+    hostname: str = ""
+    version: str = ""
+    seen_at: float | None = None
+    disk_free_mb: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A tokened claim of one trial job on a node and shares of its GPUs. `gpus` None: it does not manage GPUs."""
+
+    job_id: str
+    token: str
+    holder: str
+    node_id: str
+    gpus: tuple[GpuSlot, ...] | None
+    policy: SharingPolicy = field(default_factory=SharingPolicy)
+
+
+class NodePool:
+    """Nodes and reservations of all experiments."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._reservations: dict[str, Reservation] = {}
+        self._by_node: dict[str, dict[str, Reservation]] = {}
+        self._callbacks: list[Callable[[], None]] = []
+
+    # ---- nodes
+
+    def add(self, node_id: str, kind: str, *, reason: str = "") -> Node:
+        """Make a node known; one that is known stays as it is."""
+        if node_id not in self._nodes:
+            self._nodes[node_id] = Node(node_id, kind, reason=reason)
+            self._by_node.setdefault(node_id, {})
+            self._notify()
+        return self._nodes[node_id]
+
+    def remove(self, node_id: str) -> None:
+        """Forget a node. Its reservations stay until they are released."""
+        if self._nodes.pop(node_id, None) is not None:
+            self._notify()
+
+    def node(self, node_id: str) -> Node:
+        """One node. Raises UnknownNode."""
+        try:
+            return self._nodes[node_id]
+        except KeyError:
+            known = ", ".join(sorted(self._nodes)) or "none"
+            raise UnknownNode(f"there is no node {node_id}; known nodes: {known}") from None
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, in the order they were added."""
+        return tuple(self._nodes.values())
+
+    def set_status(self, node_id: str, status: NodeStatus, reason: str = "") -> None:
+        """A node has moved, or the reason why it is where it is has changed."""
+        self._replace(replace(self.node(node_id), status=status, reason=reason))
+
+    def connect(
+        self, node_id: str, devices: Iterable[Device], *, driver_note: str, hostname: str, version: str, seen_at: float
+    ) -> None:
+        """A node's keeper has registered."""
+        connected = replace(
+            self.node(node_id),
+            status=NodeStatus.CONNECTED,
+            reason="",
+            devices=tuple(devices),
+            driver_note=driver_note,
+            hostname=hostname,
+            version=version,
+            seen_at=seen_at,
+            notes=(),
+        )
+        self._replace(connected)
+
+    def hear(
+        self,
+        node_id: str,
+        seen_at: float,
+        *,
+        devices: Iterable[Device] | None = None,
+        disk_free_mb: int | None = None,
+        notes: Sequence[str] | None = None,
+    ) -> None:
+        """A node's keeper has said something. None: as before. Callbacks are called if more than the time changed."""
+        before = self.node(node_id)
+        after = replace(
+            before,
+            devices=before.devices if devices is None else tuple(devices),
+            disk_free_mb=before.disk_free_mb if disk_free_mb is None else disk_free_mb,
+            notes=before.notes if notes is None else tuple(notes),
+        )
+        self._replace(after)
+        self._nodes[node_id] = replace(after, seen_at=seen_at)
+
+    # ---- reservations
+
+    def capacity(self, node_ids: Sequence[str]) -> tuple[NodeCapacity, ...]:
+        """What placement looks at, for these nodes, in their order. A node that is not known is not ready."""
+        return tuple(self._capacity(node_id) for node_id in node_ids)
+
+    def reserve(
+        self,
+        job_id: str,
+        token: str,
+        holder: str,
+        placement: NodePlacement,
+        policy: SharingPolicy | None = None,
+    ) -> Reservation:
+        """Claim a placement for a job. Twice with the same token is once.
+
+        Raises ReservationRefused when a share is taken, when the GPU's holders do not allow another one, or when the
+        job holds a reservation with another token; UnknownNode for a node that is not here.
+        """
+        self.node(placement.node_id)
+        wanted = Reservation(job_id, token, holder, placement.node_id, placement.gpus, policy or SharingPolicy())
+        held = self._reservations.get(job_id)
+        if held is not None:
+            if held == wanted:
+                return held
+            raise ReservationRefused(
+                f"trial job {job_id} already holds a reservation on node {held.node_id}; release it first"
+            )
+        self._check_free(wanted)
+        self._keep(wanted)
+        return wanted
+
+    def restore(
+        self,
+        job_id: str,
+        placement: NodePlacement,
+        holder: str,
+        *,
+        token: str = "",
+        policy: SharingPolicy | None = None,
+    ) -> Reservation:
+        """Claim again what a job held before the manager was restarted.
+
+        It is not refused: the job runs there, whatever the books say. The node need not be known yet.
+        """
+        restored = Reservation(job_id, token, holder, placement.node_id, placement.gpus, policy or SharingPolicy())
+        self._drop(job_id)
+        self._keep(restored)
+        return restored
+
+    def release(self, job_id: str) -> None:
+        """Give back what a job holds; a job that holds nothing is no error."""
+        if self._drop(job_id) is not None:
+            self._notify()
+
+    def reservation(self, job_id: str) -> Reservation | None:
+        """What a job holds."""
+        return self._reservations.get(job_id)
+
+    def reservations(self, node_id: str) -> tuple[Reservation, ...]:
+        """All that is held on a node."""
+        return tuple(self._by_node.get(node_id, {}).values())
+
+    # ---- changes
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after capacity may have grown or a node has changed. Returns how to stop that.
+
+        It is called synchronously and must not block; it may be called more often than necessary.
+        """
+        self._callbacks.append(callback)
+
+        def stop() -> None:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        return stop
+
+    def _notify(self) -> None:
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def _replace(self, node: Node) -> None:
+        if self._nodes[node.id] != node:
+            self._nodes[node.id] = node
+            self._notify()
+
+    def _capacity(self, node_id: str) -> NodeCapacity:
+        node = self._nodes.get(node_id)
+        if node is None:
+            return NodeCapacity(node_id, gpus=None, ready=False, reason=f"node {node_id} is not known to the manager")
+        ready = node.status is NodeStatus.CONNECTED
+        reason = (
+            "" if ready else f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
+        )
+        return NodeCapacity(
+            node_id,
+            gpus=None if node.devices is None else self._gpus(node_id, node.devices),
+            ready=ready,
+            reason=reason,
+            jobs=len(self._by_node.get(node_id, ())),
+            driver_note=node.driver_note,
+        )
+
+    def _gpus(self, node_id: str, devices: Iterable[Device]) -> tuple[GpuCapacity, ...]:
+        if not devices:
+            return ()
+        holdings = self._holdings(node_id)
+        return tuple(
+            GpuCapacity(
+                index=device.index,
+                uuid=device.uuid,
+                name=device.name,
+                holdings=tuple(holdings.get(device.uuid, ())),
+                foreign=tuple(
+                    ForeignProcess(process.pid, process.memory_mb)
+                    for process in device.processes
+                    if process.job_id is None
+                ),
+            )
+            for device in devices
+        )
+
+    def _holdings(self, node_id: str) -> dict[str, list[Holding]]:
+        holdings: dict[str, list[Holding]] = {}
+        for held in self._by_node.get(node_id, {}).values():
+            for share in held.gpus or ():
+                holdings.setdefault(share.uuid, []).append(Holding(held.job_id, share.slot, held.holder, held.policy))
+        return holdings
+
+    def _check_free(self, wanted: Reservation) -> None:
+        holdings = self._holdings(wanted.node_id)
+        for share in wanted.gpus or ():
+            held = holdings.get(share.uuid, [])
+            limit = min(wanted.policy.max_trials_per_gpu, *(h.policy.max_trials_per_gpu for h in held), 1 << 30)
+            if len(held) >= limit or any(h.slot == share.slot for h in held):
+                holders = ", ".join(h.holder for h in held)
+                raise ReservationRefused(
+                    f"GPU {share.uuid} of node {wanted.node_id} cannot be reserved for {wanted.holder}: "
+                    f"it is held by {holders or 'nobody, but its limit of trials is 0'}"
+                )
+
+    def _keep(self, reservation: Reservation) -> None:
+        self._reservations[reservation.job_id] = reservation
+        self._by_node.setdefault(reservation.node_id, {})[reservation.job_id] = reservation
+
+    def _drop(self, job_id: str) -> Reservation | None:
+        reservation = self._reservations.pop(job_id, None)
+        if reservation is not None:
+            self._by_node[reservation.node_id].pop(job_id, None)
+        return reservation
