@@ -6,6 +6,7 @@ from proctor.manager.config.errors import KeyPath, Report
 from proctor.manager.config.experiment import AlgorithmConfig
 from proctor.manager.config.names import camel_case
 from proctor.manager.config.tree import Node, find
+from proctor.manager.config.validation import all_finite
 
 if TYPE_CHECKING:
     from proctor.sdk.space import SearchSpace
@@ -19,6 +20,8 @@ def check_algorithms(
 
     for kind, algorithm in algorithms.items():
         section = root.members[kind].node
+        if not all_finite(section, report):
+            continue
         canonical = algorithm.model_dump(mode="json", by_alias=False)
         for problem in check_algorithm(kind, canonical, space):
             head, *rest = problem.path or ("",)

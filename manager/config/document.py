@@ -84,7 +84,7 @@ def _report_malformed(error: YAMLError, text: str, file: str | None, report: Rep
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
-        found = error.problem or "something else"
+        found = (error.problem or "something else").removeprefix("found ")
         if error.context:
             found = f"{found} {error.context}"
     elif isinstance(error, ReaderError):

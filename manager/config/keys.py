@@ -68,28 +68,62 @@ OTHER_PLATFORMS = "trainingService, other platforms of NNI"
 STORAGE = "sharedStorage"
 ADDITIONS = "Additions of this project"
 
-_NO_SHARED_STORAGE = (
-    "shared storage is not yet available; trials of platform local see this machine's own mounts, so remove "
-    "the section and use the paths themselves"
-)
-
 
 def _honoured(section: str, examples: dict[str, object], platform: str | None = None) -> Iterator[Key]:
     for path, example in examples.items():
         yield Key(section, path, Treatment.HONOURED, example, platform=platform)
 
 
+_NAS = Key(
+    EXPERIMENT,
+    "experimentType",
+    Treatment.REFUSED,
+    "nas",
+    "architecture search is not offered: write the choices of your network as a searchSpace of experimentType hpo",
+    value="nas",
+    expected="hpo",
+)
+_NO_MANAGER_ADDRESS = "has no effect: workers never need an address of the manager"
+_ANNOTATION = Key(
+    EXPERIMENT,
+    "useAnnotation",
+    Treatment.REFUSED,
+    True,
+    "annotations are not offered (nor by NNI 3.0): call get_next_parameter() and write a searchSpace",
+    value=True,
+    expected="false",
+)
+_NO_ANNOTATION = Key(
+    EXPERIMENT, "useAnnotation", Treatment.NOTICE, False, "has no effect: there are no annotations to turn off"
+)
+_LIST_OF_SERVICES = Key(
+    EXPERIMENT,
+    "trainingService (a list)",
+    Treatment.REFUSED,
+    [{"platform": "local"}],
+    PLATFORMS["hybrid"].refusal,
+)
+_SHARED_STORAGE = Key(
+    EXPERIMENT,
+    "sharedStorage",
+    Treatment.REFUSED,
+    {
+        "storageType": "NFS",
+        "nfsServer": "files",
+        "exportedDirectory": "/export",
+        "localMountPoint": "/mnt/a",
+        "remoteMountPoint": "/mnt/b",
+        "localMounted": "usermount",
+    },
+    "shared storage is not yet available; trials of platform local see this machine's own mounts, so remove "
+    "the section and use the paths themselves",
+    stays=True,
+)
+
+
 def _experiment() -> Iterator[Key]:
     yield from _honoured(EXPERIMENT, {"experimentName": "digits", "experimentType": "hpo"})
-    yield Key(
-        EXPERIMENT,
-        "experimentType",
-        Treatment.REFUSED,
-        "nas",
-        "architecture search is not offered: write the choices of your network as a searchSpace of experimentType hpo",
-        value="nas",
-        expected="hpo",
-    )
+    yield _NAS
     yield from _honoured(
         EXPERIMENT,
         {
@@ -108,50 +142,12 @@ def _experiment() -> Iterator[Key]:
             "tunerGpuIndices": "0,1",
         },
     )
-    yield Key(
-        EXPERIMENT,
-        "nniManagerIp",
-        Treatment.NOTICE,
-        "10.0.0.1",
-        "has no effect: workers never need an address of the manager",
-    )
-    yield Key(
-        EXPERIMENT,
-        "useAnnotation",
-        Treatment.REFUSED,
-        True,
-        "annotations are not offered (nor by NNI 3.0): call get_next_parameter() and write a searchSpace",
-        value=True,
-        expected="false",
-    )
-    yield Key(
-        EXPERIMENT, "useAnnotation", Treatment.NOTICE, False, "has no effect: there are no annotations to turn off"
-    )
+    yield Key(EXPERIMENT, "nniManagerIp", Treatment.NOTICE, "10.0.0.1", _NO_MANAGER_ADDRESS)
+    yield from (_ANNOTATION, _NO_ANNOTATION)
     yield from _honoured(EXPERIMENT, {"tuner": {"name": "Evolution"}, "assessor": {"name": "Medianstop"}})
     yield from _advisor()
     yield from _honoured(EXPERIMENT, {"trainingService": {"platform": "local", "useActiveGpu": True}})
-    yield Key(
-        EXPERIMENT,
-        "trainingService (a list)",
-        Treatment.REFUSED,
-        [{"platform": "local"}],
-        PLATFORMS["hybrid"].refusal,
-    )
-    yield Key(
-        EXPERIMENT,
-        "sharedStorage",
-        Treatment.REFUSED,
-        {
-            "storageType": "NFS",
-            "nfsServer": "files",
-            "exportedDirectory": "/export",
-            "localMountPoint": "/mnt/a",
-            "remoteMountPoint": "/mnt/b",
-            "localMounted": "usermount",
-        },
-        _NO_SHARED_STORAGE,
-        stays=True,
-    )
+    yield from (_LIST_OF_SERVICES, _SHARED_STORAGE)
 
 
 def _advisor() -> Iterator[Key]:
@@ -205,13 +201,7 @@ def _services() -> Iterator[Key]:
             "trainingService.debug": True,
         },
     )
-    yield Key(
-        SERVICE,
-        "trainingService.nniManagerIp",
-        Treatment.NOTICE,
-        "10.0.0.1",
-        "has no effect: workers never need an address of the manager",
-    )
+    yield Key(SERVICE, "trainingService.nniManagerIp", Treatment.NOTICE, "10.0.0.1", _NO_MANAGER_ADDRESS)
     yield Key(
         SERVICE,
         "trainingService.reuseMode",

@@ -101,19 +101,10 @@ def _class_name(value: Any) -> Any:
     return value
 
 
-def _finite(value: Any) -> Any:
-    """Class arguments travel as JSON, which has no infinities."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise unexpected("finite numbers")
-    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _finite(child)
-    return value
-
-
 def _mapping(value: Any) -> Any:
     if not isinstance(value, dict):
         raise unexpected("a mapping")
-    return _finite(value)
+    return value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]

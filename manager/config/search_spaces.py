@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import Report
 from proctor.manager.config.tree import Member, Node, find, plain
+from proctor.manager.config.validation import all_finite
 
 if TYPE_CHECKING:
     from proctor.sdk.space import SearchSpace
@@ -55,10 +56,11 @@ def _checked(node: Node, report: Report) -> "SearchSpace | None":
     if not isinstance(node.value, dict):
         return None  # the model says so
     try:
-        return parse_search_space(plain(node))
+        space = parse_search_space(plain(node))
     except SearchSpaceError as error:
         for problem in error.problems:
             at, key_place, _ = find(node, problem.path)
             place = key_place if isinstance(at.value, dict) and problem.path else at.place
             report.problem(place, (*node.path, *problem.path), message=problem.message)
-    return None
+        return None
+    return space if all_finite(node, report) else None

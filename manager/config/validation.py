@@ -1,5 +1,6 @@
 """Validates the tree by the models and translates pydantic's errors into problems with positions."""
 
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ from proctor.manager.config.errors import KeyPath, Place, Report
 from proctor.manager.config.names import nearest
 from proctor.manager.config.secrets import REDACTED
 from proctor.manager.config.services import Section
-from proctor.manager.config.tree import Node, describe, find, plain
+from proctor.manager.config.tree import Node, describe, find, plain, walk
 
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -44,6 +45,14 @@ def validate(node: Node, model: type[SectionType], directory: Path, report: Repo
         for details in error.errors(include_url=False):
             _report(node, details, report)
         return None
+
+
+def all_finite(node: Node, report: Report) -> bool:
+    """Whether JSON can write every number: search spaces and class arguments travel as JSON. Others are reported."""
+    infinite = [each for each in walk(node) if isinstance(each.value, float) and not math.isfinite(each.value)]
+    for each in infinite:
+        report.problem(each.place, each.path, expected="a finite number", found=describe(each.value))
+    return not infinite
 
 
 def _report(root: Node, details: Any, report: Report) -> None:

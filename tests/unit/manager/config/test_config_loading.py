@@ -3,6 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proctor.manager.config import (
     ConfigError,
@@ -13,7 +15,22 @@ from proctor.manager.config import (
     load_experiment,
     load_experiment_mapping,
 )
+from proctor.manager.config.keys import KEYS
+from proctor.manager.config.version1 import OLD_KEYS
 
+KNOWN = sorted(
+    {part.removesuffix("[]") for row in KEYS for part in row.path.split(".")}
+    | {part for old in OLD_KEYS for part in (*old.path.split("."), "classFileName")}
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 3)
+    | st.floats()
+    | st.sampled_from(["local", "remote", "kubeflow", "NFS", "TPE", "Hyperband", "x.py", "a.B", "10m", ".", "ä\n"]),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.sampled_from(KNOWN), children, max_size=5),
+    max_leaves=12,
+)
 Load = Callable[[str], LoadedExperiment]
 Problems = Callable[[str], dict[str, ConfigProblem]]
 
@@ -145,7 +162,7 @@ trainingService:
         ("assessor: {name: a, className: b.C}", "either name", "a mapping with name, className"),
         ("assessor: {className: Mine}", "module.ClassName", "the text 'Mine'"),
         ("assessor: {name: Medianstop, classArgs: [1]}", "a mapping", "a list of 1"),
-        ("assessor: {name: Medianstop, classArgs: {start_step: .inf}}", "finite numbers", "a mapping"),
+        ("assessor: {name: Medianstop, classArgs: {start_step: .inf}}", "a finite number", "the number inf"),
         ("seed: abc", "a whole number", "the text 'abc'"),
     ],
 )
@@ -155,6 +172,21 @@ def test_values_of_the_wrong_kind_say_what_was_expected(
     (problem,) = problems(small + line + "\n").values()
     assert (problem.line, problem.expected.startswith(expected)) == (8, True), problem
     assert problem.found.startswith(found)
+
+
+@given(st.dictionaries(st.sampled_from(KNOWN), VALUES))
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_written_is_loaded_or_refused_with_problems(mapping: dict[str, Any]) -> None:
+    told: tuple[ConfigProblem, ...] = ()
+    try:
+        config = load_experiment_mapping(mapping, "/nowhere").config
+    except ConfigError as error:
+        told = error.problems
+    else:
+        assert ExperimentConfig.from_canonical(config.canonical()) == config
+        return
+    assert told
+    assert all("\n" not in str(problem) for problem in told)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +249,11 @@ def test_a_problem_inside_the_search_space_file_names_that_file(
     text = small.replace("searchSpace:\n  x: {_type: uniform, _value: [0, 1]}", "searchSpaceFile: bad.yml")
     (problem,) = problems(text).values()
     assert (problem.file, problem.line, problem.column) == (str(directory / "bad.yml"), 3, 11)
+
+
+def test_a_number_json_cannot_write_is_told_at_its_place(problems: Problems, small: str) -> None:
+    (problem,) = problems(small.replace("uniform, _value: [0, 1]", "choice, _value: [1, .nan]")).values()
+    assert (problem.key, problem.line, problem.expected) == ("searchSpace.x._value[1]", 2, "a finite number")
 
 
 @pytest.mark.parametrize(
