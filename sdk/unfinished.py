@@ -29,10 +29,13 @@ def remove_unfinished(folder: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder and all in it; what cannot be removed stays."""
+    """Remove a folder and all in it, or a file; what cannot be removed stays."""
     import shutil  # slow to import, and hardly ever needed in a trial
 
-    shutil.rmtree(path, ignore_errors=True)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
 
 def _prefix() -> str:

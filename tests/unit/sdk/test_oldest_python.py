@@ -1,0 +1,97 @@
+"""The trial side and the keeper stay on Python 3.10 and on what may travel with them."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proctor.sdk.bundle import bundle_files
+
+ROOT = Path(__file__).parents[3]
+OLDEST = (3, 10)
+# Every third-party import must be named here with the file that may have it.
+ALLOWED = {"nni/validation.py": {"schema"}}
+KEEPER_ALLOWED = {"httpx", "pynvml"}
+
+
+def python_files() -> dict[str, tuple[bytes, set[str]]]:
+    """Source and allowed third-party imports by name."""
+    found = {name: (data, ALLOWED.get(name, set())) for name, data in bundle_files().items() if name.endswith(".py")}
+    for path in sorted((ROOT / "trial_keeper").rglob("*.py")):
+        found[str(path.relative_to(ROOT))] = (path.read_bytes(), KEEPER_ALLOWED)
+    return found
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("name", python_files())
+def test_each_file_parses_on_the_oldest_python(name: str) -> None:
+    ast.parse(python_files()[name][0], name, feature_version=OLDEST)
+
+
+@pytest.mark.parametrize("name", python_files())
+def test_each_file_imports_only_what_travels_with_it(name: str) -> None:
+    source, allowed = python_files()[name]
+    known = set(sys.stdlib_module_names) | {"proctor", "nni"} | allowed
+    strangers = {module for module in imported(ast.parse(source)) if module.partition(".")[0] not in known}
+    assert not strangers, f"{name} imports {strangers}, which a trial's interpreter may not have"
+
+
+def test_what_the_trial_side_imports_of_ours_is_in_the_bundle() -> None:
+    files = bundle_files()
+    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files}
+    for name, source in files.items():
+        if name.startswith("proctor/sdk/") and name.endswith(".py"):
+            ours = {module for module in imported(ast.parse(source)) if module.startswith("proctor.")}
+            assert ours <= modules, f"{name} imports what the bundle lacks"
+
+
+def test_the_check_finds_a_newer_statement() -> None:
+    with pytest.raises(SyntaxError):
+        ast.parse("try:\n    pass\nexcept* ValueError:\n    pass\n", feature_version=OLDEST)
+
+
+@pytest.mark.parametrize("folder", ["sdk", "trial_keeper"])
+def test_the_linter_finds_no_newer_syntax(folder: str) -> None:
+    command = [sys.executable, "-m", "ruff", "check", "--target-version", "py310", "--select", "E9,F", folder]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def check_types(folder: Path) -> "subprocess.CompletedProcess[str]":
+    settings = folder / "mypy.ini"
+    settings.write_text(
+        "[mypy]\npython_version = 3.10\nincremental = False\n"
+        "[mypy-httpx.*,pynvml.*,schema.*,proctor.sdk.client.*]\nignore_missing_imports = True\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", str(settings), "-p", "proctor"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_type_checker_finds_no_newer_library_call(tmp_path: Path) -> None:
+    """Types of the standard library as it was: `tomllib`, `asyncio.timeout`, `enum.StrEnum` and the like are errors."""
+    for name, (source, _) in python_files().items():
+        target = tmp_path / (f"proctor/{name}" if name.startswith("trial_keeper/") else name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source)
+    done = check_types(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("newer", ["import tomllib", "from enum import StrEnum", "import asyncio\nasyncio.timeout(1)"])
+def test_the_type_checker_would_find_a_newer_library_call(tmp_path: Path, newer: str) -> None:
+    (tmp_path / "proctor").mkdir()
+    (tmp_path / "proctor" / "__init__.py").write_text(newer)
+    assert check_types(tmp_path).returncode == 1
