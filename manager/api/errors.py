@@ -1,0 +1,145 @@
+"""From exceptions to problem documents. Nothing else in the API knows how a failure looks on the wire."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from proctor.manager.api.problem import MEDIA_TYPE, Problem, ProblemItem
+from proctor.manager.errors import ManagerError
+from proctor.manager.store.errors import BadCursor, DatabaseUnusable, ReadTimeout, RowNotFound
+from proctor.training_services.errors import ServiceUnavailable, UnknownTrialJob
+
+logger = logging.getLogger(__name__)
+
+# Errors of the layers below that reach the API as they are: class → status and title.
+FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
+    BadCursor: (422, "Bad request"),
+    RowNotFound: (404, "Not found"),
+    ReadTimeout: (503, "Unavailable"),
+    DatabaseUnusable: (503, "Unavailable"),
+    UnknownTrialJob: (404, "Not found"),
+    ServiceUnavailable: (503, "Unavailable"),
+    FileNotFoundError: (404, "Not found"),
+    PermissionError: (403, "Refused"),
+    IsADirectoryError: (404, "Not found"),
+}
+
+
+def problem_response(
+    status: int,
+    title: str,
+    detail: str,
+    *,
+    instance: str | None = None,
+    problems: list[ProblemItem] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A problem document."""
+    document = Problem(title=title, status=status, detail=detail, instance=instance, problems=problems)
+    body = document.model_dump(mode="json", exclude_none=True)
+    return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Every error of this app becomes a problem document."""
+    app.add_exception_handler(ManagerError, _manager_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    for kind in FOREIGN_ERRORS:
+        app.add_exception_handler(kind, _foreign_error)
+    app.add_exception_handler(Exception, _internal_error)
+
+
+def describe_items(problems: Iterable[Any]) -> list[ProblemItem]:
+    """The problems of a configuration or search space, or plain sentences, as they travel."""
+    return [_describe_item(problem) for problem in problems]
+
+
+def _describe_item(problem: Any) -> ProblemItem:
+    if isinstance(problem, str):
+        return ProblemItem(key="", message=problem)
+    key = getattr(problem, "key", None)
+    if key is None:
+        key = ".".join(str(step) for step in getattr(problem, "path", ()))
+    return ProblemItem(
+        key=key,
+        message=_sentence(problem),
+        file=getattr(problem, "file", None),
+        line=getattr(problem, "line", None),
+        column=getattr(problem, "column", None),
+        expected=getattr(problem, "expected", None) or None,
+        found=getattr(problem, "found", None) or None,
+        nearest=getattr(problem, "nearest", None),
+    )
+
+
+def _sentence(problem: Any) -> str:
+    expected, found = getattr(problem, "expected", ""), getattr(problem, "found", "")
+    clauses = [f"expected {expected}" + (f", found {found}" if found else "")] if expected else []
+    clauses += [getattr(problem, "message", "")] if getattr(problem, "message", "") else []
+    if getattr(problem, "nearest", None):
+        clauses.append(f"did you mean {problem.nearest}?")
+    return "; ".join(clauses) or str(problem)
+
+
+async def _manager_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ManagerError)
+    problems = getattr(error, "problems", ())
+    return problem_response(
+        error.status_code,
+        error.title,
+        str(error) or (error.__doc__ or "").splitlines()[0],
+        instance=request.url.path,
+        problems=describe_items(problems) if problems else None,
+    )
+
+
+async def _foreign_error(request: Request, error: Exception) -> Response:
+    status, title = next(FOREIGN_ERRORS[kind] for kind in type(error).__mro__ if kind in FOREIGN_ERRORS)
+    return problem_response(status, title, str(error) or title, instance=request.url.path)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [_validation_item(item) for item in error.errors()]
+    detail = "; ".join(f"{item.key}: {item.message}" if item.key else item.message for item in problems)
+    return problem_response(422, "Bad request", detail, instance=request.url.path, problems=problems)
+
+
+def _validation_item(item: Mapping[str, Any]) -> ProblemItem:
+    place, *path = item["loc"]
+    if item["type"] == "json_invalid":
+        reason = item.get("ctx", {}).get("error", "")
+        return ProblemItem(key="", message=f"the body is not valid JSON: {reason} at character {path[0]}")
+    key = ".".join(str(step) for step in path)
+    if place in ("query", "path", "header"):
+        key = f"{place} {key}"
+    given = item.get("input")
+    found = repr(given) if isinstance(given, (str, int, float, bool)) else None
+    return ProblemItem(key=key, message=item["msg"] + (f", found {found}" if found else ""), found=found)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    title = HTTPStatus(error.status_code).phrase
+    detail = error.detail
+    if error.status_code == 404 and detail == title:
+        detail = (
+            f"There is nothing at {request.url.path}; the API begins at /api/v1, its document is /api/v1/openapi.json"
+        )
+    if error.status_code == 405:
+        detail = f"{request.url.path} does not answer {request.method}"
+    return problem_response(error.status_code, title, detail, instance=request.url.path, headers=error.headers)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error, extra={"action": "api.failed"})
+    detail = f"{type(error).__name__}: {error}; the traceback is in the manager's log (`proctor log manager`)"
+    return problem_response(500, "Internal error", detail, instance=request.url.path)

@@ -1,0 +1,166 @@
+"""The door of the TCP side: Host allow-list, token, read-only rule, security headers. Plain ASGI, before any route."""
+
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proctor.manager.api.errors import problem_response
+from proctor.manager.security import SAFE_METHODS, Access, HostGuard, Tokens, comes_from_our_page
+
+OPEN_PATHS = frozenset({"/api/v1/health"})
+OPEN_FOLDER = "/assets/"  # style and script of the page; they hold nothing of the user's
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Guard:
+    """Lets a request through to `app`, or answers it."""
+
+    def __init__(self, app: ASGIApp, *, tokens: Tokens, hosts: HostGuard, url_prefix: str = "") -> None:
+        self._app = app
+        self._tokens = tokens
+        self._hosts = hosts
+        self._prefix = url_prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope = self._without_prefix(scope)
+        answer = self._refusal(scope)
+        await (answer or self._app)(scope, receive, _with_security_headers(send))
+
+    def _without_prefix(self, scope: Scope) -> Scope:
+        """A reverse proxy may pass the prefix on or take it off; both arrive at the same routes."""
+        path = scope["path"]
+        if self._prefix and (path == self._prefix or path.startswith(self._prefix + "/")):
+            return {**scope, "path": path[len(self._prefix) :] or "/", "raw_path": None}
+        return scope
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._hosts.allows(host):
+            return _unknown_host(host)
+        path = scope["path"]
+        if path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
+            return None
+        if (token := _page_token(scope)) is not None and self._tokens.access(token) is not Access.NONE:
+            return self._remember(scope, token)
+        bearer = _bearer(headers)
+        access = self._tokens.access(bearer if bearer is not None else self._cookie(headers))
+        if access is Access.NONE:
+            return _unauthorised(scope, headers)
+        if scope["method"] in SAFE_METHODS:
+            return None
+        return _may_change(access, by_cookie=bearer is None, headers=headers)
+
+    def _cookie(self, headers: Headers) -> str | None:
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(self._tokens.cookie_name)
+        except CookieError:
+            return None
+        return morsel.value if morsel else None
+
+    def _remember(self, scope: Scope, token: str) -> Response:
+        """The token of the page's first URL becomes a cookie, and leaves the address bar."""
+        request = Request(scope)
+        left = urlencode([(key, value) for key, value in parse_qsl(request.url.query) if key != "token"])
+        response = RedirectResponse(_relative(scope["path"], left), status_code=303)
+        response.set_cookie(
+            self._tokens.cookie_name,
+            token,
+            path=f"{self._prefix}/",
+            httponly=True,
+            samesite="strict",
+            secure=request.headers.get("x-forwarded-proto") == "https",
+            max_age=365 * 24 * 3600,
+        )
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+
+def _relative(path: str, query: str) -> str:
+    """The same place as seen from itself, whatever a proxy has put in front of it."""
+    last = path.rsplit("/", 1)[-1]
+    return f"./{last}" + (f"?{query}" if query else "")
+
+
+def _page_token(scope: Scope) -> str | None:
+    if scope["method"] != "GET" or scope["path"].startswith("/api/") or b"token=" not in scope["query_string"]:
+        return None
+    return dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token")
+
+
+def _bearer(headers: Headers) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _unknown_host(host: str) -> Response:
+    name = host.rsplit(":", 1)[0] or "(none)"
+    return problem_response(
+        403,
+        "Unknown host",
+        f"This manager does not answer under the host name {name}. If that name is yours, start the manager with "
+        f"--allowed-host {name} (or PROCTOR_ALLOWED_HOSTS={name}).",
+    )
+
+
+def _unauthorised(scope: Scope, headers: Headers) -> Response:
+    if scope["method"] == "GET" and "text/html" in headers.get("accept", "") and not scope["path"].startswith("/api/"):
+        return _sign_in_page(headers)
+    return problem_response(
+        401,
+        "Not authorised",
+        "A token is needed: send 'Authorization: Bearer <token>'; the token is in the file `token` of the manager's "
+        "home, and `proctor webui url` prints a link with it",
+        instance=scope["path"],
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _sign_in_page(headers: Mapping[str, str]) -> Response:
+    # A link from another site arrives without the Strict cookie; asked for again by our own page it comes with it.
+    again = '<meta http-equiv="refresh" content="0">' if headers.get("sec-fetch-site") == "cross-site" else ""
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><meta charset="utf-8">{again}<title>Proctor</title>'
+        '<meta name="viewport" content="width=device-width"><main><h1>Proctor</h1>'
+        "<p>This page needs a token. Run <code>proctor webui url</code> where the manager runs, "
+        "and open the link that it prints.</p></main></html>",
+        status_code=401,
+        headers={"Cache-Control": "no-store", "WWW-Authenticate": "Bearer"},
+    )
+
+
+def _may_change(access: Access, *, by_cookie: bool, headers: Headers) -> Response | None:
+    if access is not Access.FULL:
+        return problem_response(403, "Refused", "This token may only read; changing something needs the full token")
+    if by_cookie and not comes_from_our_page(headers):
+        return problem_response(403, "Refused", "A change that is authorised by a cookie must come from our own page")
+    return None
+
+
+def _with_security_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return send_with_headers

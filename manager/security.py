@@ -1,0 +1,137 @@
+"""Who may do what: the two tokens of a home, and the host names under which the manager answers.
+
+A browser on the user's machine can be made to send requests to the loopback by any page it shows (DNS rebinding, forms
+to other ports). So every request must name a known host, and one that changes something and is authorised by a cookie
+must come from our own page.
+"""
+
+import hmac
+import ipaddress
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from proctor.manager.settings import Home
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Access(IntEnum):
+    """What a token allows."""
+
+    NONE = 0  # nothing
+    READ = 1  # look at everything
+    FULL = 2  # everything
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of a home."""
+
+    full: str
+    readonly: str
+
+    @classmethod
+    def of(cls, home: Home) -> "Tokens":
+        """The tokens in the home; made at the first start. Raises OSError."""
+        return cls(full=_read_or_make(home.token_file), readonly=_read_or_make(home.readonly_token_file))
+
+    @property
+    def cookie_name(self) -> str:
+        """Cookies know no ports: managers beside each other must not overwrite each other's."""
+        return f"proctor-{sha256(self.full.encode()).hexdigest()[:12]}"
+
+    def access(self, token: str | None) -> Access:
+        """What `token` allows, found out in constant time."""
+        given = (token or "").encode()
+        if hmac.compare_digest(given, self.full.encode()):
+            return Access.FULL
+        if hmac.compare_digest(given, self.readonly.encode()):
+            return Access.READ
+        return Access.NONE
+
+
+def _read_or_make(path: Path) -> str:
+    """The token in the file. Whoever comes first makes it: two starts at once agree on one."""
+    if not path.exists():
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+    token = path.read_text().strip()
+    if len(token) < 16:
+        raise OSError(f"{path} should hold a token of at least 16 characters; delete it and a new one is made")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address or name."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_name(header: str) -> str:
+    """The host of a Host header, without port and brackets."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+class HostGuard:
+    """Knows the names under which the manager answers."""
+
+    def __init__(self, *, bound: str, allowed: Iterable[str] = ()) -> None:
+        """`bound`: the address it listens on; `allowed`: names beside those of the loopback, "*" for any."""
+        self._allowed = {name.lower().rstrip(".") for name in allowed}
+        self._addresses_allowed = not is_loopback(bound)
+        self._allowed.add(bound.strip("[]").lower())
+
+    def allows(self, header: str) -> bool:
+        """Whether a request with this Host header may be answered.
+
+        Where other machines may come, so may any bare address: rebinding needs a name.
+        """
+        name = _host_name(header)
+        if not name:
+            return False
+        if "*" in self._allowed or name in self._allowed or is_loopback(name):
+            return True
+        return self._addresses_allowed and _is_address(name)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def comes_from_our_page(headers: Mapping[str, str]) -> bool:
+    """Whether a browser says that a request was made by a page of this very origin (host and port)."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
