@@ -21,8 +21,8 @@ class Placer(Protocol):
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """The job had this place before the manager was started again."""
 
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Call back when there may be more places than before."""
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when there may be more places than before. Returns how to stop that."""
 
 
 class FreePlacer:
@@ -37,8 +37,9 @@ class FreePlacer:
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """Nothing was reserved."""
 
-    def watch(self, callback: Callable[[], None]) -> None:
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Places never change."""
+        return lambda: None
 
 
 class PoolPlacer:
@@ -60,7 +61,7 @@ class PoolPlacer:
         self._pool.release(job_id)
 
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
-        self._pool.restore(job_id, placement, holder, self._request.policy)
+        self._pool.restore(job_id, placement, holder, policy=self._request.policy)
 
-    def watch(self, callback: Callable[[], None]) -> None:
-        self._pool.on_change(callback)
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._pool.on_change(callback)

@@ -7,6 +7,7 @@ the manager before the commit of the step that decided it.
 import asyncio
 import logging
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +63,7 @@ class ExperimentRunner:
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
         self._counters: dict[str, Any] = {}
+        self._unwatch: Callable[[], None] = lambda: None
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -84,6 +86,9 @@ class ExperimentRunner:
         finally:
             self.inbox.close(Conflict(f"experiment {self.state.row.id} is {self.state.row.status}"))
             service.remove_trial_job_metric_listener(self._intake.on_metrics)
+            if isinstance(service, SupportsEvents):
+                service.remove_status_listener(self._intake.on_status)
+            self._unwatch()
 
     async def _attach(self) -> None:
         """Find the jobs again that were there before the manager was started."""
@@ -95,8 +100,8 @@ class ExperimentRunner:
             if form.placement is not None:
                 holder = f"trial {trial.row.sequence_id} of experiment {self.state.row.id}"
                 self.around.placer.restore(trial.job.id, holder, form.placement)
-        self.around.placer.watch(lambda: self.inbox.post(m.Wake()))
-        jobs = [trial for trial in self.state.by_job.values()]
+        self._unwatch = self.around.placer.watch(self._look_for_places)
+        jobs = list(self.state.by_job.values())
         service = self.around.service
         if isinstance(service, SupportsReattach):
             rows = [(trial.row, trial.job) for trial in jobs]
@@ -109,6 +114,10 @@ class ExperimentRunner:
             if trial.job is not None and trial.job.stop_reason is not None:
                 await self._effects.cancel(trial.job.id, False)
         await self._catch_up()
+
+    def _look_for_places(self) -> None:
+        if any(trial.job is None for trial in self.state.trials.values()):
+            self.inbox.post(m.Wake())
 
     async def _catch_up(self) -> None:
         """Metrics that were stored but not told before the manager was killed."""

@@ -1,0 +1,111 @@
+"""Making an experiment: checked, written down in its folder, then in the store; and taking it away again."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proctor.manager.config import ConfigError, LoadedExperiment, describe_problems, load_experiment_mapping
+from proctor.manager.engine.trials import new_id
+from proctor.manager.errors import BadRequest
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.settings import Home
+from proctor.manager.store.rows import ExperimentRow
+
+CONFIG_FILE = "config.json"
+ENVIRONMENT_FILE = "environment.json"
+SECRETS_FILE = "secrets.json"
+
+
+@dataclass(frozen=True)
+class Handover:
+    """What `create` left in the home's `incoming` folder: it must not travel over REST."""
+
+    environment: Mapping[str, Any]
+    secrets: Mapping[str, str]
+
+
+def check(config: Mapping[str, Any], directory: str) -> LoadedExperiment:
+    """Validate a configuration as it was written. Raises BadRequest with every problem."""
+    try:
+        return load_experiment_mapping(config, directory)
+    except ConfigError as error:
+        problems = describe_problems(error).splitlines()
+        raise BadRequest("the configuration is not valid: " + "; ".join(problems), problems) from error
+
+
+def take_handover(home: Home, name: str | None) -> Handover:
+    """Read and remove a handed-over file. Raises BadRequest for a name that is not one."""
+    if name is None:
+        return Handover({}, {})
+    path = home.incoming_directory / name
+    if path.parent != home.incoming_directory or not path.is_file():
+        raise BadRequest(f"there is no handed-over file {name!r} in {home.incoming_directory}")
+    body = json.loads(path.read_text())
+    path.unlink()
+    secrets = body.pop("secrets", None) or {}
+    return Handover(body, secrets)
+
+
+def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) -> None:
+    """Everything about the experiment that is not in the store."""
+    for folder in (directory, directory / "log", directory / "checkpoint", directory / "trials"):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(directory / CONFIG_FILE, loaded.config.canonical())
+    if handover.environment:
+        _write(directory / ENVIRONMENT_FILE, dict(handover.environment))
+    secrets = {**loaded.secrets, **handover.secrets}
+    if secrets:
+        _write(directory / SECRETS_FILE, secrets)
+
+
+def _write(path: Path, body: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(body, file, indent=1)
+
+
+def experiment_directory(home: Home, loaded: LoadedExperiment, experiment_id: str) -> Path:
+    """`experimentWorkingDirectory`/<id>, or the experiment's folder in the home."""
+    chosen = loaded.config.experiment_working_directory
+    return home.experiment_directory(experiment_id) if chosen is None else Path(chosen) / experiment_id
+
+
+def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: float) -> ExperimentRow:
+    """The experiment's first row."""
+    config = loaded.config
+    seed = config.seed if config.seed is not None else int.from_bytes(os.urandom(4))
+    return ExperimentRow(
+        id=experiment_id,
+        name=config.experiment_name or experiment_id,
+        status=ExperimentStatus.INITIALIZED,
+        reason="starting",
+        error="",
+        config=config.canonical(),
+        directory=str(directory),
+        seed=seed,
+        trial_concurrency=config.trial_concurrency,
+        max_trial_number=config.max_trial_number,
+        max_experiment_seconds=config.max_experiment_duration_seconds,
+        max_trial_seconds=config.max_trial_duration_seconds,
+        search_space=dict(config.search_space),
+        created_at=now,
+    )
+
+
+def make_id(wanted: str | None) -> str:
+    """The user's id, checked, or a new one."""
+    if wanted is None:
+        return new_id()
+    if not (1 <= len(wanted) <= 32 and all(c.isascii() and (c.isalnum() or c in "_-") for c in wanted)):
+        raise BadRequest(f"experiment id {wanted!r}: expected 1 to 32 letters, digits, '_' or '-'")
+    return wanted
+
+
+def remove_folder(directory: Path) -> None:
+    """Delete an experiment's folder. One that is not there is no error; one that is not ours is left alone."""
+    if (directory / CONFIG_FILE).exists() or (directory / "metrics.db").exists():
+        shutil.rmtree(directory, ignore_errors=False)
