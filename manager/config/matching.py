@@ -9,7 +9,8 @@ from proctor.manager.config.names import folded, nearest
 from proctor.manager.config.services import Section
 from proctor.manager.config.tree import Member, Node
 
-_DISCRIMINATORS = ("platform", "storageType")
+DISCRIMINATORS = ("platform", "storageType")
+"""Keys whose value says which model a section follows."""
 
 
 def match_keys(node: Node, model: type[Section], report: Report, also_known: tuple[str, ...] = ()) -> Node:
@@ -61,7 +62,7 @@ def model_of(annotation: Any, node: Node) -> type[Section] | None:
     models = section_models(annotation)
     if len(models) < 2:
         return models[0] if models else None
-    for name in _DISCRIMINATORS:
+    for name in DISCRIMINATORS:
         chosen = node.get(name)
         for model in models:
             field = next((f for f in model.model_fields.values() if f.alias == name), None)

@@ -47,7 +47,9 @@ class Vault:
     def redact(self, text: str) -> str:
         """The text with every secret replaced by REDACTED."""
         for start, end in sorted(set(self.spans), reverse=True):
-            text = text[:start] + f'"{REDACTED}"' + text[end:]
+            secret = text[start:end]
+            line_end = secret[len(secret.rstrip()) :]  # a block scalar takes its last line end with it
+            text = text[:start] + f'"{REDACTED}"' + line_end + text[end:]
         return text
 
     def redact_mapping(self, node: Node) -> object:

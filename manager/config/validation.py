@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from proctor.manager.config.errors import KeyPath, Place, Report
+from proctor.manager.config.matching import DISCRIMINATORS
 from proctor.manager.config.names import nearest
 from proctor.manager.config.secrets import REDACTED
 from proctor.manager.config.services import Section
@@ -22,6 +23,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
     "too_short": "at least {min_length} of them",
+    "union_tag_not_found": "a value",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
     "dict_type": "a mapping",
@@ -61,6 +63,9 @@ def _report(root: Node, details: Any, report: Report) -> None:
     node, key_place, complete = find(root, path)
     context = details.get("ctx", {})
     expected = _EXPECTED.get(kind, details["msg"]).format(**context)
+    if kind == "union_tag_invalid":
+        chosen = next(member for name in DISCRIMINATORS if (member := node.get(name)) is not None)
+        node, complete, expected = chosen.node, True, context["expected_tags"]
     if kind in ("missing", "union_tag_not_found"):
         _report_missing(node, key_place, path, expected, report)
         return
@@ -78,6 +83,8 @@ def _report(root: Node, details: Any, report: Report) -> None:
 
 def _report_missing(node: Node, key_place: Place, path: KeyPath, expected: str, report: Report) -> None:
     key = str(path[-1])
+    if path == ("sharedStorage",):
+        key = "storageType"
     causes = _TAKEN_OUT.get(key, ())
     if any(problem.key.split(".")[0].split("[")[0] in causes for problem in report.problems):
         return

@@ -315,6 +315,21 @@ def test_a_class_of_ones_own_lies_beside_the_configuration_by_default(load: Load
     assert (tuner.class_name, tuner.code_directory) == ("tuners.Mine", directory)
 
 
+@pytest.mark.parametrize(
+    ("storage", "key", "expected"),
+    [
+        ("{storageType: S3}", "sharedStorage.storageType", "'NFS', 'AzureBlob'"),
+        ("{nfsServer: files}", "sharedStorage.storageType", "a value"),
+        ("NFS", "sharedStorage", "a mapping"),
+    ],
+)
+def test_a_shared_storage_nobody_knows_is_told(load: Load, small: str, storage: str, key: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(f"{small}sharedStorage: {storage}\n")
+    told = [(problem.key, problem.expected) for problem in caught.value.problems]
+    assert told == [("sharedStorage", "no such key"), (key, expected)]
+
+
 def test_two_tuners_are_not_one(problems: Problems, small: str) -> None:
     assert problems(small + "advisor: {name: TPE}\n")["advisor"].message == "remove advisor"
 

@@ -66,6 +66,21 @@ def test_the_redacted_text_loads_to_the_same_configuration(loaded: LoadedExperim
     assert load_experiment(directory / "experiment.yml").config == loaded.config
 
 
+@pytest.mark.parametrize("written", ["|\n        hunter2", "&anchor hunter2", "!!str hunter2", "'hunter2'"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_secret_is_taken_out_of_the_text_however_it_is_written(
+    small: str, directory: Path, remote_is_supported: None, written: str, line_end: str
+) -> None:
+    text = small.replace("platform: local", "platform: remote") + REMOTE
+    text = text.replace('"hunter2"   # not this way', written).replace("\n", line_end)
+    (directory / "experiment.yml").write_bytes(text.encode())
+    loaded = load_experiment(directory / "experiment.yml")
+    assert loaded.secrets["training_service.machine_list.0.password"].strip() == "hunter2"
+    assert "hunter2" not in loaded.source_text
+    (directory / "experiment.yml").write_text(loaded.source_text, newline="")
+    assert load_experiment(directory / "experiment.yml").config == loaded.config
+
+
 def test_a_secret_of_the_wrong_kind_is_not_shown(
     problems: Callable[[str], dict[str, ConfigProblem]], small: str
 ) -> None:
