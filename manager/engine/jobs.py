@@ -1,6 +1,7 @@
 """What the loop makes of a training service's news about jobs."""
 
 from dataclasses import replace
+from typing import Any
 
 from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.state import ExperimentState, LiveTrial
@@ -33,7 +34,7 @@ def _start_job(step: Step, trial: LiveTrial, change: StatusChange) -> None:
     started_at = change.time.timestamp()
     status = JOB.after(f"job {job.id}", job.status, JobEvent.START)
     expected = (job.status,)
-    columns = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
+    columns: dict[str, Any] = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
     trial.job = replace(job, status=status, **columns)
     step.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
@@ -69,7 +70,7 @@ def _close_job(
     assert job is not None
     status = JOB.after(f"job {job.id}", job.status, JobEvent.END)
     expected = JOB.sources(JobEvent.END)
-    columns = {
+    columns: dict[str, Any] = {
         "end_reason": reason,
         "detail": detail,
         "exit_code": exit.code,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
+from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials, Pong
 from proctor.manager.store.metrics import StoredChunk
 from proctor.training_services.base import EndReason, StatusChange
 
@@ -118,4 +118,5 @@ Message = (
     | NoMoreTrials
     | KillTrial
     | Error
+    | Pong
 )

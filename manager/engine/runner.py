@@ -28,6 +28,7 @@ from proctor.manager.errors import Conflict, ManagerError
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import experiments
+from proctor.manager.store import metrics as metric_store
 from proctor.training_services.base import Exit, SupportsEvents, SupportsReattach
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class ExperimentRunner:
 
     async def _catch_up(self) -> None:
         """Metrics that were stored but not told before the manager was killed."""
-        last = await self.around.metrics.read(measures.last_id)
+        last = await self.around.metrics.read(metric_store.last_id)
         if last <= self.state.row.metrics_told:
             return
         first = self.state.row.metrics_told + 1

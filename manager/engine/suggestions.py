@@ -1,6 +1,7 @@
 """What the loop makes of a dispatcher's words, and how it asks for more."""
 
 from dataclasses import replace
+from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine import trials as trial_moves
@@ -66,7 +67,7 @@ def move_experiment(
     over = {ExperimentStatus.DONE, ExperimentStatus.STOPPED, ExperimentStatus.ERROR}
     ended_at = step.now if status in over else None
     expected = (row.status,)
-    changes = {"error": error} if error is not None else {}
+    changes: dict[str, Any] = {"error": error} if error is not None else {}
     if status is ExperimentStatus.INITIALIZED:
         changes["error"] = ""
     state.row = replace(state.row, status=status, reason=reason, started_at=started_at, ended_at=ended_at, **changes)

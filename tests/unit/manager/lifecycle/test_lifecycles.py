@@ -1,0 +1,177 @@
+"""The three lifecycles and the reason table."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proctor.manager.lifecycle.experiment import (
+    EXPERIMENT,
+    ExperimentEvent,
+    Progress,
+    next_event,
+    spent_limit,
+    wanted_suggestions,
+)
+from proctor.manager.lifecycle.job import JOB, JobEvent
+from proctor.manager.lifecycle.machine import InvalidTransition
+from proctor.manager.lifecycle.reasons import MEANINGS, Charge, RetryPolicy, judge, settled_reason
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
+from proctor.training_services.base import EndReason, TrialJobStatus
+
+DOCS = Path(__file__).parents[4] / "docs" / "lifecycle.md"
+
+
+@given(st.lists(st.sampled_from(TrialEvent)))
+def test_no_sequence_of_events_leaves_a_terminal_trial_status(events: list[TrialEvent]) -> None:
+    status = TrialStatus.WAITING
+    for event in events:
+        if TRIAL.allows(status, event):
+            assert not status.is_terminal
+            status = TRIAL.after("trial t", status, event)
+
+
+@given(st.lists(st.sampled_from(JobEvent)))
+def test_a_job_only_ever_moves_forward(events: list[JobEvent]) -> None:
+    order = list(TrialJobStatus)
+    status = TrialJobStatus.CREATED
+    for event in events:
+        if JOB.allows(status, event):
+            after = JOB.after("job j", status, event)
+            assert order.index(after) >= order.index(status)
+            status = after
+
+
+def test_every_live_trial_can_end_in_every_terminal_status() -> None:
+    terminal = {status for status in TrialStatus if status.is_terminal} - {TrialStatus.UNKNOWN}
+    live = {status for status in TrialStatus if not status.is_terminal}
+    assert set(ENDS) == terminal
+    for origin, (status, event) in product(live, ENDS.items()):
+        assert TRIAL.after("trial t", origin, event) is status
+
+
+def test_an_illegal_move_names_the_thing_its_status_and_what_is_possible() -> None:
+    with pytest.raises(
+        InvalidTransition, match="trial abc is PAUSED and cannot take START; possible from there: .*RESUME"
+    ):
+        TRIAL.after("trial abc", TrialStatus.PAUSED, TrialEvent.START)
+
+
+def test_a_stopped_experiment_can_be_resumed_and_a_running_one_cannot() -> None:
+    assert EXPERIMENT.allows(ExperimentStatus.STOPPED, ExperimentEvent.RESUME)
+    assert not EXPERIMENT.allows(ExperimentStatus.RUNNING, ExperimentEvent.RESUME)
+
+
+@pytest.mark.parametrize("status", list(ExperimentStatus))
+def test_every_experiment_status_is_in_the_machine(status: ExperimentStatus) -> None:
+    assert EXPERIMENT.events_from(status)
+
+
+@pytest.mark.parametrize("machine", [EXPERIMENT, TRIAL, JOB], ids=lambda machine: machine.name)
+def test_the_diagram_in_the_docs_is_the_table(machine: object) -> None:
+    assert machine.diagram() in DOCS.read_text()  # type: ignore[attr-defined]
+
+
+def test_every_end_reason_has_a_meaning() -> None:
+    assert set(MEANINGS) == set(EndReason)
+    assert all(meaning.status.is_terminal for meaning in MEANINGS.values())
+
+
+def test_the_reason_table_in_the_docs_is_the_table() -> None:
+    text = DOCS.read_text()
+    for reason, meaning in MEANINGS.items():
+        assert f"| {reason.value} | {meaning.status} | {meaning.charge} |" in text
+
+
+@given(
+    end=st.sampled_from(EndReason),
+    failures=st.integers(0, 10),
+    infrastructure=st.integers(0, 10),
+    trial_budget=st.integers(0, 5),
+    infrastructure_budget=st.integers(0, 5),
+)
+def test_a_verdict_is_either_terminal_or_a_retry_within_budget(
+    end: EndReason, failures: int, infrastructure: int, trial_budget: int, infrastructure_budget: int
+) -> None:
+    policy = RetryPolicy(max_trial_retries=trial_budget, max_infrastructure_retries=infrastructure_budget)
+    verdict = judge(end, failures=failures, infrastructure_failures=infrastructure, policy=policy)
+    if verdict.retry_after_seconds is None:
+        assert verdict.status.is_terminal
+        assert (verdict.failures, verdict.infrastructure_failures) == (failures, infrastructure)
+        return
+    assert verdict.status is TrialStatus.WAITING
+    assert 0 <= verdict.retry_after_seconds <= policy.max_backoff_seconds
+    charged = (verdict.failures - failures, verdict.infrastructure_failures - infrastructure)
+    assert charged == {Charge.TRIAL: (1, 0), Charge.INFRASTRUCTURE: (0, 1), Charge.FREE: (0, 0)}[MEANINGS[end].charge]
+    if MEANINGS[end].charge is Charge.TRIAL:
+        assert failures < trial_budget
+    if MEANINGS[end].charge is Charge.INFRASTRUCTURE:
+        assert infrastructure < infrastructure_budget
+
+
+def test_a_failing_command_is_not_retried_by_default_and_infrastructure_is_with_growing_pauses() -> None:
+    policy = RetryPolicy()
+    failed = judge(EndReason.EXITED_ERROR, failures=0, infrastructure_failures=0, policy=policy)
+    assert failed.status is TrialStatus.FAILED
+    pauses = [
+        judge(EndReason.NODE_LOST, failures=0, infrastructure_failures=n, policy=policy).retry_after_seconds
+        for n in range(6)
+    ]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, None]
+
+
+def test_a_written_wish_to_stop_wins_over_how_the_job_left() -> None:
+    settled = settled_reason(EndReason.EXITED_ERROR, EndReason.USER_CANCELED, has_final=False)
+    assert settled is EndReason.USER_CANCELED
+    assert settled_reason(EndReason.DEADLINE, EndReason.USER_CANCELED, has_final=False) is EndReason.DEADLINE
+
+
+def test_a_trial_that_finishes_while_its_experiment_is_stopped_has_finished() -> None:
+    stop = EndReason.EXPERIMENT_STOPPED
+    assert settled_reason(EndReason.EXITED_OK, stop, has_final=True) is EndReason.EXITED_OK
+    assert settled_reason(EndReason.EXITED_OK, stop, has_final=False) is stop
+
+
+progresses = st.builds(
+    Progress,
+    status=st.sampled_from(ExperimentStatus),
+    created=st.integers(0, 20),
+    max_trials=st.none() | st.integers(1, 20),
+    active_seconds=st.floats(0, 100),
+    max_seconds=st.none() | st.floats(1, 100),
+    live=st.integers(0, 5),
+    requested=st.integers(0, 5),
+    exhausted=st.booleans(),
+)
+
+
+@given(progresses, st.integers(1, 10))
+def test_suggestions_never_pass_a_limit_or_the_concurrency(progress: Progress, concurrency: int) -> None:
+    wanted = wanted_suggestions(progress, concurrency)
+    assert wanted >= 0
+    if wanted:
+        assert progress.live + progress.requested + wanted <= concurrency
+        if progress.max_trials is not None:
+            assert progress.created + progress.requested + wanted <= progress.max_trials
+
+
+@given(progresses)
+def test_the_moves_an_experiment_makes_by_itself_are_allowed_and_come_to_rest(progress: Progress) -> None:
+    for _ in range(4):
+        move = next_event(progress)
+        if move is None:
+            break
+        status = EXPERIMENT.after("experiment e", progress.status, move[0])
+        progress = Progress(**{**vars(progress), "status": status})
+    assert next_event(progress) is None
+
+
+def test_a_raised_limit_brings_a_done_experiment_back() -> None:
+    done = Progress(ExperimentStatus.DONE, 5, 5, 0.0, None, 0, 0, False)
+    assert next_event(done) is None
+    assert "maxTrialNumber 5" in spent_limit(done)
+    raised = Progress(ExperimentStatus.DONE, 5, 6, 0.0, None, 0, 0, False)
+    assert next_event(raised) == (ExperimentEvent.RAISE_LIMIT, "a limit was raised")
