@@ -7,7 +7,6 @@ JSON columns hold Python objects, statuses and reasons their enums, times Unix s
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -30,7 +29,7 @@ class Row:
     def from_row(cls, row: tuple[Any, ...]) -> Self:
         """The row that `SELECT *` gave."""
         values = list(row)
-        for index, read in _list_readers(cls):
+        for index, read in _readers[cls]:
             value = values[index]
             if value is not None:
                 values[index] = read(value)
@@ -38,12 +37,12 @@ class Row:
 
     def to_columns(self) -> dict[str, SqlValue]:
         """The row's columns as SQL values."""
-        return bind(type(self), {name: getattr(self, name) for name in _list_columns(type(self))})
+        return bind(type(self), {name: getattr(self, name) for name in _columns[type(self)]})
 
 
 def bind(row_type: type[Row], values: Mapping[str, Any]) -> dict[str, SqlValue]:
     """SQL values for some columns of a row type. Raises TypeError naming a column that it does not have."""
-    columns = _list_columns(row_type)
+    columns = _columns[row_type]
     for name in values:
         if name not in columns:
             raise TypeError(f"{row_type.__name__} has no column {name!r}; its columns are {', '.join(columns)}")
@@ -54,19 +53,6 @@ def _to_sql(value: Any, read: Callable[[Any], Any] | None) -> SqlValue:
     if value is None or read is None:
         return value  # type: ignore[no-any-return]
     return encode(value) if read is decode else str(value.value)
-
-
-@cache
-def _list_columns(row_type: type[Row]) -> Mapping[str, Callable[[Any], Any] | None]:
-    """Every column with how its SQL value is read (None: as it is)."""
-    hints = get_type_hints(row_type, include_extras=True)
-    return {name: _choose_reader(hint) for name, hint in hints.items()}
-
-
-@cache
-def _list_readers(row_type: type[Row]) -> tuple[tuple[int, Callable[[Any], Any]], ...]:
-    readers = enumerate(_list_columns(row_type).values())
-    return tuple((index, read) for index, read in readers if read is not None)
 
 
 def _choose_reader(hint: Any) -> Callable[[Any], Any] | None:
@@ -236,3 +222,18 @@ class CheckpointRow(Row):
     path: str
     sequence: int
     time: float
+
+
+_ROW_TYPES: tuple[type[Row], ...] = (
+    ExperimentRow, TrialRow, TrialJobRow, InputRow, EventRow, NodeRow, MetricRow, CheckpointRow,
+)  # fmt: skip
+
+# Of every row type, every column with how its SQL value is read (None: as it is).
+_columns: dict[type[Row], dict[str, Callable[[Any], Any] | None]] = {
+    row_type: {name: _choose_reader(hint) for name, hint in get_type_hints(row_type, include_extras=True).items()}
+    for row_type in _ROW_TYPES
+}
+_readers: dict[type[Row], tuple[tuple[int, Callable[[Any], Any]], ...]] = {
+    row_type: tuple((index, read) for index, read in enumerate(columns.values()) if read is not None)
+    for row_type, columns in _columns.items()
+}

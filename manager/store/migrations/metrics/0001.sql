@@ -15,7 +15,7 @@ CREATE TABLE metrics (
     time     REAL NOT NULL
 ) STRICT;
 -- (trial_id, job, member, offset) is unique because rows are only added together with their journal's offset below.
-CREATE INDEX metrics_by_trial ON metrics (trial_id, job, member, kind, sequence);
+CREATE INDEX metrics_by_trial ON metrics (trial_id, kind, id);
 
 CREATE TABLE journals (
     trial_id TEXT NOT NULL,

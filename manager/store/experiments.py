@@ -1,0 +1,126 @@
+"""The experiments table."""
+
+import sqlite3
+from collections.abc import Collection
+from typing import Any
+
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.store import events
+from proctor.manager.store.changes import get_row, insert_row, move_row, update_row
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.json_columns import encode
+from proctor.manager.store.pages import Page, decode_cursor, encode_cursor
+from proctor.manager.store.queries import query, query_with
+from proctor.manager.store.rows import ExperimentRow, bind
+
+_TABLE = "experiments"
+_ORDER = "-created_at"
+_COUNTERS = {"next_sequence_id", "next_parameter_id", "next_position", "metrics_told", "active_seconds"}
+_LIMITS = {"trial_concurrency", "max_trial_number", "max_experiment_seconds", "max_trial_seconds", "search_space"}
+
+
+def insert(connection: sqlite3.Connection, row: ExperimentRow) -> None:
+    """Add an experiment, with its event. Raises sqlite3.IntegrityError when the id is taken."""
+    insert_row(connection, _TABLE, row)
+    _append_status_event(connection, row, row.created_at)
+
+
+def get(connection: sqlite3.Connection, experiment_id: str) -> ExperimentRow:
+    """One experiment. Raises RowNotFound."""
+    return get_row(connection, _TABLE, ExperimentRow, experiment_id)
+
+
+def find_by_prefix(connection: sqlite3.Connection, prefix: str, *, limit: int = 20) -> list[ExperimentRow]:
+    """The experiments whose ids begin with `prefix`, by id."""
+    rows = connection.execute(query("experiments.find_by_prefix"), {"prefix": prefix, "limit": limit})
+    return [ExperimentRow.from_row(row) for row in rows]
+
+
+def page(
+    connection: sqlite3.Connection,
+    *,
+    statuses: Collection[ExperimentStatus] | None = None,
+    name: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> Page[ExperimentRow]:
+    """Experiments, newest first. Raises BadCursor."""
+    created_at, last = decode_cursor(cursor, _ORDER, 2) if cursor else (float("inf"), "")
+    values = {
+        "created_at": created_at,
+        "id": last,
+        "statuses": None if statuses is None else encode([status.value for status in statuses]),
+        "name": name,
+        "limit": limit + 1,
+    }
+    rows = [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.page"), values)]
+    if len(rows) <= limit:
+        return Page(rows)
+    newest = rows[limit - 1]
+    return Page(rows[:limit], encode_cursor(_ORDER, (newest.created_at, newest.id)))
+
+
+def active(connection: sqlite3.Connection) -> list[ExperimentRow]:
+    """Every experiment that an engine works on (neither STOPPED nor VIEWED), by id."""
+    return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.active"))]
+
+
+def move(
+    connection: sqlite3.Connection,
+    experiment_id: str,
+    *,
+    expected: Collection[ExperimentStatus],
+    status: ExperimentStatus,
+    reason: str,
+    time: float,
+    **columns: Any,
+) -> ExperimentRow:
+    """Change the status if it is an expected one, with its event; other columns (error, started_at, …) as given.
+
+    Raises StaleWrite: let it pass, so that nothing else of the step is applied. Raises RowNotFound.
+    """
+    changes = {"status": status, "reason": reason, **columns}
+    row = move_row(connection, _TABLE, ExperimentRow, experiment_id, expected=expected, columns=changes)
+    _append_status_event(connection, row, time)
+    return row
+
+
+def set_counters(connection: sqlite3.Connection, experiment_id: str, **columns: Any) -> None:
+    """Set next_sequence_id, next_parameter_id, next_position, metrics_told, active_seconds. Raises RowNotFound."""
+    _require(columns, _COUNTERS)
+    update_row(connection, _TABLE, ExperimentRow, experiment_id, columns)
+
+
+def set_limits(connection: sqlite3.Connection, experiment_id: str, *, time: float, **columns: Any) -> ExperimentRow:
+    """Set limits or the search space, count the revision, with an event. None: no limit. Raises RowNotFound."""
+    _require(columns, _LIMITS)
+    values = bind(ExperimentRow, columns)
+    rows = connection.execute(query_with("experiments.set_limits", values), values | {"id": experiment_id}).fetchall()
+    if not rows:
+        raise RowNotFound(f"Experiment {experiment_id} is not in the store.")
+    row = ExperimentRow.from_row(rows[0])
+    data = {**columns, "revision": row.revision}
+    events.append(connection, time=time, kind=events.LIMITS, data=data, experiment_id=experiment_id)
+    return row
+
+
+def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -> None:
+    """Delete an experiment with its trials, jobs, inputs and events; one event says that it is gone.
+
+    Raises RowNotFound.
+    """
+    if connection.execute(query("experiments.delete"), {"id": experiment_id}).rowcount == 0:
+        raise RowNotFound(f"Experiment {experiment_id} is not in the store.")
+    connection.execute(query("events.delete_of_experiment"), {"experiment_id": experiment_id})
+    events.append(connection, time=time, kind=events.EXPERIMENT_DELETED, data={}, experiment_id=experiment_id)
+
+
+def _append_status_event(connection: sqlite3.Connection, row: ExperimentRow, time: float) -> None:
+    data = {"status": row.status.value, "reason": row.reason}
+    events.append(connection, time=time, kind=events.EXPERIMENT_STATUS, data=data, experiment_id=row.id)
+
+
+def _require(columns: Collection[str], allowed: Collection[str]) -> None:
+    for name in columns:
+        if name not in allowed:
+            raise TypeError(f"{name!r} cannot be set here; expected one of {', '.join(sorted(allowed))}")

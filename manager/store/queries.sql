@@ -1,0 +1,210 @@
+-- Every statement of the store. "-- name: x" begins one; {columns}, {values} and {assignments} stand for column names
+-- that the Python side checks against the row type.
+
+-- ---- the control database ------------------------------------------------------------------------------------------
+
+-- name: experiments.insert
+INSERT INTO experiments ({columns}) VALUES ({values});
+
+-- name: experiments.get
+SELECT * FROM experiments WHERE id = :id;
+
+-- name: experiments.find_by_prefix
+SELECT * FROM experiments WHERE id >= :prefix AND id < :prefix || char(0x10FFFF) ORDER BY id LIMIT :limit;
+
+-- name: experiments.page
+-- newest first
+SELECT * FROM experiments
+WHERE (created_at, id) < (:created_at, :id)
+  AND (:statuses IS NULL OR status IN (SELECT value FROM json_each(:statuses)))
+  AND (:name IS NULL OR name = :name)
+ORDER BY created_at DESC, id DESC LIMIT :limit;
+
+-- name: experiments.active
+SELECT * FROM experiments WHERE status NOT IN ('STOPPED', 'VIEWED') ORDER BY id;
+
+-- name: experiments.move
+UPDATE experiments SET {assignments}
+WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;
+
+-- name: experiments.update
+UPDATE experiments SET {assignments} WHERE id = :id;
+
+-- name: experiments.set_limits
+UPDATE experiments SET {assignments}, revision = revision + 1 WHERE id = :id RETURNING *;
+
+-- name: experiments.delete
+DELETE FROM experiments WHERE id = :id;
+
+-- name: trials.insert
+INSERT INTO trials ({columns}) VALUES ({values});
+
+-- name: trials.get
+SELECT * FROM trials WHERE id = :id;
+
+-- name: trials.find_by_prefix
+SELECT * FROM trials WHERE id >= :prefix AND id < :prefix || char(0x10FFFF) ORDER BY id LIMIT :limit;
+
+-- name: trials.page_by_sequence
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = :status AND sequence_id > :sequence_id
+ORDER BY sequence_id;
+
+-- name: trials.page_by_sequence_backwards
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = :status AND sequence_id < :sequence_id
+ORDER BY sequence_id DESC;
+
+-- name: trials.page_by_value
+SELECT * FROM trials
+WHERE experiment_id = :experiment_id AND status = :status AND (final_value, sequence_id) > (:value, :sequence_id)
+ORDER BY final_value, sequence_id;
+
+-- name: trials.page_by_value_backwards
+SELECT * FROM trials
+WHERE experiment_id = :experiment_id AND status = :status AND (final_value, sequence_id) < (:value, :sequence_id)
+ORDER BY final_value DESC, sequence_id DESC;
+
+-- name: trials.page_without_value
+SELECT * FROM trials
+WHERE experiment_id = :experiment_id AND status = :status AND final_value IS NULL AND sequence_id > :sequence_id
+ORDER BY sequence_id;
+
+-- name: trials.live
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status IN ('WAITING', 'RUNNING', 'PAUSED')
+ORDER BY sequence_id;
+
+-- name: trials.counts
+SELECT status, trials FROM trial_counts WHERE experiment_id = :experiment_id;
+
+-- name: trials.lowest
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = :status AND final_value IS NOT NULL
+ORDER BY final_value, sequence_id LIMIT 1;
+
+-- name: trials.highest
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = :status AND final_value IS NOT NULL
+ORDER BY final_value DESC, sequence_id LIMIT 1;
+
+-- name: trials.values_in_time
+SELECT sequence_id, ended_at, final_value FROM trials
+WHERE experiment_id = :experiment_id AND status IN ('SUCCEEDED', 'EARLY_STOPPED') AND final_value IS NOT NULL
+ORDER BY ended_at, sequence_id;
+
+-- name: trials.move
+UPDATE trials SET {assignments}
+WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;
+
+-- name: trials.update
+UPDATE trials SET {assignments} WHERE id = :id;
+
+-- name: trials.answers
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND position = :position ORDER BY parameter_id;
+
+-- name: trials.export_rows
+SELECT * FROM trials
+WHERE experiment_id = :experiment_id AND sequence_id > :after AND (final_value IS NOT NULL OR final_data IS NOT NULL)
+ORDER BY sequence_id LIMIT :limit;
+
+-- name: jobs.insert
+INSERT INTO trial_jobs ({columns}) VALUES ({values});
+
+-- name: jobs.get
+SELECT * FROM trial_jobs WHERE id = :id;
+
+-- name: jobs.of_trial
+SELECT * FROM trial_jobs WHERE trial_id = :trial_id ORDER BY number;
+
+-- name: jobs.live
+SELECT * FROM trial_jobs WHERE experiment_id = :experiment_id AND status <> 'ENDED' ORDER BY trial_id, number;
+
+-- name: jobs.move
+UPDATE trial_jobs SET {assignments}
+WHERE id = :id AND token = :fencing_token AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;
+
+-- name: jobs.update
+UPDATE trial_jobs SET {assignments} WHERE id = :id AND token = :fencing_token;
+
+-- name: inputs.append
+INSERT INTO dispatcher_inputs (experiment_id, position, kind, payload)
+VALUES (:experiment_id, :position, :kind, :payload);
+
+-- name: inputs.after
+SELECT * FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND position > :position
+ORDER BY position LIMIT :limit;
+
+-- name: events.append
+INSERT INTO events (time, experiment_id, trial_id, job_id, kind, data)
+VALUES (:time, :experiment_id, :trial_id, :job_id, :kind, :data);
+
+-- name: events.after
+SELECT * FROM events WHERE id > :id ORDER BY id LIMIT :limit;
+
+-- name: events.after_of_experiment
+SELECT * FROM events WHERE experiment_id = :experiment_id AND id > :id ORDER BY id LIMIT :limit;
+
+-- name: events.first_id
+SELECT id FROM events ORDER BY id LIMIT 1;
+
+-- name: events.last_id
+SELECT seq FROM sqlite_sequence WHERE name = 'events';
+
+-- name: events.prune
+DELETE FROM events WHERE id IN (SELECT id FROM events WHERE id <= :last ORDER BY id LIMIT :limit);
+
+-- name: events.delete_of_experiment
+DELETE FROM events WHERE experiment_id = :experiment_id;
+
+-- name: nodes.upsert
+INSERT INTO nodes (id, kind, status, reason, facts, seen_at)
+VALUES (:id, :kind, :status, :reason, :facts, :seen_at)
+ON CONFLICT (id) DO UPDATE SET
+    kind = excluded.kind, status = excluded.status, reason = excluded.reason, facts = excluded.facts,
+    seen_at = excluded.seen_at;
+
+-- name: nodes.all
+SELECT * FROM nodes ORDER BY id;
+
+-- name: nodes.get
+SELECT * FROM nodes WHERE id = :id;
+
+-- ---- an experiment's metrics database --------------------------------------------------------------------------------
+
+-- name: journals.get
+SELECT offset, first_sequence, intermediates, finals, losses, unreadables FROM journals
+WHERE trial_id = :trial_id AND job = :job AND member = :member;
+
+-- name: journals.begin
+INSERT INTO journals (trial_id, job, member, resumed_from_job, first_sequence)
+VALUES (:trial_id, :job, :member, :resumed_from_job, :first_sequence)
+ON CONFLICT (trial_id, job, member) DO NOTHING;
+
+-- name: journals.advance
+INSERT INTO journals (trial_id, job, member, offset, intermediates, finals, losses, unreadables)
+VALUES (:trial_id, :job, :member, :offset, :intermediates, :finals, :losses, :unreadables)
+ON CONFLICT (trial_id, job, member) DO UPDATE SET
+    offset = excluded.offset, intermediates = excluded.intermediates, finals = excluded.finals,
+    losses = excluded.losses, unreadables = excluded.unreadables;
+
+-- name: journals.of_job
+SELECT member, offset FROM journals WHERE trial_id = :trial_id AND job = :job ORDER BY member;
+
+-- name: journals.lineage
+SELECT job, resumed_from_job, first_sequence FROM journals WHERE trial_id = :trial_id AND member = :member
+ORDER BY job;
+
+-- name: metrics.last_id
+SELECT id FROM metrics ORDER BY id DESC LIMIT 1;
+
+-- name: metrics.page_of_kind
+SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = :kind AND id > :after_id ORDER BY id LIMIT :limit;
+
+-- name: metrics.intermediates
+SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member ORDER BY id;
+
+-- name: metrics.between
+SELECT * FROM metrics WHERE id BETWEEN :first_id AND :last_id ORDER BY id;
+
+-- name: checkpoints.insert
+INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time)
+VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time) RETURNING *;
+
+-- name: checkpoints.latest
+SELECT * FROM checkpoints WHERE trial_id = :trial_id ORDER BY job DESC, id DESC LIMIT 1;
