@@ -237,7 +237,8 @@ class Manager:
         if metrics is not None:
             await metrics.close()
         await asyncio.to_thread(creation.remove_folder, Path(row.directory))
-        await self.control.write(lambda c: experiments.delete(c, experiment_id))
+        now = self.clock.now()
+        await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now))
         self.feed.notify()
 
     async def update_experiment(

@@ -50,7 +50,7 @@ def create_trial(
     trial = LiveTrial(row)
     state.trials[row.id] = trial
     state.created += 1
-    step.write(lambda c: trials.insert(c, row, time=step.now))
+    step.write(lambda c: trials.insert(c, row))
     return trial
 
 
@@ -88,7 +88,7 @@ def create_job(
     trial.job = job
     trial.row = replace(trial.row, jobs=number)
     state.by_job[job.id] = trial
-    step.write(lambda c: jobs.insert(c, job, time=step.now))
+    step.write(lambda c: jobs.insert(c, job))
     step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
     if number > 1:
         trial.base_sequence = 0 if checkpoint is None else checkpoint.sequence
