@@ -12,23 +12,18 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
 from proctor.training_services.errors import UnknownNode, UnknownSession
-from proctor.training_services.keeper_reports import (
-    HubClient,
-    Parcel,
-    acknowledgements,
-    ended,
-    split_body,
-    started,
-)
-from proctor.training_services.keeper_sessions import ExpectedJob, Order, Session
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.expected_jobs import ExpectedJob, ExpectedJobs
+from proctor.training_services.keeper_reports import HubClient, Parcel, acknowledgements, ended, split_body, started
+from proctor.training_services.keeper_sessions import Order, Session
+from proctor.training_services.keeper_watch import KeeperWatch
+from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.protocol import (
     PROTOCOL_VERSION,
     Cancel,
@@ -41,7 +36,6 @@ from proctor.trial_keeper.protocol import (
     ReportAnswer,
     ReportHeader,
     Shutdown,
-    Update,
     manager_proof,
 )
 
@@ -54,14 +48,10 @@ LONGEST_POLL_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Keeper:
-    """What the hub knows of one node's keeper."""
+    """Who may speak for one node, and how it is being spoken with."""
 
-    node_id: str
     secret: str
-    lost_after_seconds: float | None
     session: Session | None = None
-    missed: int = 0  # heartbeats in a row without a word
-    timer: asyncio.TimerHandle | None = None
 
 
 class KeeperHub:
@@ -83,32 +73,30 @@ class KeeperHub:
         ready_patience_seconds: float = 20.0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._pool = pool
         self._heartbeat_seconds = heartbeat_seconds
-        self._silent_after = silent_after
         self._ready_patience_seconds = ready_patience_seconds
         self._now = now
         self._ready = asyncio.Event()
         self._keepers: dict[str, _Keeper] = {}
         self._clients: dict[str, HubClient] = {}
-        self._jobs: dict[str, ExpectedJob] = {}
-        self._by_node: dict[str, dict[str, ExpectedJob]] = {}
+        self._jobs = ExpectedJobs()
+        self._watch = KeeperWatch(
+            pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._give_up
+        )
 
     def ready(self) -> None:
         """Every experiment is reattached: from now on a job that nobody expects is unknown and gets stopped."""
         self._ready.set()
         for keeper in self._keepers.values():
             if keeper.session is not None:
-                for job in self._unknown(keeper.session.jobs.values()):
+                for job in self._jobs.unexpected(keeper.session.jobs.values()):
                     keeper.session.push(Cancel(job.job_id, job.token))
 
     def close(self) -> None:
         """Stop watching nodes; polls that wait are answered."""
+        self._watch.close()
         for keeper in self._keepers.values():
-            if keeper.timer is not None:
-                keeper.timer.cancel()
-            if keeper.session is not None:
-                keeper.session.close()
+            _end_session(keeper)
 
     # ---- for keepers
 
@@ -118,20 +106,15 @@ class KeeperHub:
         :param lost_after_seconds: give up the node's jobs after so much silence while the manager was awake; None:
             never (the manager's own machine).
         """
-        known = self._keepers.get(node_id)
-        if known is None:
-            self._keepers[node_id] = _Keeper(node_id, secret, lost_after_seconds)
-        else:
-            known.secret, known.lost_after_seconds = secret, lost_after_seconds
+        self._watch.limit(node_id, lost_after_seconds)
+        self._keepers.setdefault(node_id, _Keeper(secret)).secret = secret
 
     def remove_node(self, node_id: str) -> None:
         """Listen to this node's keeper no more."""
+        self._watch.stop(node_id)
         keeper = self._keepers.pop(node_id, None)
         if keeper is not None:
-            if keeper.timer is not None:
-                keeper.timer.cancel()
-            if keeper.session is not None:
-                keeper.session.close()
+            _end_session(keeper)
 
     def hello(self, node_id: str, nonce: str) -> str:
         """Prove to a keeper that this manager knows its secret. Raises UnknownNode."""
@@ -144,22 +127,20 @@ class KeeperHub:
 
     async def register(self, node_id: str, registration: Registration) -> RegistrationAnswer:
         """Begin a session; the one before is over. Raises UnknownNode."""
-        keeper = self._keeper(node_id)
         await self._wait_until_ready()
-        session = Session(registration)
-        if keeper.session is not None:
-            keeper.session.close()
-        keeper.session = session
-        self._connect(keeper, registration)
-        unknown = self._unknown(registration.jobs) if self._ready.is_set() else []
-        known = {job.job_id: job for job in registration.jobs if job not in unknown}
-        for job in list(self._by_node.get(node_id, {}).values()):
-            self._resume(job, known.get(job.job_id), session)
-        stored = {job_id: dict(self._jobs[job_id].stored) for job_id in known if job_id in self._jobs}
+        keeper = self._keeper(node_id)
+        _warn_of_other_version(node_id, registration)
+        _end_session(keeper)
+        session = keeper.session = Session(registration)
+        unknown = self._jobs.unexpected(registration.jobs)
+        for job in self._jobs.on_node(node_id):
+            self._resume(job, session.jobs.get(job.job_id), session)
+        # Last, because it may wake an experiment that then submits at once.
+        self._watch.connect(node_id, registration)
         return RegistrationAnswer(
             session=session.id,
-            offsets=stored,
-            unknown=[job.job_id for job in unknown],
+            offsets=self._offsets(registration),
+            unknown=[job.job_id for job in unknown] if self._ready.is_set() else [],
             heartbeat_seconds=self._heartbeat_seconds,
         )
 
@@ -170,7 +151,7 @@ class KeeperHub:
         if session.is_closed:
             raise UnknownSession(f"the session of node {node_id}'s keeper is over; it must register again")
         for command in commands:
-            job = self._jobs.get(command.order.get("job_id", ""))
+            job = self._jobs.known(command.order.get("job_id", ""))
             if job is not None and command.type == Launch.__name__:
                 job.handed_over = True
         if commands:
@@ -183,19 +164,14 @@ class KeeperHub:
         Raises UnknownNode, UnknownSession, MalformedReport.
         """
         session = self._session(node_id, header.session)
-        self._hear(node_id, header)
         fenced: set[str] = set()
         parcels = self._sort(node_id, header, body, fenced)
+        self._watch.hear(node_id, header)
         await _deliver(parcels)
         failpoint("hub.report.taken")
         for parcel in parcels:
             fenced |= parcel.refused
-            for (job_id, member), offset in parcel.stored.items():
-                if (job := self._jobs.get(job_id)) is not None:
-                    job.stored[str(member)] = offset
-            for job_id in (*parcel.refused, *parcel.ended):
-                session.jobs.pop(job_id, None)
-                self.forget(job_id)
+            self._note_taken(parcel, session)
         return ReportAnswer(
             acknowledged=[item for parcel in parcels for item in acknowledgements(parcel)],
             ended=[job_id for parcel in parcels for job_id in parcel.ended],
@@ -209,83 +185,79 @@ class KeeperHub:
         self._clients[experiment_id] = client
 
     def detach(self, experiment_id: str, client: HubClient | None = None) -> None:
-        """Give it to nobody; it is not acknowledged and stays with the keepers. Detaching one that was replaced
-        does nothing."""
+        """Give it to nobody; it is not acknowledged and stays with the keepers. With `client`: only if it is the
+        one that is attached."""
         if client is None or self._clients.get(experiment_id) is client:
             self._clients.pop(experiment_id, None)
 
     def expect(self, job_id: str, token: str, experiment_id: str) -> None:
-        """Say whose a job is, before its launch is sent. Twice is once."""
-        known = self._jobs.get(job_id)
-        if known is None or known.token != token:
-            self._jobs[job_id] = ExpectedJob(job_id, token, experiment_id)
+        """Say whose a job is, before anything is ordered about it. Twice is once."""
+        self._jobs.expect(job_id, token, experiment_id)
+
+    def forget(self, job_id: str) -> None:
+        """Nobody cares for a job any more: its keeper is told to stop and forget it when it next speaks of it."""
+        self._jobs.forget(job_id)
+
+    def abandon(self, experiment_id: str) -> list[str]:
+        """Forget every job of an experiment; returns their ids."""
+        jobs = [job.job_id for job in self._jobs.of_experiment(experiment_id)]
+        for job_id in jobs:
+            self._jobs.forget(job_id)
+        return jobs
 
     def send(self, node_id: str, order: Order) -> None:
-        """Order something of a node's keeper. It is remembered with the expected job, so that a keeper that comes
-        back is ordered again; while there is no keeper it waits. Raises UnknownNode."""
-        session = self._keeper(node_id).session
-        if isinstance(order, Shutdown):
-            if session is not None:
-                session.push(order)
-            return
-        job = self._jobs.get(order.job_id)
-        if job is None or job.token != order.token or not self._remember(job, node_id, order, session):
-            return
-        if session is not None:
+        """Order something of a node's keeper.
+
+        Orders about a job are remembered, so that a keeper that comes back is ordered again; while there is no
+        keeper they wait. A launch raises UnknownNode, and UnknownTrialJob if it was not announced by `expect`.
+        Orders about a job that has ended do nothing.
+        """
+        if isinstance(order, Launch):
+            self._keeper(node_id)
+            self._jobs.place(self._jobs.require(order.job_id), node_id)
+        keeper = self._keepers.get(node_id)
+        session = None if keeper is None else keeper.session
+        must_be_told = isinstance(order, Shutdown) or self._remember(order, session)
+        if must_be_told and session is not None:
             session.push(order)
 
     def adopt(self, node_id: str, launch: Launch) -> None:
-        """A job that was sent to a node before the manager was restarted: go on with it, and launch it (again) only
-        if its keeper does not have it."""
-        job = self._jobs[launch.job_id]
+        """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
+        keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
+        job = self._jobs.require(launch.job_id)
         job.handed_over = True
-        self._place(job, node_id)
-        job.launch = launch
+        self._jobs.place(job, node_id)
+        job.remember(launch)
         keeper = self._keepers.get(node_id)
-        if keeper is not None and keeper.session is not None:
-            self._resume(job, keeper.session.jobs.get(job.job_id), keeper.session)
-
-    def forget(self, job_id: str) -> None:
-        """A job's end is stored, or nobody cares for it any more: its keeper will be told to stop and forget it."""
-        job = self._jobs.pop(job_id, None)
-        if job is not None and job.node_id is not None:
-            self._by_node.get(job.node_id, {}).pop(job_id, None)
+        if keeper is not None and keeper.session is not None and launch.job_id not in keeper.session.jobs:
+            keeper.session.push(launch)
 
     # ---- jobs
 
-    def _remember(self, job: ExpectedJob, node_id: str, order: Order, session: Session | None) -> bool:
+    def _remember(self, order: Order, session: Session | None) -> bool:
         """Keep an order with its job; whether the keeper must be told."""
-        match order:
-            case Launch():
-                self._place(job, node_id)
-                job.launch = order
-                return session is None or order.job_id not in session.jobs
-            case Update():
-                job.update = order
-                if job.launch is not None:
-                    job.launch = replace(job.launch, max_duration_seconds=order.max_duration_seconds)
-            case Cancel():
-                job.cancel = order
-                if not job.handed_over:
-                    if session is not None:
-                        session.withdraw(job.job_id)
-                    self._end(job, EndReason.CANCELED, "stopped before it was started")
-                    return False
+        assert not isinstance(order, Shutdown)
+        job = self._jobs.find(order.job_id, order.token)
+        if job is None:
+            return False
+        job.remember(order)
+        if isinstance(order, Launch):
+            return session is None or order.job_id not in session.jobs
+        if isinstance(order, Cancel) and not job.handed_over:
+            if session is not None:
+                session.withdraw(job.job_id)
+            self._end(job, EndReason.CANCELED, "stopped before it was started")
+            return False
         return True
-
-    def _place(self, job: ExpectedJob, node_id: str) -> None:
-        job.node_id = node_id
-        self._by_node.setdefault(node_id, {})[job.job_id] = job
 
     def _resume(self, job: ExpectedJob, found: JobReport | None, session: Session) -> None:
         """Order again what a keeper that has just registered still has to do about a job."""
-        if found is not None:
+        if found is not None and found.token == job.token:
             job.handed_over = True
             job.started = job.started or found.pid is not None
-            if found.exit is None:
-                for order in (job.update, job.cancel):
-                    if order is not None:
-                        session.push(order)
+            for order in (job.update, job.cancel) if found.exit is None else ():
+                if order is not None:
+                    session.push(order)
         elif job.started:
             self._end(job, EndReason.EXIT_UNKNOWN, f"the keeper of node {job.node_id} no longer knows this job")
         elif job.cancel is not None:
@@ -297,10 +269,11 @@ class KeeperHub:
         """Tell the job's experiment of an end that no keeper will report."""
         now = self._now()
         client = self._clients.get(job.experiment_id)
-        self.forget(job.job_id)
+        self._jobs.forget(job.job_id)
         if client is None:
             log.warning("trial job %s ended (%s: %s), its experiment is not attached", job.job_id, reason, detail)
             return
+        end = Exit(reason=reason, code=None, signal=None, started_at=now, ended_at=now, detail=detail)
         client.note_change(
             StatusChange(
                 job.job_id,
@@ -309,9 +282,15 @@ class KeeperHub:
                 datetime.fromtimestamp(now, UTC),
                 detail=detail,
                 node_id=job.node_id,
-                exit=Exit(reason=reason, code=None, signal=None, started_at=now, ended_at=now, detail=detail),
+                exit=end,
             )
         )
+
+    def _give_up(self, node_id: str, clause: str) -> None:
+        """A node is lost with its jobs; should its keeper come back, it is told to stop them."""
+        _end_session(self._keepers[node_id])
+        for job in self._jobs.on_node(node_id):
+            self._end(job, EndReason.NODE_LOST, f"node {node_id}: {clause}")
 
     # ---- reports
 
@@ -324,7 +303,6 @@ class KeeperHub:
                 parcel.chunks.append(chunk)
         for start in header.starts:
             if (parcel := self._parcel(parcels, start.job_id, start.token, fenced)) is not None:
-                self._jobs[start.job_id].started = True
                 parcel.starts.append(started(start, node_id))
         for end in header.ends:
             if (parcel := self._parcel(parcels, end.job_id, end.token, fenced)) is not None:
@@ -332,21 +310,24 @@ class KeeperHub:
         return list(parcels.values())
 
     def _parcel(self, parcels: dict[str, Parcel], job_id: str, token: str, fenced: set[str]) -> Parcel | None:
-        job = self._jobs.get(job_id)
-        if job is None or job.token != token:
+        job = self._jobs.find(job_id, token)
+        if job is None:
             if self._ready.is_set():
                 fenced.add(job_id)
             return None
+        job.started = True
         parcel = parcels.get(job.experiment_id)
-        if parcel is None:
-            client = self._clients.get(job.experiment_id)
-            if client is None:
-                return None
+        if parcel is None and (client := self._clients.get(job.experiment_id)) is not None:
             parcel = parcels[job.experiment_id] = Parcel(client)
         return parcel
 
-    def _unknown(self, jobs: Iterable[JobReport]) -> list[JobReport]:
-        return [job for job in jobs if job.job_id not in self._jobs or self._jobs[job.job_id].token != job.token]
+    def _note_taken(self, parcel: Parcel, session: Session) -> None:
+        for (job_id, member), offset in parcel.stored.items():
+            if (job := self._jobs.known(job_id)) is not None:
+                job.stored[str(member)] = offset
+        for job_id in (*parcel.refused, *parcel.ended):
+            session.jobs.pop(job_id, None)
+            self._jobs.forget(job_id)
 
     # ---- keepers
 
@@ -362,77 +343,38 @@ class KeeperHub:
             raise UnknownSession(f"the session of node {node_id}'s keeper is not known; it must register again")
         return session
 
+    def _offsets(self, registration: Registration) -> dict[str, dict[str, int]]:
+        found = ((report, self._jobs.find(report.job_id, report.token)) for report in registration.jobs)
+        return {report.job_id: dict(job.stored) for report, job in found if job is not None}
+
     async def _wait_until_ready(self) -> None:
-        if not self._ready.is_set():
-            try:
-                async with asyncio.timeout(self._ready_patience_seconds):
-                    await self._ready.wait()
-            except TimeoutError:
-                log.warning("a keeper registered while the experiments are still being reattached")
-
-    def _connect(self, keeper: _Keeper, registration: Registration) -> None:
-        if registration.protocol_version != PROTOCOL_VERSION:
-            log.warning(
-                "the keeper of node %s speaks version %s of the protocol, this manager version %s",
-                keeper.node_id,
-                registration.protocol_version,
-                PROTOCOL_VERSION,
-            )
-        keeper.missed = 0
-        self._pool.connect(
-            keeper.node_id,
-            registration.devices,
-            driver_note=registration.driver_note,
-            hostname=registration.hostname,
-            version=registration.version,
-            seen_at=self._now(),
-        )
-        if keeper.timer is None:
-            self._watch(keeper)
-
-    def _hear(self, node_id: str, header: ReportHeader) -> None:
-        keeper = self._keepers[node_id]
-        if keeper.missed >= self._silent_after:
-            self._pool.set_status(node_id, NodeStatus.CONNECTED)
-        keeper.missed = 0
-        self._pool.hear(
-            node_id,
-            self._now(),
-            devices=header.devices,
-            disk_free_mb=header.disk_free_mb,
-            notes=header.notes or None,
-        )
-
-    def _watch(self, keeper: _Keeper) -> None:
-        """Count heartbeats. Ticks are counted, not seconds: a manager that slept does not hold it against a node."""
-        keeper.timer = asyncio.get_running_loop().call_later(self._heartbeat_seconds, self._tick, keeper)
-
-    def _tick(self, keeper: _Keeper) -> None:
-        keeper.missed += 1
-        silence = keeper.missed * self._heartbeat_seconds
-        if keeper.lost_after_seconds is not None and silence >= keeper.lost_after_seconds:
-            self._lose(keeper, silence)
+        if self._ready.is_set():
             return
-        if keeper.missed == self._silent_after:
-            self._pool.set_status(
-                keeper.node_id, NodeStatus.SILENT, f"no word from its keeper for {silence:g} s; its trials go on"
-            )
-        self._watch(keeper)
+        try:
+            async with asyncio.timeout(self._ready_patience_seconds):
+                await self._ready.wait()
+        except TimeoutError:
+            log.warning("a keeper registered while the experiments are still being reattached")
 
-    def _lose(self, keeper: _Keeper, silence: float) -> None:
-        """Give a node up with its jobs; should its keeper come back, it is told to stop them."""
-        keeper.timer = None
-        if keeper.session is not None:
-            keeper.session.close()
-            keeper.session = None
-        reason = f"no word from its keeper for {silence:g} s"
-        self._pool.set_status(keeper.node_id, NodeStatus.LOST, f"{reason}; its trials were given up")
-        for job in list(self._by_node.get(keeper.node_id, {}).values()):
-            self._end(job, EndReason.NODE_LOST, f"node {keeper.node_id}: {reason}")
+
+def _end_session(keeper: _Keeper) -> None:
+    if keeper.session is not None:
+        keeper.session.close()
+        keeper.session = None
+
+
+def _warn_of_other_version(node_id: str, registration: Registration) -> None:
+    if registration.protocol_version != PROTOCOL_VERSION:
+        log.warning(
+            "the keeper of node %s speaks version %s of the protocol, this manager version %s",
+            node_id,
+            registration.protocol_version,
+            PROTOCOL_VERSION,
+        )
 
 
 async def _deliver(parcels: list[Parcel]) -> None:
-    """Each experiment gets its parcel at the same time; none waits for another's listeners longer than the report."""
+    """Every experiment gets its parcel at the same time."""
     if len(parcels) == 1:
         await parcels[0].deliver()
         return

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -50,18 +50,16 @@ class Parcel:
         """
         speaking = {chunk.job_id for chunk in self.chunks}
         quiet = [end for end in self.ends if end.job_id not in speaking]
-        try:
-            if self.chunks and (self.starts or quiet):
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._store(), name="store metrics")
-                    group.create_task(self._tell(self.starts, quiet), name="tell status")
-            else:
-                await self._store()
-                await self._tell(self.starts, quiet)
-            complete = [end for end in self.ends if end.job_id in speaking and self._is_stored(end.job_id)]
-            await self._tell([], complete)
-        except Exception:
-            log.warning("what a keeper reported was not taken; it is asked to send it again", exc_info=True)
+        if self.chunks and (self.starts or quiet):
+            async with asyncio.TaskGroup() as group:
+                storing = group.create_task(_attempt(self._store()), name="store metrics")
+                telling = group.create_task(_attempt(self._tell(self.starts, quiet)), name="tell status")
+            taken = storing.result() and telling.result()
+        else:
+            taken = await _attempt(self._store()) and await _attempt(self._tell(self.starts, quiet))
+        if taken:
+            last = [end for end in self.ends if end.job_id in speaking and self._is_stored(end.job_id)]
+            await _attempt(self._tell([], last))
 
     async def _store(self) -> None:
         if not self.chunks:
@@ -78,6 +76,16 @@ class Parcel:
         if starts or ends:
             await self.client.tell_changes([*starts, *ends])
             self.ended.extend(end.job_id for end in ends)
+
+
+async def _attempt(delivery: Awaitable[None]) -> bool:
+    """Whether the client took it."""
+    try:
+        await delivery
+    except Exception:
+        log.warning("what a keeper reported was not taken; it is asked to send it again", exc_info=True)
+        return False
+    return True
 
 
 def split_body(header: ReportHeader, body: bytes | memoryview) -> list[JournalChunk]:

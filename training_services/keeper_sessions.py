@@ -1,29 +1,12 @@
-"""What the hub remembers of a keeper: its session with the commands it has not taken, and the jobs expected of it."""
+"""One registration of one keeper, with the commands that it has not taken yet."""
 
 import asyncio
 import secrets
 from collections import deque
-from dataclasses import dataclass, field
 
 from proctor.trial_keeper.protocol import Cancel, Command, Launch, Registration, Shutdown, Update, to_json
 
 Order = Launch | Cancel | Update | Shutdown
-
-
-@dataclass(slots=True)
-class ExpectedJob:
-    """A job that is not known to have ended: whose it is, and what its keeper should be doing about it."""
-
-    job_id: str
-    token: str
-    experiment_id: str
-    node_id: str | None = None
-    launch: Launch | None = None
-    cancel: Cancel | None = None
-    update: Update | None = None
-    handed_over: bool = False  # a keeper may have been given its launch
-    started: bool = False  # a keeper has said that it runs
-    stored: dict[str, int] = field(default_factory=dict)  # how far each member's journal is stored
 
 
 class Session:

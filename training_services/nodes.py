@@ -133,7 +133,7 @@ class NodePool:
         disk_free_mb: int | None = None,
         notes: Sequence[str] | None = None,
     ) -> None:
-        """A node's keeper has said something. None: as before. Callbacks are called if more than the time changed."""
+        """A node's keeper has said something. None: as before."""
         before = self.node(node_id)
         after = replace(
             before,
@@ -141,8 +141,16 @@ class NodePool:
             disk_free_mb=before.disk_free_mb if disk_free_mb is None else disk_free_mb,
             notes=before.notes if notes is None else tuple(notes),
         )
-        self._replace(after)
-        self._nodes[node_id] = replace(after, seen_at=seen_at)
+        self._replace(replace(after, seen_at=seen_at))
+
+    def obstacle(self, node_id: str) -> str:
+        """Why no job can be given to a node now, as a clause; "" if one can."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return f"node {node_id} is not known to the manager"
+        if node.status is NodeStatus.CONNECTED:
+            return ""
+        return f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
 
     # ---- reservations
 
@@ -181,9 +189,9 @@ class NodePool:
         job_id: str,
         placement: NodePlacement,
         holder: str,
+        policy: SharingPolicy | None = None,
         *,
         token: str = "",
-        policy: SharingPolicy | None = None,
     ) -> Reservation:
         """Claim again what a job held before the manager was restarted.
 
@@ -227,23 +235,21 @@ class NodePool:
             callback()
 
     def _replace(self, node: Node) -> None:
-        if self._nodes[node.id] != node:
-            self._nodes[node.id] = node
+        before = self._nodes[node.id]
+        self._nodes[node.id] = node
+        if _what_matters(before) != _what_matters(node):
             self._notify()
 
     def _capacity(self, node_id: str) -> NodeCapacity:
         node = self._nodes.get(node_id)
         if node is None:
-            return NodeCapacity(node_id, gpus=None, ready=False, reason=f"node {node_id} is not known to the manager")
-        ready = node.status is NodeStatus.CONNECTED
-        reason = (
-            "" if ready else f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
-        )
+            return NodeCapacity(node_id, gpus=None, ready=False, reason=self.obstacle(node_id))
+        obstacle = self.obstacle(node_id)
         return NodeCapacity(
             node_id,
             gpus=None if node.devices is None else self._gpus(node_id, node.devices),
-            ready=ready,
-            reason=reason,
+            ready=not obstacle,
+            reason=obstacle,
             jobs=len(self._by_node.get(node_id, ())),
             driver_note=node.driver_note,
         )
@@ -295,3 +301,12 @@ class NodePool:
         if reservation is not None:
             self._by_node[reservation.node_id].pop(job_id, None)
         return reservation
+
+
+def _what_matters(node: Node) -> object:
+    """What of a node is worth looking at again: not its utilisation, free disk or when it was last heard."""
+    devices = [
+        (device.uuid, device.index, [(process.pid, process.job_id) for process in device.processes])
+        for device in node.devices or ()
+    ]
+    return node.status, node.reason, node.notes, node.devices is None, devices

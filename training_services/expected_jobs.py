@@ -1,0 +1,90 @@
+"""The books of the hub: every job that is not known to have ended, whose it is, and what its keeper should be doing."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from proctor.training_services.errors import UnknownTrialJob
+from proctor.trial_keeper.protocol import Cancel, JobReport, Launch, Update
+
+
+@dataclass(slots=True)
+class ExpectedJob:
+    """One job. What it was ordered to do is kept, so that a keeper that comes back can be ordered again."""
+
+    job_id: str
+    token: str
+    experiment_id: str
+    node_id: str | None = None
+    launch: Launch | None = None
+    cancel: Cancel | None = None
+    update: Update | None = None
+    handed_over: bool = False  # a keeper may have been given its launch
+    started: bool = False  # a keeper has said that it runs
+    stored: dict[str, int] = field(default_factory=dict)  # how far each member's journal is stored
+
+    def remember(self, order: Launch | Cancel | Update) -> None:
+        """Keep the newest order of each kind; an update is also laid into the launch."""
+        match order:
+            case Launch():
+                self.launch = order
+            case Cancel():
+                self.cancel = order
+            case Update():
+                self.update = order
+                if self.launch is not None:
+                    self.launch = replace(self.launch, max_duration_seconds=order.max_duration_seconds)
+
+
+class ExpectedJobs:
+    """All of them, by id and by node."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, ExpectedJob] = {}
+        self._by_node: dict[str, dict[str, ExpectedJob]] = {}
+
+    def expect(self, job_id: str, token: str, experiment_id: str) -> None:
+        """Add a job; one that is known with this token stays as it is."""
+        if self.find(job_id, token) is None:
+            self.forget(job_id)
+            self._jobs[job_id] = ExpectedJob(job_id, token, experiment_id)
+
+    def find(self, job_id: str, token: str) -> ExpectedJob | None:
+        """The job, if it is expected with this token."""
+        job = self._jobs.get(job_id)
+        return job if job is not None and job.token == token else None
+
+    def known(self, job_id: str) -> ExpectedJob | None:
+        """The job, whatever its token."""
+        return self._jobs.get(job_id)
+
+    def require(self, job_id: str) -> ExpectedJob:
+        """The job. Raises UnknownTrialJob."""
+        try:
+            return self._jobs[job_id]
+        except KeyError:
+            raise UnknownTrialJob(f"trial job {job_id} is not expected; call `expect` before ordering it") from None
+
+    def place(self, job: ExpectedJob, node_id: str) -> None:
+        """The job is this node's."""
+        if job.node_id is not None:
+            self._by_node.get(job.node_id, {}).pop(job.job_id, None)
+        job.node_id = node_id
+        self._by_node.setdefault(node_id, {})[job.job_id] = job
+
+    def on_node(self, node_id: str) -> list[ExpectedJob]:
+        """The jobs of a node, in the order they were placed."""
+        return list(self._by_node.get(node_id, {}).values())
+
+    def of_experiment(self, experiment_id: str) -> list[ExpectedJob]:
+        """The jobs of an experiment."""
+        return [job for job in self._jobs.values() if job.experiment_id == experiment_id]
+
+    def forget(self, job_id: str) -> None:
+        """Expect it no more; an unknown job is no error."""
+        job = self._jobs.pop(job_id, None)
+        if job is not None and job.node_id is not None:
+            self._by_node.get(job.node_id, {}).pop(job_id, None)
+
+    def unexpected(self, reports: Iterable[JobReport]) -> list[JobReport]:
+        """Those of a keeper's jobs that are not expected with their tokens."""
+        return [report for report in reports if self.find(report.job_id, report.token) is None]

@@ -1,0 +1,267 @@
+"""What every training service that runs its jobs through keepers has in common; the platforms differ in how a keeper
+gets to its node, in what can be launched there, and in how files are read."""
+
+import asyncio
+import logging
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from proctor.training_services.base import (
+    JournalChunk,
+    MetricListener,
+    StatusChange,
+    StatusListener,
+    SupportsEvents,
+    SupportsNodes,
+    SupportsReattach,
+    TrainingService,
+    TrialJobDetail,
+    TrialJobForm,
+    TrialJobStatus,
+)
+from proctor.training_services.errors import KeeperError, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
+from proctor.training_services.keeper_reports import HubClient
+from proctor.training_services.listeners import Listeners
+from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.protocol import Cancel, Launch, Update
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+CLEAN_UP_SECONDS = 30.0
+
+
+class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, SupportsReattach, HubClient):
+    """One experiment's jobs on nodes with keepers. What keepers say arrives through the hub; their redelivery is ours.
+
+    :param now: Unix time, for records.
+    :param clean_up_seconds: how long `clean_up` waits for the last jobs to end.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        now: Callable[[], float] = time.time,
+        clean_up_seconds: float = CLEAN_UP_SECONDS,
+    ) -> None:
+        self._experiment_id = context.experiment_id
+        self._hub = context.hub
+        self._pool = context.pool
+        self._now = now
+        self._clean_up_seconds = clean_up_seconds
+        self._jobs: dict[str, TrialJobDetail] = {}
+        self._notes: deque[StatusChange] = deque()
+        self._noted = asyncio.Event()
+        self._obstacles: dict[str, str] = {}
+        self._listeners = Listeners(self._noted.set)
+        self._is_cleaning = False
+
+    @abstractmethod
+    def check(self, form: TrialJobForm) -> None:
+        """Raise SubmissionRefused, with a sentence, for what can never run."""
+
+    @abstractmethod
+    def launch(self, form: TrialJobForm) -> Launch:
+        """What the keeper is told to start."""
+
+    # ---- the twelve
+
+    @property
+    def is_multi_phase_job_supported(self) -> bool:
+        return False
+
+    async def list_trial_jobs(self) -> list[TrialJobDetail]:
+        return list(self._jobs.values())
+
+    async def get_trial_job(self, job_id: str) -> TrialJobDetail:
+        try:
+            return self._jobs[job_id]
+        except KeyError:
+            raise UnknownTrialJob(f"there is no trial job {job_id} in experiment {self._experiment_id}") from None
+
+    def add_trial_job_metric_listener(self, listener: MetricListener) -> None:
+        self._listeners.add_metric(listener)
+
+    def remove_trial_job_metric_listener(self, listener: MetricListener) -> None:
+        self._listeners.remove_metric(listener)
+
+    def add_status_listener(self, listener: StatusListener) -> None:
+        self._listeners.add_status(listener)
+
+    def remove_status_listener(self, listener: StatusListener) -> None:
+        self._listeners.remove_status(listener)
+
+    async def submit_trial_job(self, form: TrialJobForm) -> TrialJobDetail:
+        known = self._jobs.get(form.job_id)
+        if known is not None:
+            if known.form.token != form.token:
+                raise SubmissionRefused(
+                    f"trial job {form.job_id} is already here with another token; a new attempt needs a new job id"
+                )
+            return known
+        self.check(form)
+        node_id = self._node_of(form)
+        self._hub.attach(self._experiment_id, self)
+        self._hub.expect(form.job_id, form.token, form.experiment_id)
+        try:
+            self._hub.send(node_id, self.launch(form))
+        except KeeperError as error:
+            self._hub.forget(form.job_id)
+            raise ServiceUnavailable(str(error)) from error
+        self._jobs[form.job_id] = self._detail(form)
+        self._explain(node_id)
+        return self._jobs[form.job_id]
+
+    async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
+        before = await self.get_trial_job(job_id)
+        limit = form.max_duration_seconds
+        self._jobs[job_id] = replace(before, form=replace(before.form, max_duration_seconds=limit))
+        if not before.status.is_terminal:
+            self._hub.send(self._node_of(before.form), Update(job_id, before.form.token, limit))
+        return self._jobs[job_id]
+
+    async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
+        job = self._jobs.get(job_id)
+        if job is None or job.status in {TrialJobStatus.STOPPING, TrialJobStatus.ENDED}:
+            return
+        self._jobs[job_id] = replace(job, status=TrialJobStatus.STOPPING, is_early_stopped=is_early_stopped)
+        self._hub.send(self._node_of(job.form), Cancel(job_id, job.form.token))
+
+    async def clean_up(self) -> None:
+        self._is_cleaning = True
+        self._hub.attach(self._experiment_id, self)
+        for job_id in list(self._jobs):
+            await self.cancel_trial_job(job_id)
+        try:
+            async with asyncio.timeout(self._clean_up_seconds):
+                while self._jobs:
+                    await self._tell_notes()
+                    if self._jobs:
+                        await self._noted.wait()
+        except TimeoutError:
+            log.warning("still running when experiment %s was let go: %s", self._experiment_id, ", ".join(self._jobs))
+        finally:
+            self._hub.abandon(self._experiment_id)
+            self._hub.detach(self._experiment_id, self)
+            self._jobs.clear()
+
+    async def run(self) -> None:
+        self._hub.attach(self._experiment_id, self)
+        stop_watching = self._pool.on_change(self._explain_all)
+        try:
+            while True:
+                await self._noted.wait()
+                await self._tell_notes()
+        finally:
+            stop_watching()
+            self._hub.detach(self._experiment_id, self)
+
+    async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
+        self._hub.attach(self._experiment_id, self)
+        for job_id in ended:
+            self._hub.forget(job_id)
+        for form in forms:
+            self._jobs[form.job_id] = self._detail(form)
+            self._hub.expect(form.job_id, form.token, form.experiment_id)
+            self._hub.adopt(self._node_of(form), self.launch(form))
+
+    # ---- what keepers say
+
+    async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        if not self._listeners.hear_metrics:
+            if self._is_cleaning:  # nobody will ever want them
+                return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
+            raise ServiceUnavailable(f"nobody listens to the metrics of experiment {self._experiment_id} yet")
+        stored = await self._listeners.store(chunks)
+        for chunk in chunks:
+            if (chunk.job_id, chunk.member) not in stored:
+                self._drop(chunk.job_id)
+        return stored
+
+    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+        if not self._listeners.hear_status and not self._is_cleaning:
+            raise ServiceUnavailable(f"nobody listens to the jobs of experiment {self._experiment_id} yet")
+        for change in changes:
+            self._apply(change)
+        await self._listeners.tell(changes)
+        for change in changes:
+            if change.status.is_terminal:
+                self._drop(change.job_id)
+
+    def note_change(self, change: StatusChange) -> None:
+        self._notes.append(change)
+        self._noted.set()
+
+    async def _tell_notes(self) -> None:
+        """Tell the listeners what no keeper will say again; what they do not take is told again after a pause."""
+        self._noted.clear()
+        while self._notes and (self._listeners.hear_status or self._is_cleaning):
+            notes = list(self._notes)
+            try:
+                await self.tell_changes(notes)
+            except Exception:
+                log.warning("status changes were not taken; they are told again", exc_info=True)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                for _ in notes:
+                    self._notes.popleft()
+
+    def _apply(self, change: StatusChange) -> None:
+        job = self._jobs.get(change.job_id)
+        if job is None:
+            return
+        if change.status is TrialJobStatus.RUNNING:
+            status = job.status if job.status is TrialJobStatus.STOPPING else change.status
+            self._jobs[job.id] = replace(job, status=status, start_time=change.time)
+        elif change.status is TrialJobStatus.ENDED:
+            self._jobs[job.id] = replace(job, status=change.status, end_time=change.time, exit=change.exit)
+
+    def _drop(self, job_id: str) -> None:
+        self._jobs.pop(job_id, None)
+        self._noted.set()
+
+    # ---- waiting, with a reason
+
+    def _explain_all(self) -> None:
+        for node_id in self.node_ids():
+            obstacle = self._pool.obstacle(node_id)
+            if obstacle != self._obstacles.get(node_id, ""):
+                self._obstacles[node_id] = obstacle
+                if obstacle:
+                    for job in self._jobs.values():
+                        if job.status is TrialJobStatus.SUBMITTED and self._node_of(job.form) == node_id:
+                            self._note_waiting(job.form, obstacle)
+
+    def _explain(self, node_id: str) -> None:
+        """Say of the newest job why it waits, if its node cannot be reached."""
+        obstacle = self._pool.obstacle(node_id)
+        self._obstacles[node_id] = obstacle
+        if obstacle:
+            newest = next(reversed(self._jobs.values()))
+            self._note_waiting(newest.form, obstacle)
+
+    def _note_waiting(self, form: TrialJobForm, obstacle: str) -> None:
+        time = datetime.fromtimestamp(self._now(), UTC)
+        self.note_change(
+            StatusChange(form.job_id, form.token, TrialJobStatus.SUBMITTED, time, detail=f"waiting: {obstacle}")
+        )
+
+    # ---- forms
+
+    def _node_of(self, form: TrialJobForm) -> str:
+        return form.placement.node_id if form.placement is not None else self.node_ids()[0]
+
+    def _detail(self, form: TrialJobForm) -> TrialJobDetail:
+        return TrialJobDetail(
+            id=form.job_id,
+            status=TrialJobStatus.SUBMITTED,
+            form=form,
+            submit_time=datetime.fromtimestamp(self._now(), UTC),
+            tags=form.tags,
+            working_directory=form.code_directory,
+        )

@@ -1,0 +1,1 @@
+"""Trials on the manager's own machine."""
