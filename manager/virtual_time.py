@@ -7,9 +7,11 @@ loop (the databases' threads: see `pending`) the clock stands still and the loop
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 GUARD_SECONDS = 30.0
 """How long outside work may really take before the loop looks again."""
@@ -52,6 +54,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def pending(self, change: int) -> None:
         """Outside work begins (+1) or ends (-1)."""
         self.outside += change
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """As usual, and counted as outside work."""
+        self.pending(1)
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(lambda done: self.pending(-1))
+        return future
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """As usual; the threads that end are outside work too."""
+        self.pending(1)
+        await super().shutdown_default_executor()
+        self.pending(-1)
 
 
 def run_virtual(main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, T]]) -> T:
