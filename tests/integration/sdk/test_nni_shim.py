@@ -134,3 +134,26 @@ assert extract_scalar_history([1, {"default": 2}]) == [1, 2]
 assert extract_scalar_reward({"loss": 3}, "loss") == 3
 ClassArgsValidator().validate_class_args(anything=1)
 """)
+
+
+def test_merge_parameter_fills_namespaces_and_dictionaries_and_checks_types(job: Any) -> None:
+    done = job.run("""
+import argparse, nni, nni.utils
+merge = nni.utils.merge_parameter
+space = argparse.Namespace(lr=0.5, layers=2, name="a", extra=None)
+assert merge(space, {"lr": 1, "layers": 3, "extra": [1]}) is space
+assert vars(space) == {"lr": 1.0, "layers": 3, "name": "a", "extra": [1]} and type(space.lr) is float
+defaults = {"lr": 0.5}
+assert merge(defaults, {"lr": 0.25}) is defaults == {"lr": 0.25}
+assert merge(defaults, None) is defaults
+for proposed in ({"unknown": 1}, {"layers": 2.5}, {"layers": True}, {"name": 3}):
+    try:
+        merge(space, proposed)
+    except (TypeError, ValueError) as error:
+        print(type(error).__name__, error)
+""")
+    unknown, fraction, truth, number = done.stdout.splitlines()
+    assert unknown.startswith("ValueError the tuner proposes 'unknown', which is none of the trial's parameters")
+    assert fraction.startswith("TypeError the parameter 'layers' is a int by default (3); the tuner proposes 2.5")
+    assert truth.startswith("TypeError the parameter 'layers'")
+    assert number.startswith("TypeError the parameter 'name' is a str by default ('a'); the tuner proposes 3, a int")

@@ -63,7 +63,7 @@ def test_the_check_finds_a_newer_statement() -> None:
 
 @pytest.mark.parametrize("folder", ["sdk", "trial_keeper"])
 def test_the_linter_finds_no_newer_syntax(folder: str) -> None:
-    command = [sys.executable, "-m", "ruff", "check", "--target-version", "py310", "--select", "E9,F", folder]
+    command = [sys.executable, "-m", "ruff", "check", "--target-version", "py310", "--select", "E9", folder]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
