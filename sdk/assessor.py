@@ -26,8 +26,8 @@ class Assessor(Checkpointing):
     def assess_trial(self, trial_job_id: str, trial_history: list[Any]) -> Union[AssessResult, bool]:
         """Say whether a running trial goes on; True means Good.
 
-        `trial_history` has every intermediate metric of the trial so far, as it was reported, the newest last. Called once for
-        each new metric.
+        `trial_history` has every intermediate metric of the trial so far, as it was reported, the newest last.
+        Called once for each new metric.
         """
         raise NotImplementedError(f"{type(self).__name__}.assess_trial is missing")
 

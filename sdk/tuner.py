@@ -9,9 +9,9 @@ Name it in the experiment's configuration:
 
 The method names are NNI's, so a tuner written for NNI runs as it is. Two threads call a tuner. One calls
 `update_search_space`, `generate_parameters`, `receive_trial_result` and `import_data`, one at a time; the other calls
-`trial_end`. While `generate_parameters` waits for something (sleeps, or holds a lock or an event, without
-computing), the other thread also delivers results, so a tuner may wait there for an earlier trial. An exception ends the
-experiment with status ERROR and shows the traceback; `NoMoreTrialError` says that there is nothing left to propose.
+`trial_end`. While `generate_parameters` waits for something (an event, a lock, a sleep) instead of computing, the other
+thread delivers results too, so a tuner may wait there for an earlier trial. An exception ends the experiment with
+status ERROR and shows the traceback; `NoMoreTrialError` says that there is nothing left to propose.
 """
 
 import os
@@ -34,8 +34,8 @@ class Checkpointing:
     def save_checkpoint(self) -> None:
         """Write your state below `get_checkpoint_path()`.
 
-        Called, if you override it, whenever results have come and nothing else waits, and before the end. What came later is
-        told again after a restart.
+        Called, if you override it, whenever results have come and nothing else waits, and before the end. What
+        came later is told again after a restart.
         """
 
     def get_checkpoint_path(self) -> str:
@@ -61,8 +61,8 @@ class Tuner(Checkpointing):
     def generate_parameters(self, parameter_id: int, **kwargs: Any) -> dict[str, Any]:
         """Return the parameters of a new trial.
 
-        `parameter_id` is never reused. Raise `NoMoreTrialError` if there is nothing to propose now; you will be asked again
-        when a result has come. May wait for the result of an earlier trial.
+        `parameter_id` is never reused. Raise `NoMoreTrialError` if there is nothing to propose now; you will be
+        asked again when a result has come. May wait for the result of an earlier trial.
         """
         raise NotImplementedError(f"{type(self).__name__}.generate_parameters is missing")
 
@@ -83,8 +83,8 @@ class Tuner(Checkpointing):
     def receive_trial_result(self, parameter_id: int, parameters: dict[str, Any], value: Any, **kwargs: Any) -> None:
         """Learn a final metric: a number, or a dictionary with the number under "default", as the trial reported it.
 
-        `kwargs` has `customized` (bool: added by the user) and `trial_job_id`. A trial that an assessor stopped comes with its
-        last intermediate metric.
+        `kwargs` has `customized` (bool: added by the user) and `trial_job_id`. A trial that an assessor stopped
+        comes with its last intermediate metric.
         """
         raise NotImplementedError(f"{type(self).__name__}.receive_trial_result is missing")
 

@@ -1,0 +1,88 @@
+"""A user's own assessor behind the calls of a session, on the second thread."""
+
+import threading
+from functools import partial
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.custom_tuner import Guard
+from proctor.manager.dispatcher.hands import AssessorHand, Send, succeeded
+from proctor.manager.dispatcher.lanes import Job, ThreadLane
+from proctor.manager.dispatcher.saved_state import Mark, SavedState
+from proctor.manager.dispatcher.wire_values import from_wire
+from proctor.sdk.assessor import Assessor, AssessResult
+
+
+class CustomAssessor(AssessorHand):
+    """Calls come from one thread and return at once; the work is done on the lane."""
+
+    def __init__(self, assessor: Any, send: Send, *, lane: ThreadLane, guard: Guard, checkpoint_directory: str) -> None:
+        self._assessor = assessor
+        self._send = send
+        self._lane = lane
+        self._guard = guard
+        self._saved = SavedState(checkpoint_directory, "assessor", assessor, Assessor)
+        self._mark = Mark()
+        self._position = 0
+        self._histories: dict[str, list[Any]] = {}
+        self._condemned: set[str] = set()
+        lane.put(guard(self._load))
+
+    def report(self, message: protocol.ReportMetrics) -> None:
+        self._put(message, partial(self._report, message))
+
+    def restart(self, message: protocol.TrialRestarted) -> None:
+        self._put(message, partial(self._restart, message))
+
+    def trial_end(self, message: protocol.TrialEnd) -> None:
+        self._put(message, partial(self._end, message))
+
+    def close(self) -> None:
+        closed = threading.Event()
+        self._lane.put(self._guard(self._save))
+        self._lane.put(self._guard(self._assessor._on_exit))
+        self._lane.put(closed.set)
+        closed.wait(2.0)
+
+    def _put(self, message: Any, job: Job) -> None:
+        def do() -> None:
+            job()
+            self._position = max(self._position, message.position)
+            if self._lane.is_idle() and isinstance(message, protocol.TrialEnd):
+                self._save()
+
+        self._lane.put(self._guard(do))
+
+    def _load(self) -> None:
+        self._mark = self._saved.load()
+
+    def _save(self) -> None:
+        if self._position > self._mark.position:
+            self._saved.save(Mark(self._position))
+
+    def _report(self, message: protocol.ReportMetrics) -> None:
+        for parameter_id, trial_id, sequence, value in message.rows:
+            history = self._histories.setdefault(trial_id, [])
+            del history[sequence:]
+            history.append(from_wire(value))
+            known = message.position <= self._mark.position
+            if not known and trial_id not in self._condemned and not self._is_good(trial_id, history):
+                self._condemned.add(trial_id)
+                self._send(protocol.KillTrial(message.position, parameter_id, trial_id))
+
+    def _is_good(self, trial_id: str, history: list[Any]) -> bool:
+        result = self._assessor.assess_trial(trial_id, list(history))
+        if isinstance(result, (bool, AssessResult)):
+            return result in (True, AssessResult.Good)
+        name = type(self._assessor).__name__
+        raise TypeError(f"{name}.assess_trial must return AssessResult.Good or Bad (or a bool), found {result!r}")
+
+    def _restart(self, message: protocol.TrialRestarted) -> None:
+        self._condemned.discard(message.trial_id)
+        del self._histories.setdefault(message.trial_id, [])[message.from_sequence :]
+
+    def _end(self, message: protocol.TrialEnd) -> None:
+        self._condemned.discard(message.trial_id)
+        self._histories.pop(message.trial_id, None)
+        if message.position > self._mark.position:
+            self._assessor.trial_end(message.trial_id, succeeded(message))

@@ -1,0 +1,66 @@
+"""The dispatcher process: reads lines from its manager, answers pings at once and everything else in order."""
+
+import os
+import select
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.lanes import ThreadLane
+from proctor.manager.dispatcher.session import Session
+
+PARENT_CHECK_SECONDS = 5.0
+READ_BYTES = 1 << 20
+
+
+class Host:
+    """Serves one manager over one socket until it says Terminate, closes its end, or dies."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._parent = os.getppid()
+        self._session = Session(self._send)
+
+    def serve(self) -> None:
+        """Return when the conversation is over; the algorithms have been told."""
+        lane = ThreadLane("session")
+        for line in self._lines():
+            message = protocol.decode(line)
+            if isinstance(message, protocol.Terminate):
+                break
+            if isinstance(message, protocol.Ping):
+                self._session.handle(message)
+            else:
+                lane.put(lambda message=message: self._session.handle(message))  # type: ignore[misc]
+        self._session.close()
+
+    def _lines(self) -> Iterator[bytes]:
+        rest = b""
+        while data := self._read():
+            *lines, rest = (rest + data).split(b"\n") if b"\n" in data else (rest + data,)
+            yield from lines
+
+    def _read(self) -> bytes:
+        """Return what has come; nothing when the manager has closed its end or is gone."""
+        while not select.select([self._channel], [], [], PARENT_CHECK_SECONDS)[0]:
+            if os.getppid() != self._parent:
+                return b""
+        with suppress(ConnectionError):
+            return self._channel.recv(READ_BYTES)
+        return b""
+
+    def _send(self, message: protocol.FromDispatcher) -> None:
+        with suppress(ConnectionError):  # the manager is gone: the reading end notices and ends the process
+            self._channel.sendall(protocol.encode(message))
+
+
+def main(descriptor: int) -> None:
+    """Serve on an inherited socket, then leave without waiting for threads of the user's code."""
+    with socket.socket(fileno=descriptor) as channel:
+        channel.set_inheritable(False)
+        Host(channel).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,57 @@
+"""Where an algorithm's methods are called: one after the other on a thread, or at once in the caller's."""
+
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+Job = Callable[[], None]
+"""Something to be done on a lane. It handles its own errors."""
+
+
+class Lane(ABC):
+    """Does jobs in the order they are put."""
+
+    @abstractmethod
+    def put(self, job: Job) -> None:
+        """Do `job` after everything put before it."""
+
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Say whether nothing waits behind the job that is being done."""
+
+
+class InlineLane(Lane):
+    """Does each job before `put` returns."""
+
+    def put(self, job: Job) -> None:
+        job()
+
+    def is_idle(self) -> bool:
+        return True
+
+
+class ThreadLane(Lane):
+    """Does jobs on a thread of its own, which ends with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def is_idle(self) -> bool:
+        return self._jobs.empty()
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the thread has used so far."""
+        ident = self._thread.ident
+        assert ident is not None, "a lane's thread runs from its beginning"
+        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()

@@ -1,0 +1,45 @@
+"""What a user's own algorithm has saved, and how much of the input log is in it."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Written after an algorithm has saved itself."""
+
+    position: int = 0
+    """Inputs up to here are part of what was saved."""
+    own_ids: tuple[int, ...] = ()
+    """Parameter ids that the tuner had proposed and that had not ended."""
+
+
+class SavedState:
+    """The mark beside one algorithm's checkpoint."""
+
+    def __init__(self, directory: str, kind: str, algorithm: Any, base: type[Any]) -> None:
+        own = getattr(type(algorithm), "save_checkpoint", base.save_checkpoint)
+        self.is_wanted = own is not base.save_checkpoint
+        self._path = Path(directory or ".") / f"{kind}.mark.json"
+        self._algorithm = algorithm
+
+    def load(self) -> Mark:
+        """Have the algorithm read what it saved; the empty mark if it never did."""
+        if not self.is_wanted or not self._path.is_file():
+            return Mark()
+        found = json.loads(self._path.read_text())
+        self._algorithm.load_checkpoint()
+        return Mark(found["position"], tuple(found["own_ids"]))
+
+    def save(self, mark: Mark) -> None:
+        """Have the algorithm save itself, then write the mark. Does nothing for one that cannot."""
+        if not self.is_wanted:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._algorithm.save_checkpoint()
+        unfinished = self._path.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps(asdict(mark)))
+        unfinished.replace(self._path)

@@ -1,0 +1,206 @@
+"""One dispatcher's conversation: which message goes to which algorithm, and what comes back."""
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
+from proctor.manager.dispatcher.algorithms.registry import create_algorithm
+from proctor.manager.dispatcher.builtin import BuiltinAssessor, BuiltinTuner
+from proctor.manager.dispatcher.hands import AssessorHand, Send, TunerHand
+from proctor.manager.dispatcher.lanes import Job, ThreadLane
+from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
+from proctor.sdk.failpoints import failpoint
+
+_FAILPOINTS = {
+    protocol.NewTrial: "dispatcher.suggest",
+    protocol.NoMoreTrials: "dispatcher.no_more",
+    protocol.KillTrial: "dispatcher.kill",
+    protocol.Initialized: "dispatcher.initialize",
+    protocol.Error: "dispatcher.error",
+    protocol.Pong: "dispatcher.pong",
+}
+
+
+class Session:
+    """Handles messages in the order of the input log. Built-in algorithms answer before `handle` returns.
+
+    `send` may be called from several threads, never from two at once. After an algorithm has raised, one Error is
+    sent and everything but pings is ignored.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send_line = send
+        self._sending = threading.Lock()
+        self._failed = False
+        self._tuner: TunerHand | None = None
+        self._assessor: AssessorHand | None = None
+        self._customs: list[Any] = []
+        self._last_values: dict[str, Any] = {}
+
+    def handle(self, message: ToDispatcher | FromDispatcher) -> None:
+        """Take one message. Never raises for what an algorithm does."""
+        if isinstance(message, protocol.Ping):
+            self.send(protocol.Pong(message.nonce))
+        elif not self._failed:
+            self._guarded(lambda: self._take(message))()
+
+    def close(self) -> None:
+        """Let the user's own algorithms save themselves and say goodbye; takes a few seconds at most."""
+        if self._failed:
+            return
+        for hand in (self._tuner, self._assessor):
+            if hand is not None:
+                hand.close()
+
+    def send(self, message: FromDispatcher) -> None:
+        """Send one message, with a fail point on either side."""
+        point = _FAILPOINTS[type(message)]
+        with self._sending:
+            failpoint(f"{point}.before")
+            self._send_line(message)
+            failpoint(f"{point}.after")
+
+    def _take(self, message: ToDispatcher | FromDispatcher) -> None:
+        if isinstance(message, protocol.Initialize):
+            self._initialize(message)
+            return
+        tuner = self._tuner
+        if tuner is None:
+            raise RuntimeError(f"expected Initialize first, found {type(message).__name__}")
+        if isinstance(message, protocol.RequestTrialJobs):
+            tuner.request(message)
+        elif isinstance(message, protocol.ReportMetrics):
+            self._report(message)
+        elif isinstance(message, protocol.TrialEnd):
+            self._trial_end(tuner, message)
+        elif isinstance(message, protocol.TrialRestarted):
+            if self._assessor is not None:
+                self._assessor.restart(message)
+        elif isinstance(message, protocol.UpdateSearchSpace):
+            tuner.update_search_space(message)
+        elif isinstance(message, protocol.ImportData):
+            tuner.import_data(message)
+        elif isinstance(message, protocol.AddCustomizedTrial):
+            tuner.add_customized(message)
+        else:
+            raise RuntimeError(f"{type(message).__name__} is not for a dispatcher")
+
+    # ---- beginning
+
+    def _initialize(self, message: protocol.Initialize) -> None:
+        if message.version != protocol.PROTOCOL_VERSION:
+            ours = protocol.PROTOCOL_VERSION
+            raise RuntimeError(f"the manager speaks dispatcher protocol {message.version}, this is {ours}")
+        second = ThreadLane("second") if self._has_custom(message) else None
+        self._tuner = self._make_tuner(message, second)
+        if message.assessor is not None:
+            self._assessor = self._make_assessor(message.assessor, message, second)
+        self._tuner.initialize(message.search_space)
+        if not self._failed:
+            self.send(protocol.Initialized(wants_intermediate=self._assessor is not None))
+
+    @staticmethod
+    def _has_custom(message: protocol.Initialize) -> bool:
+        specs = (message.tuner, message.assessor)
+        return any(spec is not None and spec.class_name is not None for spec in specs)
+
+    def _make_tuner(self, message: protocol.Initialize, second: ThreadLane | None) -> TunerHand:
+        if second is None or message.tuner.class_name is None:
+            algorithm = create_algorithm("tuner", message.tuner.name or "", message.tuner.class_args, message.seed)
+            assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
+            return BuiltinTuner(algorithm, self.send)
+        from proctor.manager.dispatcher.custom_tuner import CustomTuner
+
+        tuner = self._load(message.tuner, message, ("generate_parameters", "update_search_space"))
+        return CustomTuner(
+            tuner,
+            self.send,
+            lanes=(ThreadLane("first"), second),
+            guard=self._guarded,
+            checkpoint_directory=message.checkpoint_directory,
+        )
+
+    def _make_assessor(
+        self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, second: ThreadLane | None
+    ) -> AssessorHand:
+        if second is None or spec.class_name is None:
+            algorithm = create_algorithm("assessor", spec.name or "", spec.class_args, message.seed)
+            assert isinstance(algorithm, AssessorAlgorithm), "the registry keeps tuners and assessors apart"
+            return BuiltinAssessor(algorithm, self.send)
+        from proctor.manager.dispatcher.custom_assessor import CustomAssessor
+
+        assessor = self._load(spec, message, ("assess_trial", "trial_end"))
+        directory = message.checkpoint_directory
+        return CustomAssessor(assessor, self.send, lane=second, guard=self._guarded, checkpoint_directory=directory)
+
+    def _load(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, methods: tuple[str, ...]) -> Any:
+        from proctor.manager.dispatcher.custom_loading import load_custom, prepare_environment
+
+        prepare_environment(message.checkpoint_directory)
+        algorithm = load_custom(spec, methods)
+        self._customs.append(algorithm)
+        return algorithm
+
+    # ---- going on
+
+    def _report(self, message: protocol.ReportMetrics) -> None:
+        if self._assessor is not None:
+            for _, trial_id, _, value in message.rows:
+                self._last_values[trial_id] = value
+            self._assessor.report(message)
+
+    def _trial_end(self, tuner: TunerHand, message: protocol.TrialEnd) -> None:
+        tuner.trial_end(self._with_last_value(message))
+        if self._assessor is not None:
+            self._assessor.trial_end(message)
+
+    def _with_last_value(self, message: protocol.TrialEnd) -> protocol.TrialEnd:
+        """As in NNI, the last intermediate metric of a trial that was stopped early is its result."""
+        stopped_early = message.status == "EARLY_STOPPED" and not message.has_value
+        last = self._last_values.pop(message.trial_id, None)
+        if not stopped_early or last is None:
+            return message
+        return protocol.TrialEnd(
+            message.position,
+            message.parameter_id,
+            message.trial_id,
+            message.parameters,
+            message.status,
+            has_value=True,
+            value=last,
+            customized=message.customized,
+        )
+
+    # ---- failing
+
+    def _guarded(self, job: Job) -> Callable[[], None]:
+        def do() -> None:
+            if self._failed:
+                return
+            try:
+                job()
+            except (Exception, SystemExit) as error:
+                self._fail(error)
+
+        return do
+
+    def _fail(self, error: BaseException) -> None:
+        with self._sending:
+            if self._failed:
+                return
+            self._failed = True
+        text = "".join(traceback.format_exception(error))
+        print(text, flush=True)
+        self.send(protocol.Error(_summary(error), text))
+        for algorithm in self._customs:
+            hook = getattr(algorithm, "_on_error", None)
+            if hook is not None:
+                hook()
+
+
+def _summary(error: BaseException) -> str:
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
