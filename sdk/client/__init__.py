@@ -1,0 +1,54 @@
+"""The control side of the SDK: what starts, watches and reads experiments. Needs httpx; loaded on first use.
+
+    from proctor.sdk.client import Client, Experiment
+
+Trials never import this package.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client as Client
+    from proctor.sdk.client.config import AlgorithmConfig as AlgorithmConfig
+    from proctor.sdk.client.config import CustomAlgorithmConfig as CustomAlgorithmConfig
+    from proctor.sdk.client.config import ExperimentConfig as ExperimentConfig
+    from proctor.sdk.client.config import LocalConfig as LocalConfig
+    from proctor.sdk.client.config import RemoteConfig as RemoteConfig
+    from proctor.sdk.client.config import RemoteMachineConfig as RemoteMachineConfig
+    from proctor.sdk.client.config import RunMode as RunMode
+    from proctor.sdk.client.experiment import Experiment as Experiment
+    from proctor.sdk.client.results import Results as Results
+
+_HOMES = {
+    "Client": "client",
+    "Experiment": "experiment",
+    "Results": "results",
+    "AlgorithmConfig": "config",
+    "CustomAlgorithmConfig": "config",
+    "ExperimentConfig": "config",
+    "LocalConfig": "config",
+    "RemoteConfig": "config",
+    "RemoteMachineConfig": "config",
+    "RunMode": "config",
+}
+
+__all__ = [
+    "AlgorithmConfig",
+    "Client",
+    "CustomAlgorithmConfig",
+    "Experiment",
+    "ExperimentConfig",
+    "LocalConfig",
+    "RemoteConfig",
+    "RemoteMachineConfig",
+    "Results",
+    "RunMode",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"proctor.sdk.client has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"proctor.sdk.client.{_HOMES[name]}"), name)

@@ -1,0 +1,260 @@
+"""The manager's REST API as Python calls. Objects are the resources of the API as they travel, as dictionaries."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from proctor.sdk.client.errors import ManagerUnreachable, NotFound
+from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
+from proctor.sdk.client.stream import EventStream
+from proctor.sdk.client.transport import TIMEOUT_SECONDS, Query, Transport
+
+JsonObject = dict[str, Any]
+PAGE_SIZE = 500
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    """A stretch of a log: its bytes, and the offset at which the next one begins."""
+
+    data: bytes
+    next_offset: int
+
+
+class Client:
+    """Talks to one manager. Close it, or use it with `with`.
+
+    Every call raises an error of `proctor.sdk.client.errors` when the manager cannot be asked or refuses.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """Find the manager: `url`, else PROCTOR_URL, else the one running for `home`.
+
+        :param token: else PROCTOR_TOKEN, else the token file of the home.
+        :param home: the folder of the manager's state; PROCTOR_HOME or the platform's state directory if not given.
+        """
+        self.home = find_home(home)
+        named = url or os.environ.get(ENV_URL)
+        if named is None:
+            address = read_address(self.home)
+            if address is None:
+                raise ManagerUnreachable(
+                    f"no manager is running for {self.home}; start one with `proctor manager start`"
+                )
+            named = address.url
+        self.url = named.rstrip("/")
+        self.token = token or os.environ.get(ENV_TOKEN) or read_token(self.home)
+        self._transport = Transport(self.url, self.token, timeout_seconds=timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection back; twice does no harm."""
+        self._transport.close()
+
+    def page_url(self, path: str = "/") -> str:
+        """A page of the manager as a browser opens it, token included: keep it to yourself."""
+        return f"{self.url}{path}" + (f"?token={quote(self.token)}" if self.token else "")
+
+    # The manager
+
+    def health(self) -> JsonObject:
+        """Whether the manager is well; needs no token."""
+        return self._get("/health")
+
+    def version(self) -> JsonObject:
+        """Who answers."""
+        return self._get("/version")
+
+    def nodes(self) -> Iterator[JsonObject]:
+        """The machines on which trials run."""
+        return self._transport.pages("/nodes", query={"limit": PAGE_SIZE})
+
+    def manager_log(self, *, offset: int = 0, limit: int | None = None) -> LogPiece:
+        """A stretch of the manager's log; a negative offset counts from its end."""
+        return self._log("/logs/manager", {"offset": offset, "limit": limit})
+
+    def shutdown(self) -> None:
+        """Ask the manager to leave; trials go on under their keepers."""
+        self._post("/shutdown")
+
+    def events(self, *, experiment_id: str | None = None, after: int | None = None) -> EventStream:
+        """Every change from now on, or after that event id."""
+        return EventStream(self._transport, experiment_id=experiment_id, after=after)
+
+    # Experiments
+
+    def experiments(self, *, status: str | None = None, name: str | None = None) -> Iterator[JsonObject]:
+        """All experiments, or those of a status or a name."""
+        return self._transport.pages("/experiments", query={"status": status, "name": name, "limit": PAGE_SIZE})
+
+    def experiment(self, experiment_id: str) -> JsonObject:
+        """One experiment."""
+        return self._get(_path("experiments", experiment_id))
+
+    def create_experiment(
+        self,
+        config: Mapping[str, Any],
+        *,
+        directory: str | os.PathLike[str],
+        handover: str | None = None,
+        experiment_id: str | None = None,
+        dry_run: bool = False,
+    ) -> JsonObject:
+        """Begin an experiment.
+
+        :param config: as it would be written in YAML, without secrets.
+        :param directory: where relative paths in it start; absolute.
+        :param handover: name of a file in the home's incoming folder, from `handover.write_handover`.
+        """
+        body: JsonObject = {"config": dict(config), "directory": os.fspath(directory), "handover": handover}
+        return self._post("/experiments", {**body, "experiment_id": experiment_id, "dry_run": dry_run})
+
+    def update_experiment(self, experiment_id: str, changes: Mapping[str, Any]) -> JsonObject:
+        """Change limits or search space while it runs; None takes a limit away, what is left out stays.
+
+        Keys: trial_concurrency, max_trial_number, max_experiment_duration_seconds, max_trial_duration_seconds,
+        search_space.
+        """
+        found: JsonObject = self._transport.request("PATCH", _path("experiments", experiment_id), body=dict(changes))
+        return found
+
+    def delete_experiment(self, experiment_id: str) -> None:
+        """Remove an experiment that does not run, with its folder."""
+        self._transport.request("DELETE", _path("experiments", experiment_id))
+
+    def stop_experiment(self, experiment_id: str) -> JsonObject:
+        """End its trials and the experiment; it can be resumed."""
+        return self._post(_path("experiments", experiment_id, "stop"))
+
+    def resume_experiment(self, experiment_id: str) -> JsonObject:
+        """Go on with a stopped experiment."""
+        return self._post(_path("experiments", experiment_id, "resume"))
+
+    def pause_experiment(self, experiment_id: str) -> JsonObject:
+        """Create no new trials; running ones go on."""
+        return self._post(_path("experiments", experiment_id, "pause"))
+
+    def stop_all(self) -> JsonObject:
+        """Stop every experiment."""
+        return self._post("/stop-all")
+
+    def best(self, experiment_id: str) -> JsonObject | None:
+        """The best trial so far: trial_id, sequence_id, value, parameters; None while there is none."""
+        try:
+            return self._get(_path("experiments", experiment_id, "best")) or None
+        except NotFound:
+            return self.experiment(experiment_id)["best"]  # type: ignore[no-any-return]
+
+    def curve(self, experiment_id: str) -> Iterator[JsonObject]:
+        """Each ended trial with the best value until then."""
+        return self._transport.pages(_path("experiments", experiment_id, "curve"))
+
+    def export(self, experiment_id: str, *, intermediate: bool = False) -> Iterator[JsonObject]:
+        """The outcomes of its trials: parameter, value, trial_id, sequence_id, status."""
+        query = {"intermediate": "true" if intermediate else None}
+        return self._transport.pages(_path("experiments", experiment_id, "export"), query=query)
+
+    def import_data(self, experiment_id: str, rows: Sequence[Mapping[str, Any]]) -> JsonObject:
+        """Tell the tuner results from elsewhere: rows of `parameter` and `value`."""
+        return self._post(_path("experiments", experiment_id, "import"), [dict(row) for row in rows])
+
+    def dispatcher_log(self, experiment_id: str, *, offset: int = 0, limit: int | None = None) -> LogPiece:
+        """A stretch of what tuner and assessor printed."""
+        query: Query = {"source": "dispatcher", "offset": offset, "limit": limit}
+        return self._log(_path("experiments", experiment_id, "logs"), query)
+
+    # Trials
+
+    def trials(
+        self, experiment_id: str, *, status: str | None = None, sort: str | None = None, page_size: int = PAGE_SIZE
+    ) -> Iterator[JsonObject]:
+        """The trials of an experiment, page after page as they are asked for.
+
+        :param sort: sequence_id, -sequence_id, value or -value.
+        """
+        query = {"status": status, "sort": sort, "limit": page_size}
+        return self._transport.pages(_path("experiments", experiment_id, "trials"), query=query)
+
+    def trial(self, trial_id: str) -> JsonObject:
+        """One trial."""
+        return self._get(_path("trials", trial_id))
+
+    def add_trial(self, experiment_id: str, parameters: Mapping[str, Any]) -> JsonObject:
+        """Ask for a trial with these parameters."""
+        return self._post(_path("experiments", experiment_id, "trials"), {"parameters": dict(parameters)})
+
+    def kill_trial(self, trial_id: str) -> JsonObject:
+        """End a trial."""
+        return self._post(_path("trials", trial_id, "kill"))
+
+    def retry_trial(self, trial_id: str) -> JsonObject:
+        """Run the parameters of an ended trial again."""
+        return self._post(_path("trials", trial_id, "retry"))
+
+    def jobs(self, trial_id: str) -> Iterator[JsonObject]:
+        """The attempts to run a trial, oldest first."""
+        return self._transport.pages(_path("trials", trial_id, "jobs"))
+
+    def metrics(self, trial_id: str, *, kind: str | None = None, after: int | None = None) -> Iterator[JsonObject]:
+        """What a trial has reported, oldest first. `kind`: intermediate, final, lost or unreadable."""
+        query = {"kind": kind, "after": after, "limit": PAGE_SIZE}
+        return self._transport.pages(_path("trials", trial_id, "metrics"), query=query)
+
+    def trial_log(
+        self,
+        trial_id: str,
+        *,
+        stream: str = "stdout",
+        job: int | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> LogPiece:
+        """A stretch of what a trial printed. `stream`: stdout or stderr. `job`: its newest if not given."""
+        return self._log(
+            _path("trials", trial_id, "logs"), {"stream": stream, "job": job, "offset": offset, "limit": limit}
+        )
+
+    def files(self, trial_id: str) -> Iterator[JsonObject]:
+        """The files of a trial's newest job: path and size_bytes."""
+        return self._transport.pages(_path("trials", trial_id, "files"))
+
+    def download(self, trial_id: str, path: str, target: Path) -> None:
+        """Save one file of a trial."""
+        content, _ = self._transport.fetch(f"{_path('trials', trial_id, 'files')}/{quote(path)}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+    def _get(self, path: str) -> JsonObject:
+        found: JsonObject = self._transport.request("GET", path)
+        return found
+
+    def _post(self, path: str, body: Any = None) -> JsonObject:
+        found: JsonObject = self._transport.request("POST", path, body=body)
+        return found
+
+    def _log(self, path: str, query: Query) -> LogPiece:
+        data, headers = self._transport.fetch(path, query=query)
+        begins = query["offset"] if isinstance(query["offset"], int) else 0
+        return LogPiece(data, int(headers.get("X-Next-Offset", max(begins, 0) + len(data))))
+
+
+def _path(*parts: str) -> str:
+    return "/" + "/".join(quote(part, safe="") for part in parts)

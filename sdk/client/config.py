@@ -1,0 +1,155 @@
+"""An experiment's configuration as Python objects, with the names of NNI's Python API.
+
+    config = ExperimentConfig("local", trial_command="python trial.py", trial_concurrency=2)
+    config.tuner.name = "TPE"
+    config.tuner.class_args["optimize_mode"] = "maximize"
+
+They hold values and check only names; the manager checks the rest and answers with every problem at once.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, Union
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class RunMode(Enum):
+    """What becomes of the experiment when the Python process that started it ends."""
+
+    Background = "background"  # it is stopped
+    Foreground = "foreground"  # it is stopped; progress is printed until then
+    Detach = "detach"  # it goes on
+
+
+@dataclass(slots=True)
+class AlgorithmConfig:
+    """A built-in tuner or assessor."""
+
+    name: str | None = None
+    class_args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CustomAlgorithmConfig:
+    """A tuner or assessor of one's own: `class_name` is `module.Class`, found in `code_directory`."""
+
+    class_name: str | None = None
+    code_directory: Path | None = "."
+    class_args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class LocalConfig:
+    """Trials run on the manager's machine."""
+
+    platform: str = "local"
+    use_active_gpu: bool | None = None
+    max_trial_number_per_gpu: int | None = None
+    gpu_indices: list[int] | int | str | None = None
+    reuse_mode: bool | None = None
+
+
+@dataclass(slots=True)
+class RemoteMachineConfig:
+    """One machine reached by SSH."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    password: str | None = None
+    ssh_key_file: Path | None = None
+    ssh_passphrase: str | None = None
+    use_active_gpu: bool | None = None
+    max_trial_number_per_gpu: int | None = None
+    gpu_indices: list[int] | int | str | None = None
+    python_path: str | None = None
+
+
+@dataclass(slots=True)
+class RemoteConfig:
+    """Trials run on machines reached by SSH."""
+
+    platform: str = "remote"
+    machine_list: list[RemoteMachineConfig] = field(default_factory=list)
+    reuse_mode: bool | None = None
+
+
+@dataclass(slots=True)
+class OtherServiceConfig:
+    """A platform without a class of its own here; its settings in snake_case."""
+
+    platform: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+Algorithm = AlgorithmConfig | CustomAlgorithmConfig
+Service = LocalConfig | RemoteConfig | OtherServiceConfig | Mapping[str, Any]
+
+
+def _service(platform: str) -> Service:
+    return {"local": LocalConfig, "remote": RemoteConfig}.get(platform, lambda: OtherServiceConfig(platform))()
+
+
+@dataclass(slots=True)
+class ExperimentConfig:
+    """Everything an experiment can be asked for. Relative paths start at the current working directory."""
+
+    training_service: Any = None
+    """`ExperimentConfig("local")` becomes a LocalConfig."""
+    experiment_name: str | None = None
+    experiment_type: str | None = None
+    search_space_file: Path | None = None
+    search_space: dict[str, Any] | None = None
+    trial_command: str | None = None
+    trial_code_directory: Path | None = None
+    trial_concurrency: int | None = None
+    trial_gpu_number: int | None = None
+    max_experiment_duration: str | int | None = None
+    max_trial_number: int | None = None
+    max_trial_duration: str | int | None = None
+    max_trial_retries: int | None = None
+    max_infrastructure_retries: int | None = None
+    nni_manager_ip: str | None = None
+    debug: bool | None = None
+    log_level: str | None = None
+    experiment_working_directory: Path | None = None
+    tuner_gpu_indices: list[int] | int | str | None = None
+    tuner: Algorithm | None = field(default_factory=AlgorithmConfig)
+    assessor: Algorithm | None = field(default_factory=AlgorithmConfig)
+    advisor: Algorithm | None = None
+    shared_storage: Mapping[str, Any] | None = None
+    code_snapshot: bool | None = None
+    seed: int | None = None
+    lease_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.training_service, str):
+            self.training_service = _service(self.training_service)
+        elif isinstance(self.training_service, Sequence):
+            chosen = [_service(item) if isinstance(item, str) else item for item in self.training_service]
+            self.training_service = chosen[0] if len(chosen) == 1 else chosen
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The configuration as the manager takes it: snake_case keys, without what was not set."""
+        mapping: dict[str, Any] = _plain(self)
+        for kind in ("tuner", "assessor"):
+            if not mapping.get(kind, {}).get("name") and not mapping.get(kind, {}).get("class_name"):
+                mapping.pop(kind, None)
+        return mapping
+
+
+def _plain(value: Any) -> Any:
+    """Plain values for JSON; what was not set is left out of objects, but not out of the user's own mappings."""
+    if isinstance(value, OtherServiceConfig):
+        return {"platform": value.platform, **_plain(value.settings)}
+    if hasattr(value, "__dataclass_fields__"):
+        items = ((item.name, getattr(value, item.name)) for item in fields(value))
+        return {name: _plain(item) for name, item in items if item is not None and item != {}}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

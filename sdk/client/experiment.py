@@ -1,0 +1,284 @@
+"""`Experiment`: NNI's Python API for one experiment, on a manager that may run many."""
+
+import atexit
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from proctor.sdk.client.client import Client, JsonObject
+from proctor.sdk.client.config import ExperimentConfig, RunMode
+from proctor.sdk.client.errors import ClientError, Conflict, NotFound
+from proctor.sdk.client.handover import discard_handover, take_secrets, write_handover
+from proctor.sdk.client.home import find_home
+from proctor.sdk.client.reading import read_duration, read_mapping
+from proctor.sdk.client.records import TrialJob, TrialMetricData, TrialResult, metric_data, numbers
+from proctor.sdk.client.results import Results
+from proctor.sdk.client.starting import connect_or_start
+from proctor.sdk.client.watch import Watch
+
+FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
+"""Statuses in which nothing happens any more by itself."""
+
+RECHECK_SECONDS = 10.0
+"""How long a wait trusts that nothing has changed when no change was told."""
+
+Source = ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str] | Sequence[str]
+
+
+class Experiment:
+    """One experiment: to be started from a configuration, or there already and named by its id.
+
+    `config` is an ExperimentConfig, a mapping with the keys of the YAML, the path of a YAML file, or the name of a
+    platform ("local"), which gives an empty `config` to fill in.
+    """
+
+    def __init__(
+        self,
+        config: Source | None = None,
+        id: str | None = None,
+        *,
+        home: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.id: str | None = id
+        self.home: Path = find_home(home)
+        self._directory = Path.cwd()
+        self._client: Client | None = None
+        self._mode = RunMode.Background
+        self.config: Any = self._read(config)
+
+    # Life
+
+    def start(self, port: int | None = None, debug: bool = False, run_mode: RunMode = RunMode.Background) -> None:
+        """Start the experiment and return; a manager is started if none runs.
+
+        :param port: where a manager that must be started listens; one that runs stays where it is.
+        :param run_mode: whether the experiment is stopped when this process ends (Detach: it is not).
+        """
+        if self.config is None:
+            raise ValueError("there is no configuration to start; give one, or call resume() or view()")
+        mapping = self.config.to_mapping() if isinstance(self.config, ExperimentConfig) else dict(self.config)
+        client = self._open(port)
+        clean, secret_values = take_secrets({**mapping, "debug": True} if debug else mapping)
+        handover = write_handover(client.home, secret_values=secret_values)
+        try:
+            created = client.create_experiment(
+                clean, directory=self._directory, handover=handover, experiment_id=self.id
+            )
+        except BaseException:
+            discard_handover(client.home, handover)
+            raise
+        self.id = created["id"]
+        self._leave_at_exit(run_mode)
+
+    def run(
+        self,
+        port: int | None = None,
+        wait_completion: bool = True,
+        debug: bool = False,
+        run_mode: RunMode = RunMode.Background,
+    ) -> bool | None:
+        """Start the experiment and wait for its end: True when it is done, False when it ended in ERROR.
+
+        Without `wait_completion` it returns None at once and the experiment goes on when this process ends.
+        """
+        if not wait_completion:
+            self.start(port, debug, RunMode.Detach)
+            return None
+        self.start(port, debug, run_mode)
+        return self._wait_or_stop()
+
+    def resume(self, port: int | None = None, wait_completion: bool = True, debug: bool = False) -> bool | None:
+        """Go on with the stopped experiment `id`; the rest is as in `run`."""
+        identifier = self._need_id()
+        self._open(port).resume_experiment(identifier)
+        if not wait_completion:
+            return None
+        self._leave_at_exit(RunMode.Background)
+        return self._wait_or_stop()
+
+    def run_or_resume(self, port: int | None = None, wait_completion: bool = True, debug: bool = False) -> bool | None:
+        """Resume the experiment `id` if there is one, else run it."""
+        if self.id is not None:
+            with suppress(NotFound):
+                self._open(port).experiment(self.id)
+                return self.resume(port, wait_completion, debug)
+        return self.run(port, wait_completion, debug)
+
+    def view(self, port: int | None = None, non_blocking: bool = False) -> "Experiment":
+        """Open the experiment `id` for reading; the manager shows it whether it runs or not."""
+        self._open(port).experiment(self._need_id())
+        if not non_blocking:
+            print(f"Experiment {self.id}: {self.url}")
+        return self
+
+    @classmethod
+    def connect(
+        cls, port: int | None = None, id: str | None = None, *, home: str | os.PathLike[str] | None = None
+    ) -> "Experiment":
+        """Attach to a running experiment: the one named, else the only one that runs.
+
+        :param port: of a manager on this machine other than the home's own.
+        """
+        experiment = cls(None, id, home=home)
+        url = None if port is None else f"http://127.0.0.1:{port}"
+        experiment._client = Client(url, home=experiment.home)
+        if id is None:
+            running = [item["id"] for item in experiment._client.experiments() if item["status"] not in FINISHED]
+            if len(running) != 1:
+                found = f"{len(running)} run: {', '.join(running)}" if running else "none runs"
+                raise Conflict(f"name the experiment by its id; {found}", status_code=409)
+            experiment.id = running[0]
+        else:
+            experiment._client.experiment(id)
+        experiment._mode = RunMode.Detach
+        return experiment
+
+    def stop(self) -> None:
+        """Stop the experiment; it can be resumed. Nothing happens when it has ended already."""
+        if self.id is not None and self.get_status() not in FINISHED:
+            self.client.stop_experiment(self.id)
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until nothing happens any more. Returns True for DONE; raises TimeoutError when the time is over."""
+        identifier = self._need_id()
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        with Watch(self.client.events(experiment_id=identifier)) as watch:
+            while (status := self.get_status()) not in FINISHED:
+                rest = RECHECK_SECONDS if deadline is None else deadline - time.monotonic()
+                if rest <= 0:
+                    raise TimeoutError(f"experiment {identifier} is still {status} after {timeout_seconds} s")
+                watch.wait(min(rest, RECHECK_SECONDS))
+        return status == "DONE"
+
+    # Questions
+
+    @property
+    def client(self) -> Client:
+        """The client of the manager that the experiment is on."""
+        return self._open(None)
+
+    @property
+    def url(self) -> str:
+        """Its page, with the token."""
+        return self.client.page_url(f"/experiments/{self._need_id()}")
+
+    def get_status(self) -> str:
+        """Its status, such as RUNNING or DONE."""
+        return str(self.get_experiment_profile()["status"])
+
+    def get_experiment_profile(self) -> JsonObject:
+        """Everything about the experiment, as the REST API gives it."""
+        return self.client.experiment(self._need_id())
+
+    def get_experiment_metadata(self, exp_id: str) -> JsonObject:
+        """Another experiment of the same manager."""
+        return self.client.experiment(exp_id)
+
+    def get_all_experiments_metadata(self) -> list[JsonObject]:
+        """All experiments of the manager."""
+        return list(self.client.experiments())
+
+    def get_trial_job(self, trial_job_id: str) -> TrialJob:
+        """One trial."""
+        return TrialJob.from_resource(self.client.trial(trial_job_id))
+
+    def list_trial_jobs(self) -> list[TrialJob]:
+        """All trials."""
+        return [TrialJob.from_resource(trial) for trial in self.client.trials(self._need_id())]
+
+    def get_job_statistics(self) -> list[JsonObject]:
+        """How many trials are in each status: `trialJobStatus`, `trialJobNumber`."""
+        counts = self.get_experiment_profile()["trial_counts"]
+        return [{"trialJobStatus": status, "trialJobNumber": number} for status, number in counts.items()]
+
+    def get_job_metrics(self, trial_job_id: str | None = None) -> dict[str, list[TrialMetricData]]:
+        """By trial id: everything reported, of one trial or of all."""
+        client = self.client
+        trials = client.trials(self._need_id()) if trial_job_id is None else [client.trial(trial_job_id)]
+        return {trial["id"]: metric_data(client.metrics(trial["id"]), trial["parameter_id"]) for trial in trials}
+
+    def export_data(self) -> list[TrialResult]:
+        """Parameters and final metric of every trial that succeeded."""
+        rows = self.client.export(self._need_id())
+        done = (row for row in rows if row["status"] == "SUCCEEDED")
+        return [TrialResult(row["parameter"], numbers(row["value"]), row["trial_id"]) for row in done]
+
+    def best(self) -> JsonObject | None:
+        """The best trial so far: trial_id, sequence_id, value, parameters; None while there is none."""
+        best = self.client.best(self._need_id())
+        return None if best is None else {**best, "value": numbers(best["value"])}
+
+    def results(self) -> Results:
+        """All trials as they are now."""
+        return Results(self.client, self._need_id())
+
+    # Wishes
+
+    def update_trial_concurrency(self, value: int) -> None:
+        """How many trials run at a time."""
+        self._update(trial_concurrency=value)
+
+    def update_max_experiment_duration(self, value: str | float | None) -> None:
+        """How long trials are created: seconds, or `10m`, `1.5h`, `2d`; None for no limit."""
+        self._update(max_experiment_duration_seconds=read_duration(value))
+
+    def update_max_trial_number(self, value: int | None) -> None:
+        """How many trials are created; None for no limit."""
+        self._update(max_trial_number=value)
+
+    def update_search_space(self, value: Mapping[str, Any]) -> None:
+        """Where the tuner searches from now on."""
+        self._update(search_space=dict(value))
+
+    def kill_trial_job(self, trial_job_id: str) -> None:
+        """End a trial."""
+        self.client.kill_trial(trial_job_id)
+
+    def retry_trial_job(self, trial_job_id: str) -> None:
+        """Run the parameters of an ended trial again."""
+        self.client.retry_trial(trial_job_id)
+
+    def _update(self, **changes: Any) -> None:
+        self.client.update_experiment(self._need_id(), changes)
+
+    def _need_id(self) -> str:
+        if self.id is None:
+            raise ValueError("the experiment has not been started; call run(), start(), or give its id")
+        return self.id
+
+    def _open(self, port: int | None) -> Client:
+        if self._client is None:
+            self._client = connect_or_start(self.home, port=port)
+        return self._client
+
+    def _read(self, source: Source | None) -> ExperimentConfig | dict[str, Any] | None:
+        if source is None or isinstance(source, ExperimentConfig):
+            return source
+        if isinstance(source, Mapping):
+            return dict(source)
+        if isinstance(source, (str, os.PathLike)) and Path(source).suffix in (".yml", ".yaml", ".json"):
+            path = Path(source)
+            self._directory = path.parent.absolute()
+            return read_mapping(path)
+        return ExperimentConfig(source)
+
+    def _leave_at_exit(self, mode: RunMode) -> None:
+        self._mode = mode
+        if mode is not RunMode.Detach:
+            atexit.register(self._stop_quietly)
+
+    def _stop_quietly(self) -> None:
+        with suppress(ClientError):
+            self.stop()
+
+    def _wait_or_stop(self) -> bool:
+        try:
+            return self.wait()
+        except KeyboardInterrupt:
+            self._stop_quietly()
+            raise
+        finally:
+            atexit.unregister(self._stop_quietly)

@@ -1,0 +1,51 @@
+"""Where a manager keeps its things on this machine, as far as a client needs to know.
+
+The names are fixed by `proctor.manager.settings.Home`; a test holds the two together.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+ENV_HOME = "PROCTOR_HOME"
+ENV_URL = "PROCTOR_URL"
+ENV_TOKEN = "PROCTOR_TOKEN"
+
+
+@dataclass(frozen=True)
+class ManagerAddress:
+    """Where a running manager has said that it is reached. `url` has no slash at the end."""
+
+    url: str
+    pid: int
+    version: str
+
+
+def find_home(path: str | os.PathLike[str] | None = None) -> Path:
+    """The home named by `path`, else by PROCTOR_HOME, else the platform's state directory for proctor."""
+    chosen = path or os.environ.get(ENV_HOME)
+    if not chosen:
+        import platformdirs
+
+        chosen = platformdirs.user_state_dir("proctor")
+    return Path(chosen).expanduser().absolute()
+
+
+def read_address(home: Path) -> ManagerAddress | None:
+    """What the home's manager.json says; None where no manager has said anything."""
+    try:
+        document = json.loads((home / "manager.json").read_text(encoding="utf-8"))
+        return ManagerAddress(
+            url=str(document["url"]).rstrip("/"), pid=int(document["pid"]), version=str(document.get("version", ""))
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def read_token(home: Path) -> str | None:
+    """The token that may do everything; None where there is none or it may not be read."""
+    try:
+        return (home / "token").read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,125 @@
+"""The outcome of an experiment, read once: its trials, the best one, curves, and what failed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from proctor.sdk.client.records import milliseconds, numbers, reported
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """One trial. `value` is its final metric (None: it has none), `data` the metric as it was reported."""
+
+    trial_id: str
+    sequence_id: int
+    status: str
+    reason: str
+    parameters: dict[str, Any]
+    value: float | None
+    data: Any
+    directory: str
+    duration_seconds: float | None
+    """From the start of its first job to its end; None while it runs."""
+
+
+class Results:
+    """An experiment's trials in the order they were made, as they were when this was made."""
+
+    def __init__(self, client: "Client", experiment_id: str) -> None:
+        """Read all trials; curves are read when they are asked for, so `client` should still be open then."""
+        self._client = client
+        self.experiment = client.experiment(experiment_id)
+        self._trials = [_outcome(trial) for trial in client.trials(experiment_id, sort="sequence_id")]
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def __iter__(self) -> Iterator[TrialOutcome]:
+        return iter(self._trials)
+
+    def __getitem__(self, index: int) -> TrialOutcome:
+        return self._trials[index]
+
+    def __repr__(self) -> str:
+        best = self.best()
+        text = "none yet" if best is None else f"trial {best.sequence_id} with {best.value:.6g}"
+        return f"<Results of experiment {self.experiment['id']}: {len(self)} trials, best: {text}>"
+
+    def best(self) -> TrialOutcome | None:
+        """The best trial by the experiment's optimize_mode; None while no trial has a final metric."""
+        best = self.experiment["best"]
+        if best is None:
+            return None
+        return next((trial for trial in self._trials if trial.trial_id == best["trial_id"]), None)
+
+    @property
+    def errors(self) -> list[TrialOutcome]:
+        """The trials that failed or were given up; their `reason` says why."""
+        return [trial for trial in self._trials if trial.status in ("FAILED", "SYS_CANCELED")]
+
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """By trial id: its intermediate metrics as (step, number); the step counts reports where none was named."""
+        return {trial.trial_id: self.curve(trial.trial_id) for trial in self._trials}
+
+    def curve(self, trial_id: str) -> list[tuple[int, float]]:
+        """The intermediate metrics of one trial's newest job."""
+        metrics = list(self._client.metrics(trial_id, kind="intermediate"))
+        newest = max((item["job"] for item in metrics), default=0)
+        return [_point(item) for item in metrics if item["job"] == newest]
+
+    def best_so_far(self) -> list[tuple[int, float]]:
+        """(sequence id, best value until then) for every trial that ended with a metric, in the order they ended."""
+        points = self._client.curve(self.experiment["id"])
+        return [(point["sequence_id"], cast(float, numbers(point["best"]))) for point in points]
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame: one row a trial, parameters as columns named `parameter.<name>`.
+
+        Raises ImportError where pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas, which is not installed: pip install pandas") from error
+        return pandas.DataFrame([_row(trial) for trial in self._trials])
+
+
+def _outcome(trial: dict[str, Any]) -> TrialOutcome:
+    began, ended = milliseconds(trial["started_at"]), milliseconds(trial["ended_at"])
+    return TrialOutcome(
+        trial_id=trial["id"],
+        sequence_id=trial["sequence_id"],
+        status=trial["status"],
+        reason=trial["reason"],
+        parameters=numbers(trial["parameters"]),
+        value=numbers(trial["final_value"]),
+        data=numbers(trial["final_data"]),
+        directory=trial["directory"],
+        duration_seconds=None if began is None or ended is None else (ended - began) / 1000,
+    )
+
+
+def _point(metric: dict[str, Any]) -> tuple[int, float]:
+    value = reported(metric)
+    number = value.get("default", float("nan")) if isinstance(value, dict) else value
+    return (metric["sequence"] if metric["step"] is None else metric["step"], float(number))
+
+
+def _row(trial: TrialOutcome) -> dict[str, Any]:
+    """One flat row; nested parameters by dotted names."""
+    row = {name: getattr(trial, name) for name in ("sequence_id", "trial_id", "status", "value", "duration_seconds")}
+    return {**row, **flatten(trial.parameters, "parameter")}
+
+
+def flatten(value: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Nested mappings as one level: `{"a": {"b": 1}}` is `{"<prefix>.a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        flat.update(flatten(item, name) if isinstance(item, dict) else {name: item})
+    return flat

@@ -1,0 +1,119 @@
+"""Reads the manager's stream of changes (server-sent events) and picks it up again where it broke off."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from proctor.sdk.client.errors import ManagerUnreachable
+from proctor.sdk.client.transport import Transport
+
+RECONNECT_SECONDS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0)
+"""Waits before each new attempt; the last one repeats."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One server-sent event as it stood on the wire."""
+
+    id: str | None
+    event: str
+    data: str
+
+
+def parse_messages(lines: Iterable[str]) -> Iterator[Message]:
+    """The messages in lines of text without their ends; comments and a message cut short are dropped."""
+    identifier: str | None = None
+    event, data = "message", list[str]()
+    for line in lines:
+        if not line:
+            if data:
+                yield Message(identifier, event, "\n".join(data))
+            event, data = "message", []
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "id":
+            identifier = value
+        elif name == "event":
+            event = value
+        elif name == "data":
+            data.append(value)
+
+
+class EventStream:
+    """Iterates over changes, oldest first, as JSON objects with `id`, `kind`, `data` and the ids they are about.
+
+    A broken connection is opened again with `Last-Event-ID`, so nothing is missed and nothing comes twice. It ends
+    when it is closed, by any thread. Raises ManagerUnreachable when nobody has answered for `patience_seconds`
+    (None: waits for ever), and what the manager answers if it refuses.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        experiment_id: str | None = None,
+        after: int | None = None,
+        patience_seconds: float | None = 60.0,
+        reconnect_seconds: Sequence[float] = RECONNECT_SECONDS,
+    ) -> None:
+        self._transport = transport
+        self._query = {"experiment_id": experiment_id, "after": after}
+        self._last_id: str | None = None
+        self._patience = patience_seconds
+        self._delays = reconnect_seconds
+        self._closed = threading.Event()
+        self.on_open: Callable[[], None] | None = None
+        """Called when a connection stands: what changes from now on is told."""
+        self._socket: socket.socket | None = None
+
+    def close(self) -> None:
+        """End the stream, also while another thread waits for its next change."""
+        self._closed.set()
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:  # the other side was faster
+                self._socket = None
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        failures, silent_since = 0, time.monotonic()
+        while not self._closed.is_set():
+            try:
+                for event in self._read_once():
+                    failures = 0
+                    yield event
+                    silent_since = time.monotonic()
+                failures, silent_since = min(failures, 1), time.monotonic()
+            except (ManagerUnreachable, httpx.TransportError) as error:
+                if self._closed.is_set():
+                    return
+                if self._patience is not None and time.monotonic() - silent_since >= self._patience:
+                    raise ManagerUnreachable(
+                        f"the stream of changes has ended and does not come back: {error}"
+                    ) from error
+            self._closed.wait(self._delays[min(failures, len(self._delays) - 1)])
+            failures += 1
+
+    def _read_once(self) -> Iterator[dict[str, Any]]:
+        headers = {"Accept": "text/event-stream"}
+        if self._last_id is not None:
+            headers["Last-Event-ID"] = self._last_id
+        with self._transport.stream("/events", query=self._query, headers=headers) as response:
+            self._socket = response.extensions["network_stream"].get_extra_info("socket")
+            if self.on_open is not None:
+                self.on_open()
+            try:
+                for message in parse_messages(response.iter_lines()):
+                    if self._closed.is_set():
+                        return
+                    self._last_id = message.id if message.id is not None else self._last_id
+                    yield json.loads(message.data)
+            finally:
+                self._socket = None

@@ -1,0 +1,127 @@
+"""One HTTP connection to a manager: asks, translates what goes wrong, and nothing else."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from proctor.sdk.client.errors import BadInput, ManagerUnreachable, problem_error
+
+API = "/api/v1"
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+TIMEOUT_SECONDS = 30.0
+STREAM_SILENCE_SECONDS = 45.0
+"""A stream that has been silent for this long is dead: the manager sends a sign of life every 15 s."""
+
+Query = Mapping[str, str | int | None]
+
+
+class Transport:
+    """Requests to one manager. Errors are those of `proctor.sdk.client.errors`; close it, or use it with `with`."""
+
+    def __init__(self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """`url` is the manager's, without `/api/v1`. Proxies from the environment are used only for other machines."""
+        self.url = url.rstrip("/")
+        self._timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, 5.0))
+        self._client = httpx.Client(
+            base_url=self.url + API,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=self._timeout,
+            trust_env=urlsplit(self.url).hostname not in LOOPBACK,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back; twice does no harm."""
+        self._client.close()
+
+    def request(self, method: str, path: str, *, query: Query | None = None, body: Any = None) -> Any:
+        """Ask once and return the JSON that came, None for an empty answer."""
+        response = self._send(method, path, query, body)
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ManagerUnreachable(
+                f"{self.url} does not answer like a manager: {method} {path} is no JSON"
+            ) from error
+
+    def fetch(self, path: str, *, query: Query | None = None) -> tuple[bytes, httpx.Headers]:
+        """Get raw bytes and the headers that came with them."""
+        response = self._send("GET", path, query, None)
+        return response.content, response.headers
+
+    def pages(self, path: str, *, query: Query | None = None) -> Iterator[dict[str, Any]]:
+        """Every item of a list, page after page."""
+        asked = dict(query or {})
+        while True:
+            page = self.request("GET", path, query=asked)
+            if isinstance(page, list):
+                yield from page
+                return
+            yield from page["items"]
+            if page.get("next_cursor") is None:
+                return
+            asked["cursor"] = page["next_cursor"]
+
+    @contextmanager
+    def stream(
+        self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[httpx.Response]:
+        """An answer whose body is still coming. Reading it may raise httpx.TransportError."""
+        timeout = httpx.Timeout(self._timeout.read, connect=self._timeout.connect, read=STREAM_SILENCE_SECONDS)
+        with self._translated(f"GET {path}"):
+            request = self._client.build_request(
+                "GET", path.lstrip("/"), params=_without_none(query), headers=headers, timeout=timeout
+            )
+            response = self._client.send(request, stream=True)
+            if response.is_error:
+                response.read()
+                response.close()
+                raise problem_error(response.status_code, _document(response), f"GET {path}")
+        try:
+            yield response
+        finally:
+            response.close()
+
+    def _send(self, method: str, path: str, query: Query | None, body: Any) -> httpx.Response:
+        with self._translated(f"{method} {path}"):
+            response = self._client.request(method, path.lstrip("/"), params=_without_none(query), json=body)
+        if response.is_error:
+            raise problem_error(response.status_code, _document(response), f"{method} {path}")
+        return response
+
+    @contextmanager
+    def _translated(self, asked: str) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise ManagerUnreachable(f"the manager at {self.url} did not answer {asked} in time") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ManagerUnreachable(
+                f"no manager answers at {self.url} ({error}); `proctor manager status` says more"
+            ) from error
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{asked} cannot be sent as JSON: {error}", status_code=422) from error
+
+
+def _without_none(query: Query | None) -> dict[str, str | int]:
+    return {key: value for key, value in (query or {}).items() if value is not None}
+
+
+def _document(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return response.text
