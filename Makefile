@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo test check chaos bench clean
+.PHONY: help setup demo demo-stop test check chaos bench
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -23,3 +23,20 @@ check: setup  ## linters, types and import contracts
 	test -L src/proctor/manager && test -L src/proctor/sdk
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
+
+DEMO := PROCTOR_HOME="$(CURDIR)/demo-home" PATH="$(CURDIR)/$(BIN):$$PATH"
+demo: setup  ## set up and run the main job: 24 PyTorch trials, in demo-home/
+	$(DEMO) proctor create --config examples/digits/config.yml --foreground
+	@echo
+	@echo 'The page stays up. To look from the terminal: export PROCTOR_HOME="$(CURDIR)/demo-home"; $(BIN)/proctor trial ls'
+	@echo 'To stop everything: make demo-stop'
+
+demo-stop:  ## stop the demo's experiments and its manager; demo-home/ stays
+	$(DEMO) proctor stop --all
+	$(DEMO) proctor manager stop
+
+bench: setup  ## measure; one table (about 15 minutes on an idle machine)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: setup  ## random kills, more of them and other seeds than in make test
+	$(BIN)/pytest -q -m chaos $(ARGS)

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints rows of one table; none asserts a time. `make bench` runs all of them."""
