@@ -32,7 +32,8 @@ class Intake:
         offsets: Offsets = await self._settled([chunk for chunk in chunks if not self._is_live(chunk)])
         if live:
             failpoint("manager.metrics.before")
-            stored = await self._metrics.write(lambda connection: _store(connection, live))
+            resumed = {chunk.job_id: self._resumed_from(chunk) for chunk in live}
+            stored = await self._metrics.write(lambda connection: _store(connection, live, resumed))
             failpoint("manager.metrics.after")
             for chunk, result in zip(live, stored, strict=True):
                 offsets[chunk.job_id, chunk.member] = result.end_offset
@@ -48,6 +49,11 @@ class Intake:
     def _is_live(self, chunk: JournalChunk) -> bool:
         trial = self._state.by_job.get(chunk.job_id)
         return trial is not None and trial.job is not None and trial.job.token == chunk.token
+
+    def _resumed_from(self, chunk: JournalChunk) -> int:
+        """The point of the trial's curve at which this job began."""
+        job = self._state.by_job[chunk.job_id].job
+        return 0 if job is None else job.resumed_from_step or 0
 
     async def _settled(self, chunks: Sequence[JournalChunk]) -> Offsets:
         """Of jobs whose end is stored everything is stored: say so again. Unknown tokens get no answer."""
@@ -68,7 +74,9 @@ class Intake:
         return await self._control.read(known)
 
 
-def _store(connection: sqlite3.Connection, chunks: Sequence[JournalChunk]) -> list[StoredChunk]:
+def _store(
+    connection: sqlite3.Connection, chunks: Sequence[JournalChunk], resumed: Mapping[str, int]
+) -> list[StoredChunk]:
     stored = []
     for chunk in chunks:
         trial_id, _, number = chunk.job_id.rpartition(".")
@@ -80,6 +88,7 @@ def _store(connection: sqlite3.Connection, chunks: Sequence[JournalChunk]) -> li
                 member=chunk.member,
                 offset=chunk.offset,
                 data=chunk.data,
+                first_sequence=resumed[chunk.job_id],
             )
         )
     return stored

@@ -23,7 +23,7 @@ def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tel
         note_chunk(step, trial, chunk)
         for row_id, sequence, value in chunk.intermediates:
             ids.append(row_id)
-            rows.append([trial.row.parameter_id, trial.row.id, trial.base_sequence + sequence, value])
+            rows.append([trial.row.parameter_id, trial.row.id, sequence, value])
     if not ids:
         return
     first, last = min(ids), max(ids)
@@ -39,7 +39,7 @@ def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk) -> None:
     if chunk.intermediates:
         _, sequence, latest = chunk.intermediates[-1]
         trial.latest, trial.has_latest = latest, True
-        columns["intermediate_count"] = trial.base_sequence + sequence + 1
+        columns["intermediate_count"] = sequence + 1
         columns["latest_value"] = finite_number(latest)
     for _, data in chunk.finals:
         if trial.has_final or "final_data" in columns:

@@ -32,7 +32,6 @@ def _read_state(connection: sqlite3.Connection, experiment_id: str) -> Experimen
     for job in jobs.live(connection, experiment_id):
         trial = state.trials[job.trial_id]
         trial.job = job
-        trial.base_sequence = job.resumed_from_step or 0
         state.by_job[job.id] = trial
     answered = trials.parameter_ids(connection, experiment_id)
     state.requested = set(range(row.next_parameter_id)) - answered

@@ -15,7 +15,6 @@ class LiveTrial:
 
     row: TrialRow
     job: TrialJobRow | None = None
-    base_sequence: int = 0  # intermediates of earlier jobs that its visible curve begins with
     latest: Any = None  # last intermediate metric as it was reported
     has_latest: bool = False
 

@@ -86,15 +86,13 @@ def create_job(
         submitted_at=step.now,
     )
     trial.job = job
-    trial.row = replace(trial.row, jobs=number)
+    trial.row = replace(trial.row, jobs=number, not_before=None)
     state.by_job[job.id] = trial
     step.write(lambda c: jobs.insert(c, job))
     step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
     if number > 1:
-        trial.base_sequence = 0 if checkpoint is None else checkpoint.sequence
-        message = protocol.TrialRestarted(
-            state.take_position(), trial.row.parameter_id, trial.row.id, number, trial.base_sequence
-        )
+        first = job.resumed_from_step or 0
+        message = protocol.TrialRestarted(state.take_position(), trial.row.parameter_id, trial.row.id, number, first)
         step.tell(message, message_payload(message))
     return job
 

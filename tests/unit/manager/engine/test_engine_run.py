@@ -1,0 +1,362 @@
+"""The engine under virtual time: real store, real lifecycles, an in-memory training service, built-in algorithms."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.engine.manager import UNLIMITED, Manager
+from proctor.manager.errors import BadRequest, Conflict, NotFound
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.settings import Home
+from proctor.manager.simulation import Simulation
+from proctor.manager.store import inputs, jobs, trials
+from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.rows import TrialRow
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.training_services.base import EndReason, TrialJobForm
+from proctor.training_services.scripts import Exit, Final, Report, Script, Step
+
+Scenario = Callable[[Simulation, Manager], Awaitable[None]]
+
+SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}, "n": {"_type": "choice", "_value": [1, 2, 3]}}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    base = {
+        "searchSpace": SPACE,
+        "trialCommand": "python trial.py",
+        "trialConcurrency": 2,
+        "maxTrialNumber": 6,
+        "seed": 7,
+        "tuner": {"name": "Random"},
+        "trainingService": {"platform": "local"},
+    }
+    return {key: value for key, value in {**base, **changes}.items() if value is not None}
+
+
+def three_reports(form: TrialJobForm) -> Iterable[Step]:
+    for step in range(3):
+        yield Report(1.0, form.sequence_id + step / 10)
+    yield Final(1.0, form.sequence_id)
+
+
+def play(tmp_path: Path, scenario: Scenario, script: Script = three_reports) -> None:
+    """Run a scenario on a fresh home under virtual time."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = Simulation(Home(tmp_path / "home"), loop, script=script)
+        async with simulation.manager() as manager:
+            await scenario(simulation, manager)
+
+    run_virtual(main)
+
+
+async def all_trials(manager: Manager, experiment_id: str) -> list[TrialRow]:
+    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=1000))
+    return list(page.items)
+
+
+async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
+    row = await manager.create_experiment(config=config(**changes), directory=str(tmp_path))
+    return row.id
+
+
+def test_an_experiment_runs_all_its_trials_and_is_done(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path)
+        row = await simulation.ended(manager, experiment_id)
+        assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 6 is reached")
+        rows = await all_trials(manager, experiment_id)
+        assert [trial.sequence_id for trial in rows] == list(range(6))
+        assert {trial.status for trial in rows} == {TrialStatus.SUCCEEDED}
+        assert [trial.final_value for trial in rows] == [float(n) for n in range(6)]
+        assert {trial.intermediate_count for trial in rows} == {3}
+        metrics = await manager.metrics(experiment_id)
+        curve = await metrics.read(lambda c: metric_store.curve(c, rows[2].id))
+        assert [point.value for point in curve] == [2.0, 2.1, 2.2]
+
+    play(tmp_path, scenario)
+
+
+def test_two_runs_with_one_seed_try_the_same_parameters(tmp_path: Path) -> None:
+    tried: list[list[dict[str, Any]]] = []
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, tuner={"name": "TPE"}, maxTrialNumber=12)
+        await simulation.ended(manager, experiment_id)
+        tried.append([trial.parameters for trial in await all_trials(manager, experiment_id)])
+
+    play(tmp_path / "one", scenario)
+    play(tmp_path / "two", scenario)
+    assert tried[0] == tried[1]
+
+
+def test_no_more_than_trial_concurrency_jobs_run_at_once(tmp_path: Path) -> None:
+    running: set[str] = set()
+    most = 0
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        nonlocal most
+        running.add(form.job_id)
+        most = max(most, len(running))
+        yield Final(5.0, 1.0)
+        running.discard(form.job_id)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        await simulation.ended(manager, await create(manager, tmp_path, trialConcurrency=3, maxTrialNumber=10))
+        assert most == 3
+
+    play(tmp_path, scenario, script)
+
+
+def test_a_failing_command_fails_its_trial_and_is_not_retried(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Exit(1.0, EndReason.EXITED_ERROR, code=3)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
+        await simulation.ended(manager, experiment_id)
+        for trial in await all_trials(manager, experiment_id):
+            assert (trial.status, trial.reason, trial.jobs) == (TrialStatus.FAILED, "exit code 3", 1)
+
+    play(tmp_path, scenario, script)
+
+
+def test_max_trial_retries_gives_a_failing_command_more_jobs(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number < 3:
+            yield Exit(1.0, EndReason.EXITED_ERROR, code=1)
+        yield Final(1.0, 0.5)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1, maxTrialRetries=2)
+        await simulation.ended(manager, experiment_id)
+        (trial,) = await all_trials(manager, experiment_id)
+        assert (trial.status, trial.jobs, trial.failures) == (TrialStatus.SUCCEEDED, 3, 2)
+
+    play(tmp_path, scenario, script)
+
+
+def test_a_lost_node_sends_the_trial_back_with_the_reason_and_a_pause(tmp_path: Path) -> None:
+    starts: list[float] = []
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        starts.append(asyncio.get_running_loop().time())
+        yield Report(1.0, 0.1)
+        if form.number < 3:
+            yield Exit(0.0, EndReason.NODE_LOST, code=None, detail="node gpu-3 is silent")
+        yield Final(1.0, 0.5)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
+        await asyncio.sleep(1.5)
+        (trial,) = await all_trials(manager, experiment_id)
+        assert trial.status is TrialStatus.WAITING
+        assert trial.reason == "waiting: runs again in 1 s after NODE_LOST (node gpu-3 is silent)"
+        await simulation.ended(manager, experiment_id)
+        (trial,) = await all_trials(manager, experiment_id)
+        assert (trial.status, trial.jobs, trial.infrastructure_failures) == (TrialStatus.SUCCEEDED, 3, 2)
+        gaps = [round(after - before) for before, after in pairwise(starts)]
+        assert gaps == [2, 3]  # one second of work, then pauses of 1 and 2 seconds
+
+    play(tmp_path, scenario, script)
+
+
+def test_infrastructure_that_fails_for_ever_ends_the_trial_as_canceled_by_the_system(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Exit(1.0, EndReason.EXIT_UNKNOWN, code=None)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1, maxInfrastructureRetries=2)
+        await simulation.ended(manager, experiment_id)
+        (trial,) = await all_trials(manager, experiment_id)
+        assert (trial.status, trial.jobs) == (TrialStatus.SYS_CANCELED, 3)
+
+    play(tmp_path, scenario, script)
+
+
+def test_the_assessor_stops_a_bad_trial_and_the_tuner_hears_its_latest_value(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        for _ in range(20):
+            yield Report(1.0, 0.1 if form.sequence_id == 3 else 0.9)
+        yield Final(1.0, 0.9)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        assessor = {"name": "Medianstop", "classArgs": {"optimize_mode": "maximize", "start_step": 2}}
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=4, trialConcurrency=1, assessor=assessor)
+        await simulation.ended(manager, experiment_id)
+        rows = await all_trials(manager, experiment_id)
+        assert [trial.status for trial in rows[:3]] == [TrialStatus.SUCCEEDED] * 3
+        assert rows[3].status is TrialStatus.EARLY_STOPPED
+        assert rows[3].reason == "stopped early by the assessor"
+        assert rows[3].intermediate_count < 20
+        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        ends = [row.payload for row in log if row.kind == "TrialEnd"]
+        assert (ends[3]["status"], ends[3]["value"]) == ("EARLY_STOPPED", 0.1)
+
+    play(tmp_path, scenario, script)
+
+
+def test_limits_change_while_it_runs_and_bring_a_done_experiment_back(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
+        await simulation.ended(manager, experiment_id)
+        await manager.update_experiment(experiment_id, max_trial_number=5, trial_concurrency=1)
+        assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
+        await simulation.ended(manager, experiment_id)
+        assert len(await all_trials(manager, experiment_id)) == 5
+        await manager.update_experiment(experiment_id, max_trial_number=UNLIMITED, max_experiment_seconds=100.0)
+        row = await simulation.ended(manager, experiment_id)
+        assert row.reason == "maxExperimentDuration 100 s is over"
+        assert 100 <= row.active_seconds < 110
+
+    play(tmp_path, scenario)
+
+
+def test_a_finite_space_ends_when_the_tuner_has_no_more(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        space = {"n": {"_type": "choice", "_value": [1, 2, 3]}}
+        experiment_id = await create(
+            manager, tmp_path, searchSpace=space, tuner={"name": "GridSearch"}, maxTrialNumber=None
+        )
+        row = await simulation.ended(manager, experiment_id)
+        assert (row.status, row.reason) == (ExperimentStatus.DONE, "the tuner has no more suggestions")
+        assert [t.parameters for t in await all_trials(manager, experiment_id)] == [{"n": 1}, {"n": 2}, {"n": 3}]
+        wider = {"n": {"_type": "choice", "_value": [1, 2, 3, 4]}}
+        await manager.update_experiment(experiment_id, search_space=wider)
+        await simulation.ended(manager, experiment_id)
+        assert {"n": 4} in [t.parameters for t in await all_trials(manager, experiment_id)]
+
+    play(tmp_path, scenario)
+
+
+def test_stop_keeps_waiting_and_running_trials_for_a_resume(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=6)
+        await asyncio.sleep(6.0)
+        await manager.stop_experiment(experiment_id)
+        row = await simulation.ended(manager, experiment_id)
+        assert row.status is ExperimentStatus.STOPPED
+        kept = [trial for trial in await all_trials(manager, experiment_id) if not trial.status.is_terminal]
+        assert {trial.status for trial in kept} == {TrialStatus.WAITING}
+        assert kept
+        await manager.resume_experiment(experiment_id)
+        await simulation.ended(manager, experiment_id)
+        rows = await all_trials(manager, experiment_id)
+        assert len(rows) == 6
+        assert {trial.status for trial in rows} == {TrialStatus.SUCCEEDED}
+        assert len({trial.parameter_id for trial in rows}) == 6
+
+    play(tmp_path, scenario)
+
+
+def test_pause_creates_no_new_trials_until_resumed(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path)
+        await asyncio.sleep(1.0)
+        await manager.pause_experiment(experiment_id)
+        await asyncio.sleep(100.0)
+        assert len(await all_trials(manager, experiment_id)) == 2
+        await manager.resume_experiment(experiment_id)
+        await simulation.ended(manager, experiment_id)
+        assert len(await all_trials(manager, experiment_id)) == 6
+
+    play(tmp_path, scenario)
+
+
+def test_a_killed_trial_is_canceled_by_the_user_and_can_be_run_again_as_a_new_one(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path)
+        await asyncio.sleep(1.5)
+        first = (await all_trials(manager, experiment_id))[0]
+        await manager.kill_trial(first.id)
+        await simulation.ended(manager, experiment_id)
+        killed = await manager.trial(first.id)
+        assert (killed.status, killed.reason) == (TrialStatus.USER_CANCELED, "canceled by the user")
+        with pytest.raises(Conflict, match="is USER_CANCELED already"):
+            await manager.kill_trial(first.id)
+        again = await manager.retry_trial(first.id)
+        await asyncio.sleep(60.0)
+        again = await manager.trial(again.id)
+        assert (again.status, again.parameters) == (TrialStatus.SUCCEEDED, first.parameters)
+
+    play(tmp_path, scenario)
+
+
+def test_a_customized_trial_is_told_to_the_tuner_with_its_result(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path)
+        added = await manager.add_trial(experiment_id, {"x": 0.25, "n": 2})
+        await simulation.ended(manager, experiment_id)
+        assert (await manager.trial(added.id)).status is TrialStatus.SUCCEEDED
+        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        assert [row.payload["parameters"] for row in log if row.kind == "AddCustomizedTrial"] == [{"x": 0.25, "n": 2}]
+        (end,) = [row.payload for row in log if row.kind == "TrialEnd" and row.payload["customized"]]
+        assert end["parameter_id"] == added.parameter_id
+
+    play(tmp_path, scenario)
+
+
+def test_a_restarted_manager_goes_on_with_the_same_jobs(tmp_path: Path) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = Simulation(Home(tmp_path / "home"), loop, script=three_reports)
+        async with simulation.manager() as manager:
+            experiment_id = await create(manager, tmp_path)
+            await asyncio.sleep(5.5)
+        async with simulation.manager() as manager:
+            await simulation.ended(manager, experiment_id)
+            rows = await all_trials(manager, experiment_id)
+            assert [trial.jobs for trial in rows] == [1] * 6
+            assert {trial.intermediate_count for trial in rows} == {3}
+            live = await manager.control.read(lambda c: jobs.live(c, experiment_id))
+            assert live == []
+
+    run_virtual(main)
+
+
+def test_an_idle_trial_costs_at_most_three_commits_of_the_control_and_metrics_databases(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Final(0.0, 1.0)
+        yield Exit(0.0)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, trialConcurrency=1, maxTrialNumber=50)
+        await simulation.ended(manager, experiment_id)
+        metrics = await manager.metrics(experiment_id)
+        assert (manager.control.commits + metrics.commits) / 50 <= 3.2  # and a few for the experiment itself
+
+    play(tmp_path, scenario, script)
+
+
+def test_wrong_configurations_and_unknown_ids_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        with pytest.raises(BadRequest, match="trialConcurrency"):
+            await create(manager, tmp_path, trialConcurrency="many")
+        with pytest.raises(NotFound, match="there is no experiment 'nowhere'"):
+            await manager.stop_experiment("nowhere")
+        experiment_id = await create(manager, tmp_path)
+        with pytest.raises(Conflict, match="there is an experiment"):
+            await manager.create_experiment(config=config(), directory=str(tmp_path), experiment_id=experiment_id)
+        with pytest.raises(Conflict, match="stop it before you delete it"):
+            await manager.delete_experiment(experiment_id)
+
+    play(tmp_path, scenario)
+
+
+def test_deleting_an_experiment_leaves_no_row_and_no_folder(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path)
+        await asyncio.sleep(1.0)
+        await manager.stop_experiment(experiment_id)
+        row = await simulation.ended(manager, experiment_id)
+        await asyncio.sleep(1.0)
+        await manager.delete_experiment(experiment_id)
+        assert not Path(row.directory).exists()
+        with pytest.raises(NotFound):
+            await manager.experiment(experiment_id)
+
+    play(tmp_path, scenario)
