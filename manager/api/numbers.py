@@ -30,12 +30,18 @@ def json_to_wire(value: Any) -> Any:
     return value
 
 
-def utc(seconds: float | None) -> datetime | None:
+def utc(seconds: float) -> datetime:
     """The moment of a Unix time."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return datetime.fromtimestamp(seconds, UTC)
 
 
-def _rfc3339(moment: datetime) -> str:
+def utc_or_none(seconds: float | None) -> datetime | None:
+    """The moment of a Unix time that may not have come yet."""
+    return None if seconds is None else utc(seconds)
+
+
+def rfc3339(moment: datetime) -> str:
+    """A moment as it travels: UTC with milliseconds and a Z."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -67,7 +73,7 @@ JsonObject = Annotated[
 
 Time = Annotated[
     datetime,
-    PlainSerializer(_rfc3339, return_type=str, when_used="always"),
+    PlainSerializer(rfc3339, return_type=str, when_used="always"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 """A moment, RFC 3339 in UTC with milliseconds."""

@@ -173,9 +173,10 @@ class CurvePoint(Resource):
     """A trial that ended, and the best value until then."""
 
     sequence_id: int
-    trial_id: str
+    ended_at: Time | None = None
     value: Number
     best: Number
+    """The best of all that had ended by then."""
 
 
 class ExportRow(Resource):

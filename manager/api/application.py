@@ -1,0 +1,41 @@
+"""The FastAPI application behind the TCP port."""
+
+from fastapi import APIRouter, FastAPI
+
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.errors import install_error_handlers
+from proctor.manager.api.problem import MEDIA_TYPE, Problem
+from proctor.manager.api.routes import experiments, results, system, trials
+
+API_PREFIX = "/api/v1"
+
+_DESCRIPTION = """\
+Experiments, trials and nodes of one Proctor manager.
+
+* Authorisation: `Authorization: Bearer <token>`; the read-only token may only read.
+* Every failure is a problem document (RFC 9457).
+* Lists are `{items, next_cursor}`; ask again with `cursor` until `next_cursor` is null.
+* Times are RFC 3339 in UTC. NaN and infinities are the words "NaN", "Infinity" and "-Infinity".
+"""
+
+
+def create_application(context: ApiContext | None) -> FastAPI:
+    """The application; without a context it can only describe itself."""
+    app = FastAPI(
+        title="Proctor",
+        version="1",
+        description=_DESCRIPTION,
+        openapi_url=f"{API_PREFIX}/openapi.json",
+        docs_url=None,  # both pages load scripts from elsewhere
+        redoc_url=None,
+        responses={"default": {"description": "A problem", "content": {MEDIA_TYPE: {}}, "model": Problem}},
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.context = context
+    install_error_handlers(app)
+    api = APIRouter(prefix=API_PREFIX)
+    for router in (system.router, results.router, trials.router, experiments.router):
+        api.include_router(router)
+    app.include_router(api)
+    app.include_router(system.root_router)
+    return app

@@ -1,0 +1,38 @@
+"""What the routes work with, put into the application's state by the composition root."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from proctor.manager.engine.manager import Manager
+from proctor.manager.prometheus import Measurements
+from proctor.manager.settings import Home
+
+
+@dataclass
+class ApiContext:
+    """The manager, and what the API knows about the process around it."""
+
+    manager: Manager
+    home: Home
+    public_url: str
+    """Scheme, host, port and prefix under which people reach the page; no slash at the end."""
+    started_at: float
+    """Unix time."""
+    request_shutdown: Callable[[], None]
+    """Ask the process to end in good order."""
+    measurements: Measurements = field(default_factory=Measurements)
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the process is about to end: whoever holds a request open lets go."""
+
+
+def _context(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
+
+
+Context = Annotated[ApiContext, Depends(_context)]
+"""A route's parameter that receives the context."""

@@ -1,0 +1,105 @@
+"""The keepers' routes, served on the manager's Unix socket only. Plain Starlette: no model, no middleware, no schema.
+
+What travels is described in `proctor.trial_keeper.protocol`; what happens with it is `KeeperHub`'s.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proctor.manager.api.errors import problem_response
+from proctor.training_services.errors import KeeperError
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.trial_keeper.protocol import CommandPoll, Registration, ReportHeader, from_json, to_json
+
+PREFIX = "/api/v1/keepers/"
+
+_Handler = Callable[[Request], Awaitable[Response]]
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def keeper_application(hub: KeeperHub) -> Starlette:
+    """The application behind the Unix socket."""
+    routes = _KeeperRoutes(hub)
+    path = PREFIX + "{node_id}/"
+    return Starlette(
+        routes=[
+            Route(path + "hello", _answering(routes.hello), methods=["POST"]),
+            Route(path + "register", _answering(routes.authenticated(routes.register)), methods=["POST"]),
+            Route(path + "commands", _answering(routes.authenticated(routes.commands)), methods=["POST"]),
+            Route(path + "report", _answering(routes.authenticated(routes.report)), methods=["POST"]),
+        ]
+    )
+
+
+class _KeeperRoutes:
+    def __init__(self, hub: KeeperHub) -> None:
+        self._hub = hub
+
+    def authenticated(self, handler: _Handler) -> _Handler:
+        """`handler`, for those who know the node's secret."""
+
+        async def check(request: Request) -> Response:
+            scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not self._hub.authenticate(request.path_params["node_id"], bearer.strip()):
+                return problem_response(401, "Not authorised", "the bearer is not this node's secret")
+            return await handler(request)
+
+        return check
+
+    async def hello(self, request: Request) -> Response:
+        """Prove that this manager knows the node's secret."""
+        nonce = _object(await request.body()).get("nonce")
+        if not isinstance(nonce, str) or not nonce:
+            raise ValueError('expected {"nonce": hex}')
+        return _json({"proof": self._hub.hello(request.path_params["node_id"], nonce)})
+
+    async def register(self, request: Request) -> Response:
+        """Begin a session."""
+        registration = from_json(Registration, _object(await request.body()))
+        return _json(to_json(await self._hub.register(request.path_params["node_id"], registration)))
+
+    async def commands(self, request: Request) -> Response:
+        """Held open until there is a command, or the keeper's patience is over."""
+        poll = from_json(CommandPoll, _object(await request.body()))
+        return _json(to_json(await self._hub.poll(request.path_params["node_id"], poll)))
+
+    async def report(self, request: Request) -> Response:
+        """One line of JSON, then the bytes of its chunks."""
+        body = await request.body()
+        end = body.find(b"\n")
+        line, chunks = (body, b"") if end < 0 else (body[:end], memoryview(body)[end + 1 :])
+        header = from_json(ReportHeader, _object(line))
+        return _json(to_json(await self._hub.report(request.path_params["node_id"], header, chunks)))
+
+
+def _answering(handler: _Handler) -> _Handler:
+    """`handler`, with its errors as problem documents."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except KeeperError as error:
+            return problem_response(error.status_code, type(error).__name__, str(error), instance=request.url.path)
+        except (TypeError, ValueError) as error:
+            return problem_response(
+                400, "Bad request", f"not a message of a keeper: {error}", instance=request.url.path
+            )
+
+    return answer
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    message = json.loads(body)
+    if not isinstance(message, dict):
+        raise ValueError(f"expected a JSON object, found {type(message).__name__}")
+    return message
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(_ENCODER.encode(body), media_type="application/json")

@@ -1,0 +1,173 @@
+"""From the store's rows to the resources of the REST API. Used by the routes and by the page."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from proctor.manager.api import schemas
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.numbers import WORDS, utc, utc_or_none
+from proctor.manager.store import trials
+from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.training_services.nodes import Node
+from proctor.trial_keeper.protocol import to_json
+
+
+def optimize_mode(experiment: ExperimentRow) -> str:
+    """`minimize` or `maximize`: what the tuner was told, else the assessor; NNI's default is maximize."""
+    for section in ("tuner", "assessor"):
+        arguments = (experiment.config.get(section) or {}).get("class_args") or {}
+        if arguments.get("optimize_mode") in ("minimize", "maximize"):
+            return str(arguments["optimize_mode"])
+    return "maximize"
+
+
+def is_maximized(experiment: ExperimentRow) -> bool:
+    """Whether greater is better."""
+    return optimize_mode(experiment) == "maximize"
+
+
+def experiment_resource(
+    context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow, notices: list[str] | None = None
+) -> schemas.Experiment:
+    """An experiment with its counts and best trial. Reads the store at a cost that does not grow."""
+    best = trials.best(connection, row.id, is_maximized(row))
+    return schemas.Experiment(
+        id=row.id,
+        name=row.name,
+        status=row.status,
+        reason=row.reason,
+        error=row.error,
+        config=row.config,
+        search_space=row.search_space,
+        trial_concurrency=row.trial_concurrency,
+        max_trial_number=row.max_trial_number,
+        max_experiment_duration_seconds=row.max_experiment_seconds,
+        max_trial_duration_seconds=row.max_trial_seconds,
+        trial_counts=trials.counts(connection, row.id),
+        best=None if best is None else best_resource(best),
+        optimize_mode=optimize_mode(row),
+        created_at=utc(row.created_at),
+        started_at=utc_or_none(row.started_at),
+        ended_at=utc_or_none(row.ended_at),
+        active_seconds=row.active_seconds,
+        directory=row.directory,
+        url=f"{context.public_url}/experiments/{row.id}",
+        notices=notices or [],
+    )
+
+
+def best_resource(row: TrialRow) -> schemas.Best:
+    """The best trial. Only trials with a finite value are compared."""
+    assert row.final_value is not None
+    return schemas.Best(trial_id=row.id, sequence_id=row.sequence_id, value=row.final_value, parameters=row.parameters)
+
+
+def trial_resource(row: TrialRow, *, experiment_directory: str, node_id: str | None) -> schemas.Trial:
+    """A trial; `node_id` is its newest job's."""
+    return schemas.Trial(
+        id=row.id,
+        experiment_id=row.experiment_id,
+        sequence_id=row.sequence_id,
+        status=row.status,
+        reason=row.reason,
+        parameters=row.parameters,
+        parameter_id=row.parameter_id,
+        source=row.source,
+        jobs=row.jobs,
+        node_id=node_id,
+        final_value=shown_number(row.final_value, row.final_data),
+        final_data=row.final_data,
+        latest_value=row.latest_value,
+        intermediate_count=row.intermediate_count,
+        created_at=utc(row.created_at),
+        started_at=utc_or_none(row.started_at),
+        ended_at=utc_or_none(row.ended_at),
+        directory=str(Path(experiment_directory) / "trials" / f"{row.sequence_id}-{row.id}"),
+    )
+
+
+def shown_number(value: float | None, data: Any) -> Any:
+    """The number of a metric: the column, or the word in the data where it is not finite."""
+    if value is not None:
+        return value
+    word = data.get("default") if isinstance(data, dict) else data
+    return word if isinstance(word, str) and word in WORDS else None
+
+
+def job_resource(row: TrialJobRow) -> schemas.Job:
+    """A job, without its token."""
+    gpus = (row.placement or {}).get("gpus")
+    return schemas.Job(
+        id=row.id,
+        trial_id=row.trial_id,
+        experiment_id=row.experiment_id,
+        number=row.number,
+        status=row.status,
+        stop_reason=row.stop_reason,
+        end_reason=row.end_reason,
+        detail=row.detail,
+        parameter_id=row.parameter_id,
+        parameters=row.parameters or {},
+        parent_job=row.parent_job,
+        resumed_from_job=row.resumed_from_job,
+        resumed_from_step=row.resumed_from_step,
+        node_id=row.node_id,
+        gpus=None if gpus is None else [schemas.GpuShare(uuid=gpu["uuid"], slot=gpu["slot"]) for gpu in gpus],
+        pid=row.pid,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        code_fingerprint=row.code_fingerprint,
+        submitted_at=utc_or_none(row.submitted_at),
+        started_at=utc_or_none(row.started_at),
+        ended_at=utc_or_none(row.ended_at),
+    )
+
+
+def metric_resource(row: MetricRow) -> schemas.Metric:
+    """A report of a trial."""
+    return schemas.Metric(
+        id=row.id,
+        trial_id=row.trial_id,
+        job=row.job,
+        member=row.member,
+        kind=row.kind,
+        sequence=row.sequence,
+        step=row.step,
+        value=shown_number(row.value, row.data),
+        data=row.reported,
+        time=utc(row.time),
+    )
+
+
+def node_resource(node: Node) -> schemas.Node:
+    """A node as the pool knows it now."""
+    facts = {
+        "hostname": node.hostname,
+        "version": node.version,
+        "devices": None if node.devices is None else [to_json(device) for device in node.devices],
+        "driver_note": node.driver_note,
+        "disk_free_mb": node.disk_free_mb,
+        "notes": list(node.notes),
+    }
+    return schemas.Node(
+        id=node.id,
+        kind=node.kind,
+        status=node.status,
+        reason=node.reason,
+        facts=facts,
+        seen_at=utc_or_none(node.seen_at),
+    )
+
+
+def event_resource(row: EventRow) -> schemas.Event:
+    """A change."""
+    return schemas.Event(
+        id=row.id,
+        time=utc(row.time),
+        experiment_id=row.experiment_id,
+        trial_id=row.trial_id,
+        job_id=row.job_id,
+        kind=row.kind,
+        data=row.data,
+    )

@@ -1,0 +1,113 @@
+"""Experiments: made, read, changed, stopped."""
+
+import sqlite3
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from proctor.manager.api import schemas
+from proctor.manager.api.context import ApiContext, Context
+from proctor.manager.api.parameters import Cursor, Limit
+from proctor.manager.api.reading import experiment_resource
+from proctor.manager.api.requests import CreateExperiment, UpdateExperiment
+from proctor.manager.engine.manager import UNLIMITED
+from proctor.manager.errors import BadRequest
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.store import experiments
+from proctor.manager.store.rows import ExperimentRow
+
+router = APIRouter(prefix="/experiments", tags=["experiments"])
+
+_LIMITS = {
+    "trial_concurrency": "trial_concurrency",
+    "max_trial_number": "max_trial_number",
+    "max_experiment_duration_seconds": "max_experiment_seconds",
+    "max_trial_duration_seconds": "max_trial_seconds",
+    "search_space": "search_space",
+}
+_NEVER_NULL = ("trial_concurrency", "search_space")
+
+
+@router.get("", summary="List experiments, newest first")
+async def list_experiments(
+    context: Context,
+    status: Annotated[list[ExperimentStatus] | None, Query(description="Only these; may be given repeatedly.")] = None,
+    name: Annotated[str | None, Query(description="Only those of this name.")] = None,
+    id_prefix: Annotated[str | None, Query(description="Only those whose id begins so; at most 20, unpaged.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> schemas.Page[schemas.Experiment]:
+    """Experiments, newest first."""
+
+    def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Experiment]:
+        if id_prefix is not None:
+            found = experiments.find_by_prefix(connection, id_prefix)
+            rows, following = [row for row in found if status is None or row.status in status], None
+        else:
+            page = experiments.page(connection, statuses=status, name=name, cursor=cursor, limit=limit)
+            rows, following = page.items, page.next_cursor
+        items = [experiment_resource(context, connection, row) for row in rows]
+        return schemas.Page(items=items, next_cursor=following)
+
+    return await context.manager.control.read(read)
+
+
+@router.post("", status_code=201, summary="Create an experiment", response_model=schemas.Experiment)
+async def create_experiment(context: Context, body: CreateExperiment, response: Response) -> Any:
+    """Check everything, write it down, start it. With `dry_run` only checked, and answered with status 200."""
+    row = await context.manager.create_experiment(
+        config=body.config,
+        directory=body.directory,
+        handover=body.handover,
+        experiment_id=body.experiment_id,
+        dry_run=body.dry_run,
+    )
+    if body.dry_run:
+        response.status_code = 200
+    else:
+        response.headers["Location"] = f"experiments/{row.id}"
+    return await _resource(context, row)
+
+
+@router.get("/{experiment_id}", summary="Read an experiment")
+async def get_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+    """One experiment."""
+    return await _resource(context, await context.manager.experiment(experiment_id))
+
+
+@router.patch("/{experiment_id}", summary="Change limits or the search space")
+async def update_experiment(context: Context, experiment_id: str, body: UpdateExperiment) -> schemas.Experiment:
+    """What is left out stays as it is; null takes a limit away."""
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    if not given:
+        raise BadRequest(f"nothing to change; expected one of {', '.join(_LIMITS)}")
+    for name in _NEVER_NULL:
+        if name in given and given[name] is None:
+            raise BadRequest(f"{name} cannot be null; leave it out to keep it as it is")
+    changes: dict[str, Any] = {_LIMITS[name]: UNLIMITED if value is None else value for name, value in given.items()}
+    return await _resource(context, await context.manager.update_experiment(experiment_id, **changes))
+
+
+@router.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")
+async def delete_experiment(context: Context, experiment_id: str) -> None:
+    """Its rows and its folder are gone afterwards."""
+    await context.manager.delete_experiment(experiment_id)
+
+
+@router.post("/{experiment_id}/{verb}", status_code=202, summary="Stop, resume, pause or view an experiment")
+async def move_experiment(
+    context: Context, experiment_id: str, verb: Literal["stop", "resume", "pause", "view"]
+) -> schemas.Experiment:
+    """The wish is written down when this answers; the status says how far it is."""
+    moves = {
+        "stop": context.manager.stop_experiment,
+        "resume": context.manager.resume_experiment,
+        "pause": context.manager.pause_experiment,
+        "view": context.manager.view_experiment,
+    }
+    await moves[verb](experiment_id)
+    return await _resource(context, await context.manager.experiment(experiment_id))
+
+
+async def _resource(context: ApiContext, row: ExperimentRow) -> schemas.Experiment:
+    return await context.manager.control.read(lambda connection: experiment_resource(context, connection, row))

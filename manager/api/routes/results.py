@@ -1,0 +1,110 @@
+"""What has come out of an experiment (best trial, curve of the best, all results), and results from elsewhere."""
+
+import sqlite3
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from proctor.manager.api import schemas
+from proctor.manager.api.context import Context
+from proctor.manager.api.numbers import utc_or_none
+from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
+from proctor.manager.api.reading import best_resource, is_maximized
+from proctor.manager.api.requests import ImportRow
+from proctor.manager.api.text import read_part, text_part
+from proctor.manager.errors import BadRequest, NotFound
+from proctor.manager.store import metrics, trials
+from proctor.manager.store.rows import TrialRow
+
+router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
+
+
+@router.get("/best", summary="The best trial so far")
+async def get_best(context: Context, experiment_id: str) -> schemas.Best:
+    """404 while no trial has a finite final metric."""
+    row = await context.manager.experiment(experiment_id)
+    best = await context.manager.control.read(lambda c: trials.best(c, experiment_id, is_maximized(row)))
+    if best is None:
+        raise NotFound(f"no trial of experiment {experiment_id} has reported a final metric yet")
+    return best_resource(best)
+
+
+@router.get("/curve", summary="The best value over the trials that have ended")
+async def get_curve(context: Context, experiment_id: str) -> schemas.Page[schemas.CurvePoint]:
+    """One point for every ended trial with a finite final metric, in the order of their ends."""
+    row = await context.manager.experiment(experiment_id)
+    points = await context.manager.control.read(lambda c: trials.best_curve(c, experiment_id, is_maximized(row)))
+    return schemas.Page(items=[curve_point(point) for point in points])
+
+
+@router.get("/export", summary="Parameters and final metrics")
+async def export_results(
+    context: Context,
+    experiment_id: str,
+    intermediate: Annotated[bool, Query(description="Whether to add the intermediate metrics.")] = False,
+    cursor: Cursor = None,
+    limit: Limit = 1000,
+) -> schemas.Page[schemas.ExportRow]:
+    """Every trial with a final metric, by sequence id; rows are in the shape that `import` takes."""
+    await context.manager.experiment(experiment_id)
+    after = _read_cursor(cursor)
+    rows = await context.manager.control.read(lambda c: trials.export_rows(c, experiment_id, after, limit + 1))
+    shown = rows[:limit]
+    curves: dict[str, list[object]] = {}
+    if intermediate:
+        database = await context.manager.metrics(experiment_id)
+        curves = await database.read(lambda c: _curves(c, shown))
+    items = [_export_row(row, curves.get(row.id)) for row in shown]
+    return schemas.Page(items=items, next_cursor=str(shown[-1].sequence_id) if len(rows) > limit else None)
+
+
+@router.post("/import", summary="Tell the tuner of results from elsewhere")
+async def import_results(context: Context, experiment_id: str, body: list[ImportRow]) -> schemas.Imported:
+    """Rows as `export` gives them are taken as they are."""
+    rows = [{"parameter": row.parameter, "value": row.value} for row in body]
+    await context.manager.import_data(experiment_id, rows)
+    return schemas.Imported(imported=len(rows))
+
+
+@router.get("/logs", summary="Part of a log of the experiment", response_class=Response)
+async def get_experiment_logs(
+    context: Context,
+    experiment_id: str,
+    source: Annotated[str, Query(pattern="^dispatcher$", description="Whose log.")] = "dispatcher",
+    offset: Offset = 0,
+    limit: ByteLimit = DEFAULT_BYTES,
+) -> Response:
+    """What the dispatcher, and a tuner of the user's in it, printed. Header X-Next-Offset: where to go on."""
+    row = await context.manager.experiment(experiment_id)
+    return text_part(*read_part(Path(row.directory) / "log" / f"{source}.log", offset, limit))
+
+
+def curve_point(point: trials.CurvePoint) -> schemas.CurvePoint:
+    """A point of the curve of the best."""
+    ended_at = utc_or_none(point.ended_at)
+    return schemas.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
+
+
+def _read_cursor(cursor: str | None) -> int:
+    if cursor is None:
+        return -1
+    if not (cursor.isascii() and cursor.isdigit()):
+        raise BadRequest(f"the cursor {cursor[:80]!r} was not made here; start again without a cursor")
+    return int(cursor)
+
+
+def _curves(connection: sqlite3.Connection, rows: list[TrialRow]) -> dict[str, list[object]]:
+    return {row.id: [point.reported for point in metrics.curve(connection, row.id)] for row in rows}
+
+
+def _export_row(row: TrialRow, intermediate: list[object] | None) -> schemas.ExportRow:
+    return schemas.ExportRow(
+        parameter=row.parameters,
+        value=row.final_value if row.final_data is None else row.final_data,
+        trial_id=row.id,
+        sequence_id=row.sequence_id,
+        status=row.status,
+        intermediate=intermediate,
+    )

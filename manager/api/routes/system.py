@@ -1,0 +1,110 @@
+"""The manager itself: health, version, nodes, log, the stream of changes, shutdown, Prometheus."""
+
+import os
+import platform
+import sqlite3
+from importlib.metadata import version
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response, StreamingResponse
+
+from proctor.manager.api import schemas
+from proctor.manager.api.context import Context
+from proctor.manager.api.numbers import utc
+from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Offset
+from proctor.manager.api.reading import node_resource
+from proctor.manager.api.stream import server_sent_events
+from proctor.manager.api.text import read_part, text_part
+from proctor.manager.errors import BadRequest
+from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, render
+from proctor.manager.store import experiments, trials
+
+router = APIRouter(tags=["system"])
+root_router = APIRouter(tags=["system"])
+
+
+@router.get("/health", summary="Whether the manager is well (no token needed)")
+async def get_health(context: Context) -> schemas.Health:
+    """`degraded`: it answers, but starts no new trials."""
+    return schemas.Health(status="degraded" if context.manager.trouble else "ok", reason=context.manager.trouble)
+
+
+@router.get("/version", summary="Who answers")
+async def get_version(context: Context) -> schemas.Version:
+    """Versions and process of the manager."""
+    return schemas.Version(
+        version=version("proctor"),
+        python=platform.python_version(),
+        home=str(context.home.path),
+        pid=os.getpid(),
+        started_at=utc(context.started_at),
+    )
+
+
+@router.get("/nodes", summary="The machines on which trials run")
+async def list_nodes(context: Context) -> schemas.Page[schemas.Node]:
+    """As their keepers have told last."""
+    return schemas.Page(items=[node_resource(node) for node in context.manager.pool.nodes()])
+
+
+@router.get(
+    "/events",
+    summary="The stream of changes",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events; `data` is an Event."}},
+)
+async def stream_events(
+    context: Context,
+    experiment_id: Annotated[str | None, Query(description="Only changes of this experiment.")] = None,
+    after: Annotated[int | None, Query(ge=0, description="Begin after this event; left out: from now on.")] = None,
+    last_event_id: Annotated[str | None, Header(description="As `after`; set by browsers that come back.")] = None,
+) -> StreamingResponse:
+    """Goes on after `Last-Event-ID` (or `after`) exactly. The event `reset` says that older ones are gone."""
+    if last_event_id is not None and last_event_id.strip():
+        if not (last_event_id.isascii() and last_event_id.isdigit()):
+            raise BadRequest(f"Last-Event-ID: expected the id of an event, found {last_event_id[:80]!r}")
+        after = int(last_event_id)
+    body = server_sent_events(
+        context.manager.control, context.manager.feed, context.closing, after=after, experiment_id=experiment_id
+    )
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+
+
+@router.get("/logs/manager", summary="Part of the manager's log", response_class=Response)
+async def get_manager_log(context: Context, offset: Offset = 0, limit: ByteLimit = DEFAULT_BYTES) -> Response:
+    """JSON lines. Header X-Next-Offset: where to go on."""
+    return text_part(*read_part(context.home.manager_log, offset, limit))
+
+
+@router.post("/stop-all", status_code=202, summary="Stop every active experiment")
+async def stop_all(context: Context) -> schemas.Page[str]:
+    """Answers with the ids of those that are being stopped."""
+    return schemas.Page(items=await context.manager.stop_all())
+
+
+@router.post("/shutdown", status_code=202, summary="End the manager")
+async def shut_down(context: Context) -> schemas.Accepted:
+    """Trials go on under their keepers."""
+    context.request_shutdown()
+    return schemas.Accepted()
+
+
+@root_router.get("/metrics", summary="For Prometheus", response_class=Response)
+async def get_metrics(context: Context) -> Response:
+    """Prometheus' text format."""
+
+    def read(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
+        counts: dict[tuple[str, str], int] = {}
+        cursor: str | None = None
+        while True:
+            page = experiments.page(connection, cursor=cursor, limit=1000)
+            for row in page.items:
+                counts |= {(row.id, status.value): n for status, n in trials.counts(connection, row.id).items()}
+            if (cursor := page.next_cursor) is None:
+                return counts
+
+    control = context.manager.control
+    snapshot = Snapshot(await control.read(read), healthy=not context.manager.trouble, commits=control.commits)
+    return Response(render(context.measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})

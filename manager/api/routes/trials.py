@@ -1,0 +1,190 @@
+"""Trials, their jobs, metrics, logs and files."""
+
+import sqlite3
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from proctor.manager.api import schemas
+from proctor.manager.api.context import ApiContext, Context
+from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
+from proctor.manager.api.reading import job_resource, metric_resource, trial_resource
+from proctor.manager.api.requests import AddTrial
+from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
+from proctor.manager.errors import BadRequest, NotFound
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store import experiments, jobs, metrics, trial_pages, trials
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.rows import TrialRow
+
+router = APIRouter(tags=["trials"])
+
+Sort = Literal["sequence_id", "-sequence_id", "value", "-value"]
+JobNumber = Annotated[int | None, Query(ge=1, description="The job's number; left out: the newest.")]
+
+
+@router.get("/experiments/{experiment_id}/trials", summary="List an experiment's trials")
+async def list_trials(
+    context: Context,
+    experiment_id: str,
+    status: Annotated[list[TrialStatus] | None, Query(description="Only these; may be given repeatedly.")] = None,
+    sort: Annotated[Sort, Query(description="-: descending; trials without a value come last.")] = "sequence_id",
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> schemas.Page[schemas.Trial]:
+    """Trials in the order of `sort`."""
+    experiment = await context.manager.experiment(experiment_id)
+
+    def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Trial]:
+        page = trial_pages.page(connection, experiment_id, statuses=status, sort=sort, cursor=cursor, limit=limit)
+        items = [_resource(connection, row, experiment.directory) for row in page.items]
+        return schemas.Page(items=items, next_cursor=page.next_cursor)
+
+    return await context.manager.control.read(read)
+
+
+@router.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
+async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> schemas.Trial:
+    """A trial with parameters that no tuner has suggested; the tuner is told of its result."""
+    return await _read_resource(context, await context.manager.add_trial(experiment_id, body.parameters))
+
+
+@router.get("/trials", summary="Find trials by the beginning of their id")
+async def find_trials(
+    context: Context, id_prefix: Annotated[str, Query(min_length=1, max_length=64)]
+) -> schemas.Page[schemas.Trial]:
+    """At most 20 trials of all experiments."""
+
+    def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Trial]:
+        found = trials.find_by_prefix(connection, id_prefix)
+        homes = {row.experiment_id: experiments.get(connection, row.experiment_id).directory for row in found}
+        return schemas.Page(items=[_resource(connection, row, homes[row.experiment_id]) for row in found])
+
+    return await context.manager.control.read(read)
+
+
+@router.get("/trials/{trial_id}", summary="Read a trial")
+async def get_trial(context: Context, trial_id: str) -> schemas.Trial:
+    """One trial."""
+    return await _read_resource(context, await context.manager.trial(trial_id))
+
+
+@router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
+async def kill_trial(context: Context, trial_id: str) -> schemas.Trial:
+    """The wish is written down when this answers."""
+    await context.manager.kill_trial(trial_id)
+    return await _read_resource(context, await context.manager.trial(trial_id))
+
+
+@router.post("/trials/{trial_id}/retry", status_code=201, summary="Run an ended trial's parameters again")
+async def retry_trial(context: Context, trial_id: str) -> schemas.Trial:
+    """Answers with the new trial."""
+    return await _read_resource(context, await context.manager.retry_trial(trial_id))
+
+
+@router.get("/trials/{trial_id}/jobs", summary="A trial's jobs")
+async def list_jobs(context: Context, trial_id: str) -> schemas.Page[schemas.Job]:
+    """Every attempt to run it, the first one first."""
+    await context.manager.trial(trial_id)
+    rows = await context.manager.control.read(lambda c: jobs.of_trial(c, trial_id))
+    return schemas.Page(items=[job_resource(row) for row in rows])
+
+
+@router.get("/trials/{trial_id}/metrics", summary="A trial's reports")
+async def list_metrics(
+    context: Context,
+    trial_id: str,
+    kind: Annotated[Literal["intermediate", "final", "lost", "unreadable"] | None, Query()] = None,
+    after: Annotated[int, Query(ge=0, description="Only reports with a greater id.")] = 0,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> schemas.Page[schemas.Metric]:
+    """In the order of storing, of all jobs. `cursor` and `after` say the same; `cursor` wins."""
+    trial = await context.manager.trial(trial_id)
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+        raise BadRequest(f"the cursor {cursor[:80]!r} was not made here; start again without a cursor")
+    after_id = after if cursor is None else int(cursor)
+    database = await context.manager.metrics(trial.experiment_id)
+    rows = await database.read(lambda c: metrics.page(c, trial_id, kind=kind, after_id=after_id, limit=limit + 1))
+    shown = rows[:limit]
+    following = str(shown[-1].id) if len(rows) > limit else None
+    return schemas.Page(items=[metric_resource(row) for row in shown], next_cursor=following)
+
+
+@router.get("/trials/{trial_id}/logs", summary="Part of a trial's output", response_class=Response)
+async def get_trial_logs(
+    context: Context,
+    trial_id: str,
+    stream: Annotated[Literal["stdout", "stderr"], Query()] = "stdout",
+    job: JobNumber = None,
+    offset: Offset = 0,
+    limit: ByteLimit = DEFAULT_BYTES,
+) -> Response:
+    """Plain text. Header X-Next-Offset: where to go on."""
+    return text_part(*await read_job_part(context, trial_id, job, stream, offset, limit))
+
+
+@router.get("/trials/{trial_id}/files", summary="A trial's files")
+async def list_files(context: Context, trial_id: str, job: JobNumber = None) -> schemas.Page[schemas.FileEntry]:
+    """The files of one of its jobs."""
+    found = await context.manager.list_job_files(trial_id, job)
+    return schemas.Page(items=[schemas.FileEntry(path=path, size_bytes=size) for path, size in sorted(found)])
+
+
+@router.get("/trials/{trial_id}/files/{path:path}", summary="Part of a file", response_class=Response)
+async def get_file(
+    context: Context,
+    trial_id: str,
+    path: str,
+    job: JobNumber = None,
+    offset: Offset = 0,
+    limit: ByteLimit = 4 * 1024 * 1024,
+) -> Response:
+    """Bytes. Header X-Next-Offset: where to go on."""
+    begin = await _begin(context, trial_id, job, path, offset)
+    data = await context.manager.read_job_file(trial_id, job, path, begin, limit)
+    headers: dict[str, str] = {NEXT_OFFSET: str(begin + len(data)), "Content-Disposition": "attachment"}
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+async def read_job_part(
+    context: ApiContext, trial_id: str, job: int | None, path: str, offset: int, limit: int
+) -> tuple[bytes, int]:
+    """Part of a file of a job and where it begins; a file that is not there yet is empty."""
+    await context.manager.trial(trial_id)
+    try:
+        begin = await _begin(context, trial_id, job, path, offset)
+        return await context.manager.read_job_file(trial_id, job, path, begin, limit), begin
+    except NotFound:
+        if job is not None:
+            known: list[Any] = await context.manager.control.read(lambda c: jobs.of_trial(c, trial_id))
+            if all(row.number != job for row in known):
+                raise
+        return b"", 0
+
+
+async def _begin(context: ApiContext, trial_id: str, job: int | None, path: str, offset: int) -> int:
+    if offset >= 0:
+        return offset
+    sizes = dict(await context.manager.list_job_files(trial_id, job))
+    return begin_of(offset, sizes.get(path, 0))
+
+
+async def _read_resource(context: ApiContext, row: TrialRow) -> schemas.Trial:
+    experiment = await context.manager.experiment(row.experiment_id)
+    return await context.manager.control.read(lambda c: _resource(c, row, experiment.directory))
+
+
+def _resource(connection: sqlite3.Connection, row: TrialRow, directory: str) -> schemas.Trial:
+    return trial_resource(row, experiment_directory=directory, node_id=newest_node(connection, row))
+
+
+def newest_node(connection: sqlite3.Connection, row: TrialRow) -> str | None:
+    """The node of the trial's newest job."""
+    if row.jobs == 0:
+        return None
+    try:
+        return jobs.get(connection, f"{row.id}.{row.jobs}").node_id
+    except RowNotFound:
+        return None

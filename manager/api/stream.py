@@ -1,0 +1,93 @@
+"""The stream of changes as server-sent events.
+
+A reader holds no queue: it has a cursor, reads the store from there, sends, and waits for the feed's bell. A slow
+client costs one page of events; a client that comes back with `Last-Event-ID` goes on exactly there.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from proctor.manager.api.numbers import json_to_wire, rfc3339, utc
+from proctor.manager.events import ChangeFeed
+from proctor.manager.store import events
+from proctor.manager.store.database import Database
+from proctor.manager.store.rows import EventRow
+
+PAGE = 500
+PING_SECONDS = 15.0
+QUIET_SECONDS = 0.25
+"""After a page of nothing but metrics the reader rests this long, so that fast reporters do not wake it for each."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some events in order, and the cursor after them; `missed`: older ones that were asked for are gone."""
+
+    rows: list[EventRow]
+    cursor: int
+    missed: bool = False
+
+
+async def read_stretch(control: Database, cursor: int, experiment_id: str | None, limit: int = PAGE) -> Stretch:
+    """The next events after `cursor`. The cursor also passes events that the filter leaves out."""
+
+    def read(connection: object) -> Stretch:
+        last = events.last_id(connection)  # type: ignore[arg-type]
+        first = events.first_id(connection)  # type: ignore[arg-type]
+        rows = events.after(connection, cursor, experiment_id=experiment_id, limit=limit)  # type: ignore[arg-type]
+        end = rows[-1].id if len(rows) == limit else max(last, cursor)
+        return Stretch(rows, end, missed=cursor < first - 1)
+
+    return await control.read(read)
+
+
+async def server_sent_events(
+    control: Database, feed: ChangeFeed, closing: asyncio.Event, *, after: int | None, experiment_id: str | None
+) -> AsyncIterator[bytes]:
+    """Everything after the event `after` (None: from now on), until the client goes or the manager closes."""
+    cursor = await control.read(events.last_id) if after is None else after
+    yield f"retry: 1000\n: from {cursor}\n\n".encode()
+    while not closing.is_set():
+        bell = feed.bell()
+        stretch = await read_stretch(control, cursor, experiment_id)
+        cursor = stretch.cursor
+        if stretch.missed:
+            yield message("reset", {"detail": "older events are gone; read everything again"}, cursor)
+        if stretch.rows:
+            yield b"".join(map(_event, stretch.rows))
+            if len(stretch.rows) < PAGE and all(row.kind == events.METRICS for row in stretch.rows):
+                await wait_for_any(QUIET_SECONDS, closing)
+        elif not await wait_for_any(PING_SECONDS, bell, closing):
+            yield b": ping\n\n"
+
+
+def message(kind: str, data: object, event_id: int) -> bytes:
+    """One server-sent event."""
+    return f"id: {event_id}\nevent: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def _event(row: EventRow) -> bytes:
+    body = {
+        "id": row.id,
+        "time": rfc3339(utc(row.time)),
+        "experiment_id": row.experiment_id,
+        "trial_id": row.trial_id,
+        "job_id": row.job_id,
+        "kind": row.kind,
+        "data": json_to_wire(row.data),
+    }
+    return message(row.kind, body, row.id)
+
+
+async def wait_for_any(seconds: float, *bells: asyncio.Event) -> bool:
+    """Whether one of them rang within the time."""
+    if any(bell.is_set() for bell in bells):
+        return True
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(bell.wait(), name="wait for a bell") for bell in bells]
+        done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    return bool(done)

@@ -1,0 +1,34 @@
+"""Parts of text files as answers; the header `X-Next-Offset` says where the next part begins."""
+
+import os
+from pathlib import Path
+
+from starlette.responses import Response
+
+NEXT_OFFSET = "X-Next-Offset"
+
+
+def text_part(data: bytes, offset: int) -> Response:
+    """The bytes from `offset` of a file."""
+    headers = {NEXT_OFFSET: str(offset + len(data)), "Cache-Control": "no-store"}
+    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
+
+
+def read_part(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
+    """At most `limit` bytes of a file and where they begin; a negative offset counts from the end.
+
+    A file that is not there yet is empty.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = begin_of(offset, size)
+            file.seek(begin)
+            return file.read(limit), begin
+    except FileNotFoundError:
+        return b"", 0
+
+
+def begin_of(offset: int, size: int) -> int:
+    """The byte meant by an offset that may count from the end."""
+    return max(0, size + offset) if offset < 0 else offset

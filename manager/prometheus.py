@@ -1,0 +1,114 @@
+"""What Prometheus reads at `/metrics`. Counted in plain numbers; the client library is loaded by the first scrape."""
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+LAG_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+LAG_INTERVAL_SECONDS = 1.0
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Distribution:
+    """Observations counted by upper bounds."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, observations up to it), as the text format wants them."""
+        buckets, below = [], 0
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            below += count
+            buckets.append((bound, float(below)))
+        return buckets
+
+
+@dataclass
+class Measurements:
+    """What is counted while the manager runs."""
+
+    loop_lag: Distribution = field(default_factory=lambda: Distribution(LAG_BOUNDS))
+    """How much later than asked for the event loop has woken a sleeper, in seconds."""
+    start_latency: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS))
+    """From a job's submission to its process, in seconds."""
+
+    async def measure_loop_lag(self) -> None:
+        """Watch the event loop until cancelled."""
+        while True:
+            asked = time.monotonic() + LAG_INTERVAL_SECONDS
+            await asyncio.sleep(LAG_INTERVAL_SECONDS)
+            self.loop_lag.observe(max(0.0, time.monotonic() - asked))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is read from the store for one scrape."""
+
+    trials: Mapping[tuple[str, str], int]
+    """How many by (experiment, status)."""
+    healthy: bool
+    commits: int
+
+
+def render(measurements: Measurements, snapshot: Snapshot) -> bytes:
+    """The text of a scrape."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    class Scrape(Collector):
+        def collect(self) -> Iterable["Metric"]:
+            return _families(measurements, snapshot)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Scrape())
+    return bytes(generate_latest(registry))
+
+
+def _families(measurements: Measurements, snapshot: Snapshot) -> Iterator["Metric"]:
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        InfoMetricFamily,
+    )
+
+    # Trials move between statuses, so by its nature this is a gauge; its name is part of the contract.
+    trials = GaugeMetricFamily(
+        "proctor_trials_total", "Trials by experiment and status.", labels=["experiment", "status"]
+    )
+    for (experiment, status), number in sorted(snapshot.trials.items()):
+        trials.add_metric([experiment, status], number)
+    yield trials
+    running = sum(number for (_, status), number in snapshot.trials.items() if status == "RUNNING")
+    yield GaugeMetricFamily("proctor_trials_running", "Trials that run now.", value=running)
+    yield HistogramMetricFamily(
+        "proctor_trial_start_latency_seconds",
+        "From the submission of a trial job to its process.",
+        buckets=measurements.start_latency.buckets(),
+        sum_value=measurements.start_latency.total,
+    )
+    yield HistogramMetricFamily(
+        "proctor_loop_lag_seconds",
+        "How much later than asked for the event loop has woken a sleeper.",
+        buckets=measurements.loop_lag.buckets(),
+        sum_value=measurements.loop_lag.total,
+    )
+    yield GaugeMetricFamily("proctor_store_healthy", "1: the store can be written.", value=float(snapshot.healthy))
+    yield CounterMetricFamily("proctor_store_commits", "Commits of the control database.", value=snapshot.commits)
+    yield InfoMetricFamily("proctor_build", "Who answers.", value={"version": version("proctor")})
