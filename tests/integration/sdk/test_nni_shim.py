@@ -1,11 +1,15 @@
 """Scripts that `import nni` find ours, wherever they run, and say so when they want more than we have."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import proctor.sdk.compat
 
 
 def test_a_trial_written_for_nni_runs_unchanged(job: Any) -> None:
@@ -157,3 +161,15 @@ for proposed in ({"unknown": 1}, {"layers": 2.5}, {"layers": True}, {"name": 3})
     assert fraction.startswith("TypeError the parameter 'layers' is a int by default (3); the tuner proposes 2.5")
     assert truth.startswith("TypeError the parameter 'layers'")
     assert number.startswith("TypeError the parameter 'name' is a str by default ('a'); the tuner proposes 3, a int")
+
+
+def test_a_script_with_the_whole_package_gets_the_control_side_from_nni_experiment(tmp_path: Path) -> None:
+
+    code = """
+import nni.experiment, proctor
+from nni.experiment import Experiment, ExperimentConfig, RunMode
+assert Experiment is proctor.Experiment
+"""
+    source, shim = Path(proctor.__path__[0]).parent, proctor.sdk.compat.__path__[0]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{shim}{os.pathsep}{source}", "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
