@@ -164,7 +164,6 @@ for proposed in ({"unknown": 1}, {"layers": 2.5}, {"layers": True}, {"name": 3})
 
 
 def test_a_script_with_the_whole_package_gets_the_control_side_from_nni_experiment(tmp_path: Path) -> None:
-
     code = """
 import nni.experiment, proctor
 from nni.experiment import Experiment, ExperimentConfig, RunMode
