@@ -1,7 +1,7 @@
 """The manager's end of a dispatcher process: starts it, tells it the input log, restarts it when it dies.
 
-The store's input log is the truth. `tell` is called after an input was committed; whoever comes late (a dispatcher that has
-just been started) is brought up to date from the log, so an input is never told twice and never skipped.
+The store's input log is the truth. `tell` is called after an input was committed; whoever comes late (a dispatcher
+that has just been started) is brought up to date from the log, so an input is never told twice and never skipped.
 """
 
 import asyncio

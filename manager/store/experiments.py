@@ -104,8 +104,8 @@ def set_limits(connection: sqlite3.Connection, experiment_id: str, *, time: floa
     return row
 
 
-def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -> None:
-    """Delete an experiment with its trials, jobs, inputs and events; one event says that it is gone.
+def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float = 0.0) -> None:
+    """Delete an experiment with its trials, jobs, inputs and events; one event (of `time`) says that it is gone.
 
     Raises RowNotFound.
     """

@@ -16,7 +16,7 @@ def encode(value: Any) -> str:
     try:
         return _ENCODER.encode(value)
     except ValueError:
-        return _ENCODER.encode(_with_words(value))
+        return _ENCODER.encode(to_words(value))
 
 
 def encode_optional(value: Any) -> str | None:
@@ -34,11 +34,12 @@ def decode_optional(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-def _with_words(value: Any) -> Any:
+def to_words(value: Any) -> Any:
+    """The same value with the words of the wire in place of NaN and infinities; as `decode` will give it back."""
     if isinstance(value, float) and not math.isfinite(value):
         return _WORDS[float.__repr__(float(value))]
     if isinstance(value, dict):
-        return {key: _with_words(item) for key, item in value.items()}
+        return {key: to_words(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_words(item) for item in value]
+        return [to_words(item) for item in value]
     return value

@@ -101,6 +101,9 @@ SELECT * FROM trials WHERE experiment_id = :experiment_id AND position = :positi
 -- name: trials.parameter_ids
 SELECT parameter_id FROM trials WHERE experiment_id = :experiment_id;
 
+-- name: trials.parameter_ids
+SELECT parameter_id FROM trials WHERE experiment_id = :experiment_id;
+
 -- name: trials.export_rows
 SELECT * FROM trials
 WHERE experiment_id = :experiment_id AND sequence_id > :after AND (final_value IS NOT NULL OR final_data IS NOT NULL)
@@ -174,14 +177,9 @@ SELECT * FROM nodes WHERE id = :id;
 SELECT offset, first_sequence, intermediates, finals, losses, unreadables FROM journals
 WHERE trial_id = :trial_id AND job = :job AND member = :member;
 
--- name: journals.begin
-INSERT INTO journals (trial_id, job, member, resumed_from_job, first_sequence)
-VALUES (:trial_id, :job, :member, :resumed_from_job, :first_sequence)
-ON CONFLICT (trial_id, job, member) DO NOTHING;
-
 -- name: journals.advance
-INSERT INTO journals (trial_id, job, member, offset, intermediates, finals, losses, unreadables)
-VALUES (:trial_id, :job, :member, :offset, :intermediates, :finals, :losses, :unreadables)
+INSERT INTO journals (trial_id, job, member, offset, first_sequence, intermediates, finals, losses, unreadables)
+VALUES (:trial_id, :job, :member, :offset, :first_sequence, :intermediates, :finals, :losses, :unreadables)
 ON CONFLICT (trial_id, job, member) DO UPDATE SET
     offset = excluded.offset, intermediates = excluded.intermediates, finals = excluded.finals,
     losses = excluded.losses, unreadables = excluded.unreadables;
@@ -189,9 +187,13 @@ ON CONFLICT (trial_id, job, member) DO UPDATE SET
 -- name: journals.of_job
 SELECT member, offset FROM journals WHERE trial_id = :trial_id AND job = :job ORDER BY member;
 
--- name: journals.lineage
-SELECT job, resumed_from_job, first_sequence FROM journals WHERE trial_id = :trial_id AND member = :member
-ORDER BY job;
+-- name: journals.of_member
+SELECT job, first_sequence FROM journals WHERE trial_id = :trial_id AND member = :member ORDER BY job DESC;
+
+-- name: metrics.insert
+-- positional: this is the hot path
+INSERT INTO metrics (id, trial_id, job, member, offset, kind, sequence, step, value, data, time)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: metrics.last_id
 SELECT id FROM metrics ORDER BY id DESC LIMIT 1;
@@ -201,6 +203,9 @@ SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = :kind AND id > :afte
 
 -- name: metrics.intermediates
 SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member ORDER BY id;
+
+-- name: metrics.latest_intermediate
+SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' ORDER BY id DESC LIMIT 1;
 
 -- name: metrics.between
 SELECT * FROM metrics WHERE id BETWEEN :first_id AND :last_id ORDER BY id;

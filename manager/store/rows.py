@@ -211,7 +211,8 @@ class MetricRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow(Row):
-    """One registered checkpoint. `sequence` is the number of points its trial's curve had before it."""
+    """One registered checkpoint. `path` is relative to its job's directory; `sequence` is the number of points that its
+    trial's curve had before it."""
 
     id: int
     trial_id: str

@@ -10,6 +10,24 @@ from proctor.manager.store import events
 from proctor.manager.store.changes import get_row, insert_row, move_row, update_row
 from proctor.manager.store.queries import query
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.trial_pages import page
+
+__all__ = [
+    "CurvePoint",
+    "answers",
+    "best",
+    "best_curve",
+    "counts",
+    "export_rows",
+    "find_by_prefix",
+    "get",
+    "insert",
+    "live",
+    "move",
+    "page",
+    "parameter_ids",
+    "update",
+]
 
 _TABLE = "trials"
 
@@ -26,10 +44,11 @@ class CurvePoint:
     best: float
 
 
-def insert(connection: sqlite3.Connection, row: TrialRow) -> None:
-    """Add a trial, with its event. Raises sqlite3.IntegrityError when its id or sequence id is taken."""
+def insert(connection: sqlite3.Connection, row: TrialRow, *, time: float | None = None) -> None:
+    """Add a trial, with its event (of `time`, or of its creation). Raises sqlite3.IntegrityError when its id or
+    sequence id is taken."""
     insert_row(connection, _TABLE, row)
-    _append_event(connection, row, row.created_at)
+    _append_event(connection, row, row.created_at if time is None else time)
 
 
 def get(connection: sqlite3.Connection, trial_id: str) -> TrialRow:
@@ -106,6 +125,11 @@ def answers(connection: sqlite3.Connection, experiment_id: str, position: int) -
 
 def parameter_ids(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
     """Every parameter id that a trial of the experiment has. For a restart: it is as long as the experiment."""
+    return {row[0] for row in connection.execute(query("trials.parameter_ids"), {"experiment_id": experiment_id})}
+
+
+def parameter_ids(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
+    """Every parameter id that one of the experiment's trials has. Reads all of them: for recovery only."""
     return {row[0] for row in connection.execute(query("trials.parameter_ids"), {"experiment_id": experiment_id})}
 
 

@@ -22,8 +22,7 @@ CREATE TABLE journals (
     job      INTEGER NOT NULL,
     member   INTEGER NOT NULL,
     offset   INTEGER NOT NULL DEFAULT 0,           -- everything before it is stored
-    resumed_from_job INTEGER,                      -- whose curve this one continues …
-    first_sequence   INTEGER NOT NULL DEFAULT 0,   -- … from this point on
+    first_sequence INTEGER NOT NULL DEFAULT 0,     -- the point of its trial's curve at which the job resumed
     intermediates INTEGER NOT NULL DEFAULT 0,      -- how many of each kind are stored
     finals   INTEGER NOT NULL DEFAULT 0,
     losses   INTEGER NOT NULL DEFAULT 0,
@@ -38,7 +37,7 @@ CREATE TABLE checkpoints (
     member   INTEGER NOT NULL,
     offset   INTEGER NOT NULL,
     step     INTEGER,
-    path     TEXT NOT NULL,                        -- as the trial wrote it: relative to its job's directory
+    path     TEXT NOT NULL,                        -- relative to its job's directory
     sequence INTEGER NOT NULL,                     -- how many points its trial's curve had before it
     time     REAL NOT NULL,
     UNIQUE (trial_id, job, member, offset)

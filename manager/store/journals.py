@@ -1,0 +1,195 @@
+"""Storing chunks of journals: what was not stored yet becomes rows, and the offset moves in the same transaction."""
+
+import math
+import sqlite3
+from dataclasses import dataclass, field
+from typing import Any
+
+from proctor.manager.store.errors import OffsetGap
+from proctor.manager.store.json_columns import encode
+from proctor.manager.store.journal_records import finite_number, read_lines, split_value, whole_number
+from proctor.manager.store.queries import query
+from proctor.manager.store.rows import CheckpointRow
+from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
+
+KIND_UNREADABLE = "unreadable"
+
+_KEPT_CHARACTERS = 1_000  # of a line that could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """What was new in a chunk. `end_offset` is how far the journal is stored now.
+
+    `intermediates` are (id, place in the trial's curve, what was reported); `finals` (finite number or None, what was
+    reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts reports that the
+    trial could not write, `unreadable` lines that are no records.
+    """
+
+    end_offset: int
+    intermediates: list[tuple[int, int, Any]] = field(default_factory=list)
+    finals: list[tuple[float | None, Any]] = field(default_factory=list)
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
+    lost: int = 0
+    unreadable: int = 0
+
+
+def store_chunk(
+    connection: sqlite3.Connection,
+    *,
+    trial_id: str,
+    job: int,
+    member: int,
+    offset: int,
+    data: bytes,
+    first_sequence: int = 0,
+    time: float = 0.0,
+) -> StoredChunk:
+    """Store the lines of `data`, which begins at byte `offset` of a member's journal.
+
+    Bytes that are stored already are skipped; a last line without its newline is left for the next chunk.
+    `first_sequence` is the point of the trial's curve at which this job resumed (it counts with the journal's first
+    chunk); `time` stands in for records that have none. Raises OffsetGap when bytes before `offset` are missing.
+    """
+    journal = _Journal(connection, trial_id, job, member, first_sequence)
+    if offset > journal.offset:
+        raise OffsetGap(
+            f"The journal of member {member} of trial job {trial_id}.{job} is stored up to byte {journal.offset}; a "
+            f"chunk that begins at {offset} leaves a gap. Send it again from byte {journal.offset}.",
+            journal.offset,
+        )
+    fresh = data[journal.offset - offset : data.rfind(b"\n") + 1]
+    if not fresh:
+        return StoredChunk(journal.offset)
+    return journal.store(fresh, time)
+
+
+class _Journal:
+    """One member's journal while a chunk of it is stored."""
+
+    def __init__(self, connection: sqlite3.Connection, trial_id: str, job: int, member: int, first: int) -> None:
+        self._connection = connection
+        self._key = {"trial_id": trial_id, "job": job, "member": member}
+        row = connection.execute(query("journals.get"), self._key).fetchone()
+        self.offset, self._first, *counts = row or (0, first, 0, 0, 0, 0)
+        self._intermediates, self._finals, self._losses, self._unreadables = counts
+        self._next_id = 0
+        self._rows: list[tuple[Any, ...]] = []
+        self._news = _News()
+
+    def store(self, data: bytes, arrived: float) -> StoredChunk:
+        """Rows for every line of `data`, which begins at the journal's offset."""
+        last = self._connection.execute(query("metrics.last_id")).fetchone()
+        self._next_id = 1 + (last[0] if last else 0)
+        self._read(data, arrived)
+        self._connection.executemany(query("metrics.insert"), self._rows)
+        end = self.offset + len(data)
+        counts = {
+            "offset": end,
+            "first_sequence": self._first,
+            "intermediates": self._intermediates,
+            "finals": self._finals,
+            "losses": self._losses,
+            "unreadables": self._unreadables,
+        }
+        self._connection.execute(query("journals.advance"), self._key | counts)
+        news = self._news
+        return StoredChunk(end, news.intermediates, news.finals, news.checkpoints, news.lost, news.unreadable)
+
+    def _read(self, data: bytes, arrived: float) -> None:
+        """One pass over the lines. Plain numbers, which are nearly all of them, are handled right here."""
+        trial_id, job, member = self._key.values()
+        append_row, append_news, isfinite = self._rows.append, self._news.intermediates.append, math.isfinite
+        for position, record in read_lines(data):
+            if record is not None and record.get("kind") == KIND_INTERMEDIATE and "step" not in record:
+                value, time = record.get("value"), record.get("time")
+                if value.__class__ is float and time.__class__ is float and isfinite(value) and isfinite(time):
+                    place, sequence, row_id = self.offset + position, self._first + self._intermediates, self._next_id
+                    append_row(
+                        (row_id, trial_id, job, member, place, KIND_INTERMEDIATE, sequence, None, value, None, time)
+                    )
+                    append_news((row_id, sequence, value))
+                    self._intermediates += 1
+                    self._next_id += 1
+                    continue
+            self._take(position, record, data, arrived)
+
+    def _take(self, position: int, record: dict[str, Any] | None, data: bytes, arrived: float) -> None:
+        """One line, whatever it is."""
+        place = self.offset + position
+        if record is None or not self._take_record(place, record, arrived):
+            line = data[position : data.index(b"\n", position)].decode("utf-8", "replace")
+            self._add(place, KIND_UNREADABLE, self._unreadables, data=encode(line[:_KEPT_CHARACTERS]), time=arrived)
+            self._unreadables += 1
+            self._news.unreadable += 1
+
+    def _take_record(self, place: int, record: dict[str, Any], arrived: float) -> bool:
+        """Whether the record was one of those that the protocol knows."""
+        kind, step = record.get("kind"), whole_number(record.get("step"))
+        given = finite_number(record.get("time"))
+        time = arrived if given is None else given
+        if kind in (KIND_INTERMEDIATE, KIND_FINAL) and "value" in record:
+            return self._take_value(place, kind, record["value"], step, time)
+        if kind == KIND_CHECKPOINT:
+            return self._take_checkpoint(place, record.get("path"), step, time)
+        if kind == KIND_LOST:
+            return self._take_lost(place, whole_number(record.get("count")), time)
+        return False
+
+    def _take_value(self, place: int, kind: str, reported: Any, step: int | None, time: float) -> bool:
+        try:
+            value, text, kept = split_value(reported)
+        except RecursionError:
+            return False
+        if kind == KIND_FINAL:
+            self._add(place, kind, self._finals, step=step, value=value, data=text, time=time)
+            self._finals += 1
+            self._news.finals.append((value, kept))
+            return True
+        sequence = self._first + self._intermediates
+        self._news.intermediates.append((self._next_id, sequence, kept))
+        self._add(place, kind, sequence, step=step, value=value, data=text, time=time)
+        self._intermediates += 1
+        return True
+
+    def _take_checkpoint(self, place: int, path: Any, step: int | None, time: float) -> bool:
+        if not isinstance(path, str) or not path or not path.isprintable():
+            return False
+        values = {"offset": place, "step": step, "path": path, "sequence": self._first + self._intermediates}
+        statement = query("checkpoints.insert")
+        [row] = self._connection.execute(statement, self._key | values | {"time": time}).fetchall()
+        self._news.checkpoints.append(CheckpointRow.from_row(row))
+        return True
+
+    def _take_lost(self, place: int, count: int | None, time: float) -> bool:
+        if count is None or count < 1:
+            return False
+        self._add(place, KIND_LOST, self._losses, value=float(count), time=time)
+        self._losses += 1
+        self._news.lost += count
+        return True
+
+    def _add(
+        self,
+        place: int,
+        kind: str,
+        sequence: int,
+        *,
+        step: int | None = None,
+        value: float | None = None,
+        data: str | None = None,
+        time: float,
+    ) -> None:
+        self._rows.append((self._next_id, *self._key.values(), place, kind, sequence, step, value, data, time))
+        self._next_id += 1
+
+
+@dataclass(slots=True)
+class _News:
+    """A StoredChunk in the making."""
+
+    intermediates: list[tuple[int, int, Any]] = field(default_factory=list)
+    finals: list[tuple[float | None, Any]] = field(default_factory=list)
+    checkpoints: list[CheckpointRow] = field(default_factory=list)
+    lost: int = 0
+    unreadable: int = 0

@@ -1,0 +1,18 @@
+"""`python -m proctor.trial_keeper --directory DIR`: run the keeper of DIR (see `start.py` for starting it detached)."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from proctor.trial_keeper.daemon import serve
+
+
+def main() -> int:
+    """Read the arguments and serve."""
+    parser = argparse.ArgumentParser(prog="python -m proctor.trial_keeper", description=__doc__)
+    parser.add_argument("--directory", required=True, type=Path, help="the keeper's directory; holds its config.json")
+    return serve(parser.parse_args().directory.absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""The keeper's daemon: puts its parts together and runs them until it is told to leave."""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import logging.handlers
+import os
+import platform
+import signal
+import socket
+import uuid
+from pathlib import Path
+
+import proctor
+from proctor.sdk.bundle import build_bundle
+from proctor.trial_keeper.devices import DeviceFacts, DeviceSurvey
+from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.identity import boot_id, start_time
+from proctor.trial_keeper.jobs import JobTable
+from proctor.trial_keeper.launching import RequestBuilder, Spawner, raise_open_files_limit
+from proctor.trial_keeper.link import ManagerLink
+from proctor.trial_keeper.outbox import Outbox
+from proctor.trial_keeper.protocol import (
+    ORDERS,
+    Cancel,
+    Command,
+    EndReason,
+    Launch,
+    Registration,
+    RegistrationAnswer,
+    Shutdown,
+    Update,
+    from_json,
+)
+from proctor.trial_keeper.records import RecordFolder, Stop
+from proctor.trial_keeper.settings import (
+    BUNDLE_FOLDER,
+    FACTS_FILE,
+    JOBS_FOLDER,
+    LOCK_FILE,
+    LOG_FILE,
+    SPAWNER_LOG_FILE,
+    KeeperSettings,
+    default_lock_folder,
+    read_settings,
+)
+from proctor.trial_keeper.tasks import TaskGroup
+from proctor.trial_keeper.watching import LOOK_SECONDS
+
+_LOG_BYTES = 1024 * 1024
+_LEASE_GRACE_SECONDS = 5.0
+_SWEEP_SECONDS = 5.0
+_LOW_DISK_MB = 64
+_MEBIBYTE = 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """One keeper process. `run` returns when it was told to leave; its jobs go on without it."""
+
+    def __init__(self, directory: Path, settings: KeeperSettings) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._keeper_id = uuid.uuid4().hex
+        self._leaving = asyncio.Event()
+        self._leave_when_idle = False
+        self._facts = DeviceFacts([], [])
+        self._disk_notes: list[str] = []
+        self._survey = DeviceSurvey(self._trials)
+        self._outbox = Outbox(
+            on_stored=lambda job: self._jobs.forget(job), on_fenced=lambda job: self._jobs.disown(job)
+        )
+        self._tasks = TaskGroup()
+        folder = RecordFolder(directory / JOBS_FOLDER)
+        requests = RequestBuilder(
+            folder,
+            bundle=build_bundle(str(directory / BUNDLE_FOLDER)),
+            gpu_lock_directory=settings.gpu_lock_directory or default_lock_folder(),
+        )
+        spawner = Spawner(directory / SPAWNER_LOG_FILE)
+        self._jobs = JobTable(folder, requests=requests, spawner=spawner, outbox=self._outbox, tasks=self._tasks)
+        self._link = ManagerLink(
+            node_id=settings.node_id,
+            pointer=settings.manager_pointer,
+            read_secret=lambda: (directory / settings.secret_file).read_text(encoding="utf-8").strip(),
+            register=self._register,
+            on_session=self._begin_session,
+            carry_out=self._carry_out,
+            outbox=self._outbox,
+        )
+
+    async def run(self) -> None:
+        """Adopt what is there, then serve the manager until told to leave (SIGTERM, SIGINT, or Shutdown when idle)."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leaving.set)
+        raise_open_files_limit()
+        await asyncio.to_thread(self._survey.open)
+        await self._look_at_devices()
+        try:
+            async with self._tasks as tasks:
+                self._jobs.watch.start()
+                await self._jobs.adopt()
+                tasks.start(self._link.run(), "manager link")
+                tasks.start(self._keep_house(), "housekeeping")
+                if self._survey.has_driver:
+                    tasks.start(self._watch_devices(), "devices")
+                tasks.start(self._leave(), "leave")
+        finally:
+            self._jobs.close()
+            self._survey.close()
+
+    async def _leave(self) -> None:
+        await self._leaving.wait()
+        log.info("the keeper leaves; %d jobs go on under their reapers", len(self._jobs.running()))
+        self._tasks.cancel()
+
+    def _register(self) -> Registration:
+        return Registration(
+            keeper_id=self._keeper_id,
+            pid=os.getpid(),
+            boot_id=boot_id(),
+            hostname=socket.gethostname(),
+            version=proctor.__version__,
+            python=platform.python_version(),
+            devices=self._facts.devices,
+            jobs=[job.report() for job in self._jobs.all()],
+            driver_note=self._survey.driver_note,
+        )
+
+    def _begin_session(self, answer: RegistrationAnswer) -> None:
+        """The manager says how far it has each journal, and which jobs it does not know."""
+        unknown = set(answer.unknown)
+        for job in self._jobs.all():
+            if job.job_id in unknown:
+                self._jobs.disown(job)
+                continue
+            job.acknowledge(answer.offsets.get(job.job_id, {}))
+            self._outbox.mark(job)
+
+    async def _carry_out(self, commands: list[Command]) -> None:
+        """In order; launches that follow one another are written down together."""
+        launches: list[Launch] = []
+        for command in commands:
+            order = self._read_order(command)
+            if isinstance(order, Launch):
+                launches.append(order)
+                continue
+            if launches:
+                await self._jobs.launch(launches)
+                launches = []
+            if isinstance(order, Cancel):
+                await self._jobs.cancel(order)
+            elif isinstance(order, Update):
+                await self._jobs.update(order)
+            elif isinstance(order, Shutdown):
+                self._leave_when_idle = True
+        if launches:
+            await self._jobs.launch(launches)
+        if self._leave_when_idle and not len(self._jobs):
+            self._leaving.set()
+
+    def _read_order(self, command: Command) -> Launch | Cancel | Update | Shutdown | None:
+        try:
+            order = from_json(ORDERS[command.type], command.order)
+        except (KeyError, TypeError, ValueError) as error:
+            log.error("command %d (%s) cannot be understood: %s", command.number, command.type, error)
+            return None
+        assert isinstance(order, (Launch, Cancel, Update, Shutdown))
+        return order
+
+    async def _keep_house(self) -> None:
+        """Once a second what no event tells: journals without inotify, leases, the disk; sometimes stray processes."""
+        loop = asyncio.get_running_loop()
+        next_sweep = loop.time() + _SWEEP_SECONDS
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._jobs.watch.look()
+            self._look_at_disk()
+            await self._end_leases(loop.time() - self._link.last_answer)
+            if loop.time() >= next_sweep:
+                next_sweep = loop.time() + _SWEEP_SECONDS
+                await self._jobs.sweep()
+            if self._leave_when_idle and not len(self._jobs):
+                self._leaving.set()
+            if not len(self._jobs) and not self._directory.exists():
+                log.info("the keeper's directory was deleted")
+                self._leaving.set()
+
+    async def _end_leases(self, silent_seconds: float) -> None:
+        for job in self._jobs.running():
+            lease = job.record.launch.lease_seconds
+            if lease is not None and silent_seconds > lease and job.record.stop is None:
+                detail = f"the keeper was without a manager for {lease:g} s"
+                await self._jobs.stop(job, Stop(EndReason.LEASE_EXPIRED.value, _LEASE_GRACE_SECONDS, detail))
+
+    def _look_at_disk(self) -> None:
+        with contextlib.suppress(OSError):
+            facts = os.statvfs(self._directory)
+            free = facts.f_bavail * facts.f_frsize // _MEBIBYTE
+            self._outbox.disk_free_mb = free
+            self._disk_notes = (
+                [f"only {free} MiB are free on the disk of {self._directory}"] if free < _LOW_DISK_MB else []
+            )
+        self._outbox.notes = self._disk_notes + self._facts.notes
+
+    async def _watch_devices(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.device_refresh_seconds)
+            await self._look_at_devices()
+
+    async def _look_at_devices(self) -> None:
+        before, self._facts = self._facts, await asyncio.to_thread(self._survey.read)
+        if self._facts != before:
+            self._outbox.mark_devices(self._facts.devices)
+
+    def _trials(self) -> dict[int, str]:
+        return {job.process.trial.pid: job.job_id for job in self._jobs.running() if job.process is not None}
+
+
+def serve(directory: Path) -> int:
+    """Run the keeper of `directory`; returns the exit code (0 also when another one runs already)."""
+    lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    _log_to(directory / LOG_FILE)
+    log.info("keeper %d starts in %s", os.getpid(), directory)
+    try:
+        asyncio.run(_serve(directory))
+    except Exception:
+        log.exception("the keeper has failed; its jobs go on under their reapers, start it again")
+        return 1
+    return 0
+
+
+async def _serve(directory: Path) -> None:
+    keeper = Keeper(directory, read_settings(directory))
+    facts = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
+    facts["version"] = proctor.__version__
+    replace_file(str(directory / FACTS_FILE), json.dumps(facts).encode(), durable=False)
+    await keeper.run()
+
+
+def _log_to(path: Path) -> None:
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,0 +1,136 @@
+"""What GPUs this node has and who uses them, from NVML through `pynvml`. No driver means no GPUs, said once."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proctor.trial_keeper.processes import descendants, read_tag, survey
+from proctor.trial_keeper.protocol import Device, DeviceProcess
+
+_MEBIBYTE = 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """The devices of this moment, and sentences about those that cannot be used."""
+
+    devices: list[Device]
+    notes: list[str]
+
+
+class DeviceSurvey:
+    """Asks NVML; all methods may block for as long as the driver does.
+
+    `own_jobs` returns the living trials of this keeper: pid of the trial → job id.
+    """
+
+    def __init__(self, own_jobs: Callable[[], Mapping[int, str]]) -> None:
+        self._own_jobs = own_jobs
+        self._nvml: Any = None
+        self.driver_note = ""
+
+    def open(self) -> None:
+        """Load the driver's library, if there is one."""
+        try:
+            import pynvml
+        except ImportError:
+            self.driver_note = "no GPUs: pynvml (nvidia-ml-py) is not installed for the keeper's Python"
+            return
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self.driver_note = f"no GPUs: the NVIDIA driver cannot be used ({_said(error)})"
+            return
+        self._nvml = pynvml
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
+
+    @property
+    def has_driver(self) -> bool:
+        """Whether there is anything to ask."""
+        return self._nvml is not None
+
+    def read(self) -> DeviceFacts:
+        """All devices as they are now. A device that does not answer is left out, with a note."""
+        if self._nvml is None:
+            return DeviceFacts([], [])
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            return DeviceFacts([], [f"the NVIDIA driver does not answer: {_said(error)}"])
+        devices, notes = [], []
+        owners = _Owners(self._own_jobs())
+        for index in range(count):
+            try:
+                devices.append(self._read_one(index, owners))
+            except self._nvml.NVMLError as error:
+                notes.append(f"GPU {index} cannot be used: {_said(error)}")
+        return DeviceFacts(devices, notes)
+
+    def _read_one(self, index: int, owners: "_Owners") -> Device:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return Device(
+            index=index,
+            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            memory_total_mb=int(memory.total) // _MEBIBYTE,
+            memory_used_mb=int(memory.used) // _MEBIBYTE,
+            utilization=self._read_utilization(handle),
+            processes=self._read_processes(handle, owners),
+        )
+
+    def _read_utilization(self, handle: Any) -> int:
+        try:
+            return int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        except self._nvml.NVMLError_NotSupported:
+            return 0
+
+    def _read_processes(self, handle: Any, owners: "_Owners") -> list[DeviceProcess]:
+        found: dict[int, int] = {}
+        for ask in (self._nvml.nvmlDeviceGetComputeRunningProcesses, self._nvml.nvmlDeviceGetGraphicsRunningProcesses):
+            try:
+                processes = ask(handle)
+            except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
+                continue
+            for process in processes:
+                found[int(process.pid)] = int(process.usedGpuMemory or 0) // _MEBIBYTE
+        return [DeviceProcess(pid, memory, owners.job_of(pid)) for pid, memory in sorted(found.items())]
+
+
+class _Owners:
+    """Which of our jobs a process belongs to: by its tag, or because it descends from a trial."""
+
+    def __init__(self, trials: Mapping[int, str]) -> None:
+        self._trials = trials
+        self._below: dict[int, str] | None = None
+
+    def job_of(self, pid: int) -> str | None:
+        """The job's id, None for a process that is not ours."""
+        if pid in self._trials:
+            return self._trials[pid]
+        tag = read_tag(pid)
+        if tag in self._trials.values():
+            return tag
+        if self._below is None:
+            table = survey()
+            self._below = {
+                child: job_id for trial, job_id in self._trials.items() for child in descendants(table, (trial,))
+            }
+        return self._below.get(pid)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

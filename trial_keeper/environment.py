@@ -1,0 +1,64 @@
+"""The environment a trial starts in: the captured one of the user, the launch's own, ours on top."""
+
+import json
+import os
+from collections.abc import Mapping
+
+from proctor.sdk.protocol import trial_environment
+from proctor.trial_keeper.protocol import Launch
+
+_KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_ONCE")
+
+
+class CapturedEnvironments:
+    """Captured environment files, each read once as long as it does not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int], dict[str, str]]] = {}
+
+    def read(self, path: str | None) -> Mapping[str, str]:
+        """The environment in the file; without a file, the keeper's own. Raises OSError and ValueError."""
+        if path is None:
+            return os.environ
+        facts = os.stat(path)
+        identity = (facts.st_ino, facts.st_mtime_ns)
+        if path not in self._known or self._known[path][0] != identity:
+            with open(path, encoding="utf-8") as file:
+                environment = json.load(file)["environment"]
+            self._known = {path: (identity, {str(name): str(value) for name, value in environment.items()})}
+        return self._known[path][1]
+
+
+def visible_devices(launch: Launch) -> str | None:
+    """CUDA_VISIBLE_DEVICES for this launch; None when its GPUs are not managed."""
+    if launch.gpus is None:
+        return None
+    return ",".join(dict.fromkeys(slot.uuid for slot in launch.gpus))
+
+
+def build_environment(launch: Launch, captured: Mapping[str, str], bundle: str) -> dict[str, str]:
+    """Everything the trial will find in its environment.
+
+    :param bundle: the folder that makes `import proctor` work; it goes first on PYTHONPATH.
+    """
+    environment = {**captured, **launch.environment}
+    for name in _KEPT_FROM_TRIALS:
+        environment.pop(name, None)
+    python_path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{bundle}{os.pathsep}{python_path}" if python_path else bundle
+    devices = visible_devices(launch)
+    if devices is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = devices
+    environment.update(
+        trial_environment(
+            experiment_id=launch.experiment_id,
+            trial_id=launch.trial_id,
+            job_id=launch.job_id,
+            sequence_id=launch.sequence_id,
+            job_directory=launch.directory,
+            code_directory=launch.code_directory,
+            platform=launch.platform,
+            resume_checkpoint=launch.resume_checkpoint,
+        )
+    )
+    return environment

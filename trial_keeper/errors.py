@@ -1,0 +1,28 @@
+"""The errors of the keeper, drawn as a tree.
+
+KeeperError
+├── SettingsError      config.json is missing or wrong
+├── KeeperNotStarted   the daemon did not come up
+└── LinkError          talking to the manager failed; try again (temporary)
+    └── SessionLost    the manager does not know our session: register again
+"""
+
+
+class KeeperError(Exception):
+    """The keeper could not do what was asked."""
+
+
+class SettingsError(KeeperError):
+    """The keeper's config.json cannot be used."""
+
+
+class KeeperNotStarted(KeeperError):
+    """The keeper's daemon did not come up."""
+
+
+class LinkError(KeeperError):
+    """The manager cannot be reached or does not answer as agreed."""
+
+
+class SessionLost(LinkError):
+    """The manager does not know this session."""

@@ -1,0 +1,43 @@
+"""Replacing a file so that a reader sees the old text or the new one, never half of one.
+
+Used by the reaper, so it imports as little as possible.
+"""
+
+import os
+from contextlib import suppress
+
+
+def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) -> None:
+    """Write `data` beside `path` and rename it over `path`.
+
+    :param durable: also survive a power cut (`fsync` before the rename); the folder is synced by `sync_folder`.
+    """
+    temporary = f"{path}.{os.getpid()}.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if durable:
+            os.fsync(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        os.unlink(temporary)
+        raise
+    os.close(descriptor)
+    os.rename(temporary, path)
+
+
+def sync_folder(path: str) -> None:
+    """Make renames within a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file; one that is not there is removed already."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,48 @@
+"""Which process is meant: a pid alone is reused, (pid, start time, boot id) is not.
+
+Used by the reaper, so it imports as little as possible.
+"""
+
+import os
+
+_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id() -> str:
+    """The id of this boot of the machine; process identities mean nothing across boots."""
+    with open(_BOOT_ID_FILE, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def stat_fields(pid: int) -> list[bytes] | None:
+    """The fields of `/proc/<pid>/stat` after the command's name (state first), or None when the process is gone."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return text[text.rfind(b")") + 2 :].split()
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None when there is no such process."""
+    fields = stat_fields(pid)
+    return None if fields is None else int(fields[19])
+
+
+def open_process(pid: int, started: int) -> int | None:
+    """A pidfd of exactly that process, or None when it is gone (or a zombie whose parent is slow)."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    fields = stat_fields(pid)
+    if fields is None or int(fields[19]) != started or fields[0] in (b"Z", b"X"):
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,70 @@
+"""One job on this node, as the keeper knows it at the moment."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from proctor.trial_keeper.journal import JournalTail, find_members
+from proctor.trial_keeper.protocol import Exit, JobReport
+from proctor.trial_keeper.records import JobRecord, ProcessRecord
+
+
+@dataclass(eq=False)
+class Job:
+    """What is written down of a job, who runs it, and how far its journals have been sent."""
+
+    record: JobRecord
+    process: ProcessRecord | None = None
+    reaper: int | None = None  # a pidfd while the reaper lives
+    exit: Exit | None = None
+    start_told: bool = False
+    attempts: int = 0
+    deadline: asyncio.TimerHandle | None = None
+    tails: dict[str, JournalTail] = field(default_factory=dict)
+
+    @property
+    def job_id(self) -> str:
+        """Its id."""
+        return self.record.launch.job_id
+
+    @property
+    def token(self) -> str:
+        """The fencing token of its launch."""
+        return self.record.launch.token
+
+    @property
+    def directory(self) -> str:
+        """Its directory."""
+        return self.record.launch.directory
+
+    def find_journals(self) -> None:
+        """Take notice of all journals that are there."""
+        for member in find_members(self.directory):
+            if member not in self.tails:
+                self.tails[member] = JournalTail(self.directory, member)
+
+    def acknowledge(self, offsets: dict[str, int]) -> None:
+        """Start all journals from what a manager says it has; 0 for what it does not name."""
+        for member in offsets:
+            self.tails.setdefault(member, JournalTail(self.directory, member))
+        for member, tail in self.tails.items():
+            tail.acknowledged = offsets.get(member, 0)
+
+    def close(self) -> None:
+        """Close its files and forget its timer."""
+        for tail in self.tails.values():
+            tail.close()
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def report(self) -> JobReport:
+        """What is told of it at registration."""
+        self.find_journals()
+        return JobReport(
+            job_id=self.job_id,
+            token=self.token,
+            pid=self.process.trial.pid if self.process is not None else None,
+            started_at=self.process.started_at if self.process is not None else 0.0,
+            sizes={member: tail.size for member, tail in self.tails.items()},
+            exit=self.exit,
+        )

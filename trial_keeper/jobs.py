@@ -1,0 +1,317 @@
+"""The jobs of this node: launching, adopting, stopping, ending and forgetting them.
+
+Whatever is decided is written down (`records`) before it is done, so a keeper that is killed at any instant is followed
+by one that comes to the same end: `_find_out` looks at what is written and at who lives, and goes on from there.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from dataclasses import replace
+
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import CONTROL_FILE
+from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.identity import boot_id, open_process
+from proctor.trial_keeper.job import Job
+from proctor.trial_keeper.launching import RequestBuilder, Spawner, prepare_directory
+from proctor.trial_keeper.leftovers import end_leftovers, end_strays, unknown_exit
+from proctor.trial_keeper.outbox import Outbox
+from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, Update
+from proctor.trial_keeper.records import (
+    JobRecord,
+    RecordFolder,
+    Stop,
+    parse_process,
+    read_exit,
+    with_duration,
+    with_stop,
+    write_exit,
+)
+from proctor.trial_keeper.tasks import TaskGroup
+from proctor.trial_keeper.watching import JournalWatch
+
+_MOST_ATTEMPTS = 3
+_DEADLINE_GRACE_SECONDS = 5.0
+_PACKET_BYTES = 4096
+_CLAIM_PAUSES = (0.01, 0.05, 0.25, 0.5)
+
+log = logging.getLogger(__name__)
+
+
+class JobTable:
+    """All jobs the keeper has to do with, until the manager has stored their ends."""
+
+    def __init__(
+        self, folder: RecordFolder, *, requests: RequestBuilder, spawner: Spawner, outbox: Outbox, tasks: TaskGroup
+    ) -> None:
+        self._folder = folder
+        self._requests = requests
+        self._spawner = spawner
+        self._outbox = outbox
+        self._tasks = tasks
+        self._boot_id = boot_id()
+        self._jobs: dict[str, Job] = {}
+        self._writing = asyncio.Lock()
+        self._ended_lately: set[str] = set()
+        self.watch = JournalWatch(outbox.mark)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def all(self) -> list[Job]:
+        """The jobs the manager shall know of."""
+        return [job for job in self._jobs.values() if not job.record.forgotten]
+
+    def running(self) -> list[Job]:
+        """The jobs that have not ended."""
+        return [job for job in self._jobs.values() if job.exit is None]
+
+    async def adopt(self) -> None:
+        """Go on with what an earlier keeper has left."""
+        records, problems = await asyncio.to_thread(self._folder.read_all)
+        for problem in problems:
+            log.error(problem)
+        for record in records:
+            job = self._jobs[record.launch.job_id] = Job(record)
+            await self._find_out(job)
+
+    async def launch(self, launches: list[Launch]) -> None:
+        """Write the launches down, then start them. A job that is known, or has ended before, is not started again."""
+        fresh = {}
+        for launch in launches:
+            if launch.job_id in self._jobs:
+                self._outbox.mark(self._jobs[launch.job_id])
+            else:
+                fresh[launch.job_id] = Job(JobRecord(launch, self._boot_id))
+        self._jobs.update(fresh)
+        async with self._writing:
+            results = await asyncio.to_thread(self._write_down, list(fresh.values()))
+        for job, failure in results:
+            if failure is not None:
+                self._end(job, failure)
+            else:
+                self._start(job)
+
+    async def cancel(self, order: Cancel) -> None:
+        """Stop a job on the manager's command."""
+        job = self._known(order.job_id, order.token)
+        if job is not None and job.exit is None:
+            await self.stop(job, Stop(EndReason.CANCELED.value, order.grace_seconds))
+
+    async def update(self, order: Update) -> None:
+        """Change a job's duration limit; one that is over already ends the job now."""
+        job = self._known(order.job_id, order.token)
+        if job is None or job.exit is not None:
+            return
+        job.record = with_duration(job.record, order.max_duration_seconds)
+        await self._write_again(job)
+        self._set_deadline(job)
+
+    async def stop(self, job: Job, stop: Stop) -> None:
+        """Write the decision down, tell the trial through control.json, have the reaper end everything."""
+        if job.exit is not None:
+            return
+        job.record = with_stop(job.record, stop)
+        await self._write_again(job)
+        self._signal_stop(job)
+
+    def forget(self, job: Job) -> None:
+        """The manager has stored the job's end."""
+        job.close()
+        self._outbox.drop(job)
+        self._jobs.pop(job.job_id, None)
+        self._folder.remove(job.job_id)
+
+    def disown(self, job: Job) -> None:
+        """The job is not the manager's any more: stop it and forget it."""
+        self._outbox.drop(job)
+        if job.exit is not None:
+            self.forget(job)
+        elif not job.record.forgotten:
+            job.record = replace(job.record, forgotten=True)
+            stop = Stop(
+                EndReason.CANCELED.value, _DEADLINE_GRACE_SECONDS, "the manager does not know this job any more"
+            )
+            self._tasks.start(self.stop(job, stop), f"disown {job.job_id}")
+
+    async def sweep(self) -> None:
+        """End processes that carry the tag of a job that has ended but did not descend from it."""
+        ended, self._ended_lately = self._ended_lately, set()
+        if ended:
+            await asyncio.to_thread(end_strays, {job.job_id for job in self.running()}, ended)
+
+    def close(self) -> None:
+        """Let go of everything; the jobs go on under their reapers."""
+        self.watch.close()
+        self._spawner.close()
+        for job in self._jobs.values():
+            job.close()
+            self._unwatch_reaper(job)
+
+    def _known(self, job_id: str, token: str) -> Job | None:
+        job = self._jobs.get(job_id)
+        if job is None or job.token != token:
+            log.warning("job %s with this token is not here; the order is left", job_id)
+            return None
+        return job
+
+    def _write_down(self, jobs: list[Job]) -> list[tuple[Job, Exit | None]]:
+        """In a thread: directories and records; the end of those that cannot even be written down."""
+        results: list[tuple[Job, Exit | None]] = []
+        for job in jobs:
+            try:
+                prepare_directory(job.record.launch)
+                results.append((job, None))
+            except OSError as error:
+                results.append((job, _no_room(job.directory, error)))
+        try:
+            self._folder.write([job.record for job, failure in results if failure is None])
+        except OSError as error:
+            return [(job, failure or _no_room(str(self._folder.path), error)) for job, failure in results]
+        return results
+
+    async def _write_again(self, job: Job) -> None:
+        """A full disk must not keep a job from being stopped: then the decision lives as long as this keeper."""
+        async with self._writing:
+            try:
+                await asyncio.to_thread(self._folder.write, [job.record])
+            except OSError as error:
+                log.error("the record of job %s cannot be written: %s", job.job_id, error)
+        if job.job_id not in self._jobs:  # it has ended and was stored meanwhile
+            self._folder.remove(job.job_id)
+
+    def _start(self, job: Job) -> None:
+        job.attempts += 1
+        try:
+            request = self._requests.build(job.record.launch)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            path = job.record.launch.environment_file
+            self._end(job, _failed(EndReason.LAUNCH_FAILED, f"the environment in {path} cannot be read: {error}"))
+            return
+        try:
+            channel = self._spawner.launch(request)
+        except OSError as error:
+            log.warning("job %s could not be given to the spawner: %s", job.job_id, error)
+            self._tasks.start(self._find_out(job), f"find out {job.job_id}")
+            return
+        asyncio.get_running_loop().add_reader(channel, self._hear, job, channel)
+
+    def _hear(self, job: Job, channel: socket.socket) -> None:
+        """The reaper has told that the trial runs, or is gone without it."""
+        asyncio.get_running_loop().remove_reader(channel)
+        with channel:
+            try:
+                packet, descriptors, _, _ = socket.recv_fds(channel, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            except OSError:
+                packet, descriptors = b"", []
+        process = parse_process(packet.decode()) if packet else None
+        if process is None or not descriptors:
+            self._tasks.start(self._find_out(job), f"find out {job.job_id}")
+            return
+        job.process = process
+        self._watch_job(job, descriptors[0])
+
+    async def _find_out(self, job: Job) -> None:
+        """Who runs this job? Go on with it, end it, or start it."""
+        pauses = iter(_CLAIM_PAUSES)
+        while True:
+            job.process = self._folder.read_process(job.job_id)
+            if job.process is not None or not self._folder.is_claimed(job.job_id):
+                break
+            await asyncio.sleep(next(pauses, _CLAIM_PAUSES[-1]))  # a reaper is about to start it, or to say why not
+        if job.process is not None and job.process.boot_id == self._boot_id:
+            reaper = open_process(job.process.reaper.pid, job.process.reaper.started)
+            if reaper is not None:
+                self._watch_job(job, reaper)
+                return
+        await self._go_on_without_reaper(job)
+
+    async def _go_on_without_reaper(self, job: Job) -> None:
+        end = await asyncio.to_thread(read_exit, job.directory)
+        was_started = job.process is not None or job.record.boot_id != self._boot_id
+        if end is None and not was_started and job.record.stop is None and job.attempts < _MOST_ATTEMPTS:
+            self._start(job)
+            return
+        if end is None and not was_started and job.record.stop is None:
+            detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
+            end = _failed(EndReason.INFRASTRUCTURE, detail)
+        if end is None:
+            await asyncio.to_thread(end_leftovers, job.job_id, job.process)
+            end = unknown_exit(job.process, job.record.stop, now=time.time())
+            await asyncio.to_thread(write_exit, job.directory, end)
+        self._end(job, end)
+
+    def _watch_job(self, job: Job, reaper: int) -> None:
+        """Wait for the reaper's end, its journals' growth and its deadline."""
+        job.reaper = reaper
+        asyncio.get_running_loop().add_reader(reaper, self._reaper_ended, job)
+        self.watch.add(job)
+        self._outbox.mark_start(job)
+        self._set_deadline(job)
+        if job.record.stop is not None:
+            self._signal_stop(job)
+
+    def _unwatch_reaper(self, job: Job) -> None:
+        if job.reaper is not None:
+            asyncio.get_running_loop().remove_reader(job.reaper)
+            os.close(job.reaper)
+            job.reaper = None
+
+    def _reaper_ended(self, job: Job) -> None:
+        self._unwatch_reaper(job)
+        end = read_exit(job.directory)
+        if end is not None:
+            self._end(job, end)
+        else:
+            self._tasks.start(self._go_on_without_reaper(job), f"reaper of {job.job_id} lost")
+
+    def _end(self, job: Job, end: Exit) -> None:
+        job.exit = end
+        self.watch.remove(job)
+        job.close()
+        self._ended_lately.add(job.job_id)
+        if job.record.forgotten:
+            self.forget(job)
+        else:
+            self._outbox.mark(job)
+
+    def _signal_stop(self, job: Job) -> None:
+        stop = job.record.stop
+        assert stop is not None
+        body = json.dumps({"stop": True, "reason": stop.detail or stop.reason}).encode()
+        try:
+            replace_file(os.path.join(job.directory, CONTROL_FILE), body, durable=False, mode=0o644)
+        except OSError as error:
+            log.warning("control.json of job %s cannot be written: %s", job.job_id, error)
+        failpoint("keeper.stop.signal.before")
+        if job.reaper is not None:
+            signal.pidfd_send_signal(job.reaper, signal.SIGTERM)
+        failpoint("keeper.stop.signal.after")
+
+    def _set_deadline(self, job: Job) -> None:
+        """The limit counts from the trial's start, whoever was the keeper then."""
+        if job.deadline is not None:
+            job.deadline.cancel()
+            job.deadline = None
+        limit = job.record.launch.max_duration_seconds
+        if limit is None or job.process is None or job.record.stop is not None:
+            return
+        stop = Stop(EndReason.DEADLINE.value, _DEADLINE_GRACE_SECONDS, f"it ran longer than its limit of {limit:g} s")
+        job.deadline = asyncio.get_running_loop().call_at(
+            job.process.started_monotonic + limit,
+            lambda: self._tasks.start(self.stop(job, stop), f"deadline of {job.job_id}"),
+        )
+
+
+def _no_room(path: str, error: OSError) -> Exit:
+    return _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; free some space or mend it")
+
+
+def _failed(reason: EndReason, detail: str) -> Exit:
+    now = time.time()
+    return Exit(reason, None, None, now, now, detail)

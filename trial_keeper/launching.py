@@ -1,0 +1,124 @@
+"""Getting reapers started: the job's directory, the request, and the spawner process that forks them."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import proctor
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import JOURNAL_FILE, OUTPUT_FOLDER, PARAMETER_FILE
+from proctor.trial_keeper.environment import CapturedEnvironments, build_environment
+from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.protocol import JsonObject, Launch
+from proctor.trial_keeper.records import RecordFolder
+
+_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
+_SPAWNER_CODE = "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.spawner import main; main()"
+_END_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+
+def prepare_directory(launch: Launch) -> None:
+    """Make what a job's directory holds before its trial starts. Raises OSError."""
+    os.makedirs(os.path.join(launch.directory, OUTPUT_FOLDER), exist_ok=True)
+    parameters = os.path.join(launch.directory, PARAMETER_FILE)
+    replace_file(parameters, launch.parameter_file.encode(), durable=False, mode=0o644)
+    journal = os.path.join(launch.directory, JOURNAL_FILE)
+    os.close(os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+
+
+class RequestBuilder:
+    """Puts together what a reaper needs to know."""
+
+    def __init__(self, folder: RecordFolder, *, bundle: str, gpu_lock_directory: str) -> None:
+        self._folder = folder
+        self._bundle = bundle
+        self._gpu_lock_directory = gpu_lock_directory
+        self._captured = CapturedEnvironments()
+
+    def build(self, launch: Launch) -> JsonObject:
+        """The request for a launch. Raises OSError and ValueError when its environment cannot be read."""
+        return {
+            "job_id": launch.job_id,
+            "directory": launch.directory,
+            "command": launch.command,
+            "code_directory": launch.code_directory,
+            "environment": build_environment(launch, self._captured.read(launch.environment_file), self._bundle),
+            "gpus": [[slot.uuid, slot.slot] for slot in launch.gpus or ()],
+            "gpu_lock_directory": self._gpu_lock_directory,
+            "holder": launch.holder,
+            "record_file": self._folder.record_file(launch.job_id),
+            "process_file": self._folder.process_file(launch.job_id),
+        }
+
+
+class Spawner:
+    """The keeper's end of the spawner process, which is started at need and again when it dies."""
+
+    def __init__(self, log_file: Path) -> None:
+        self._log_file = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def launch(self, request: JsonObject) -> socket.socket:
+        """Have a reaper forked; returns the socket on which it tells that the trial runs.
+
+        :raises OSError: the spawner cannot be started or has just died; the launch may have happened.
+        """
+        if self._socket is None:
+            self._start()
+        assert self._socket is not None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        failpoint("keeper.launch.before")
+        with theirs, open(os.memfd_create("launch"), "wb", buffering=0) as memory:
+            memory.write(json.dumps(request).encode())
+            try:
+                socket.send_fds(self._socket, [b"!"], [memory.fileno(), theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        failpoint("keeper.launch.after")
+        return ours
+
+    def close(self) -> None:
+        """Let the spawner end; reapers live on."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it ends by itself once its socket is closed
+                self._process.wait(_END_SECONDS)
+            self._process = None
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-S", "-E", "-c", _SPAWNER_CODE, str(self._open_files), _PACKAGE_ROOT]
+        with theirs, open(self._log_file, "ab") as file:
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=file, stderr=file, start_new_session=True
+            )
+        self._socket = ours
+        asyncio.get_running_loop().add_reader(ours, self._died)
+        log.info("the spawner was started with pid %d", self._process.pid)
+
+    def _died(self) -> None:
+        """The spawner never writes, so a readable socket is a closed one."""
+        log.warning("the spawner has ended; it will be started again at the next launch")
+        self.close()
+
+
+def raise_open_files_limit() -> None:
+    """Allow this process as many open files as it may have: two descriptors a job, whatever the number of jobs."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,151 @@
+"""What the keeper still has to tell the manager, and the next report made of it.
+
+One report is under way at a time; whatever happens meanwhile goes into the next one, so that reports grow with the load
+and an idle keeper answers at once.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from proctor.trial_keeper.job import Job
+from proctor.trial_keeper.protocol import Chunk, Device, End, ReportAnswer, ReportHeader, Start, to_json
+
+REPORT_BYTES = 1024 * 1024
+_START_PATIENCE_SECONDS = 0.1
+
+
+@dataclass
+class Report:
+    """One report: the header, the bytes of its chunks, and which jobs it speaks of."""
+
+    header: ReportHeader
+    data: list[bytes] = field(default_factory=list)
+    started: list[Job] = field(default_factory=list)
+    ended: list[Job] = field(default_factory=list)
+    sent: set[str] = field(default_factory=set)
+
+    @property
+    def has_news(self) -> bool:
+        """It says more than that the keeper lives."""
+        return bool(self.sent or self.started or self.ended)
+
+    @property
+    def body(self) -> bytes:
+        """The body of the HTTP request."""
+        return b"".join([json.dumps(to_json(self.header)).encode(), b"\n", *self.data])
+
+
+class Outbox:
+    """Jobs with news. `on_stored` is called for each job whose end the manager has stored, `on_fenced` for each that
+    is not the manager's any more."""
+
+    def __init__(self, *, on_stored: Callable[[Job], None], on_fenced: Callable[[Job], None]) -> None:
+        self._on_stored = on_stored
+        self._on_fenced = on_fenced
+        self._dirty: dict[str, Job] = {}
+        self._wake = asyncio.Event()
+        self._start_timer: asyncio.TimerHandle | None = None
+        self._devices: list[Device] | None = None
+        self.notes: list[str] = []
+        self.disk_free_mb: int | None = None
+
+    def mark(self, job: Job) -> None:
+        """The job has something to tell: journal bytes or its end."""
+        self._dirty[job.job_id] = job
+        self._wake.set()
+
+    def mark_start(self, job: Job) -> None:
+        """The job runs. A short job's start travels with its end: it waits a moment for company."""
+        self._dirty[job.job_id] = job
+        if self._start_timer is None:
+            loop = asyncio.get_running_loop()
+            self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._wake.set)
+
+    def mark_devices(self, devices: list[Device]) -> None:
+        """The devices have changed; told with the next report."""
+        self._devices = devices
+
+    def drop(self, job: Job) -> None:
+        """Nobody wants to hear of this job."""
+        self._dirty.pop(job.job_id, None)
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is something to tell, or the time is over."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    def build(self, session: str) -> Report:
+        """The next report: as much of everything that is new as one report holds."""
+        self._wake.clear()
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        report = Report(
+            ReportHeader(session, devices=self._devices, disk_free_mb=self.disk_free_mb, notes=list(self.notes))
+        )
+        room = REPORT_BYTES
+        for job in list(self._dirty.values()):
+            if room <= 0:
+                self._wake.set()
+                break
+            room -= self._add(report, job)
+        return report
+
+    def settle(self, report: Report, answer: ReportAnswer) -> bool:
+        """Take the manager's answer to a report; returns whether anything that was told is now done with."""
+        for job in report.started:
+            job.start_told = True
+        known = {job.job_id: job for job in (*self._dirty.values(), *report.ended)}
+        moved = bool(report.started) or bool(answer.fenced)
+        for item in answer.acknowledged:
+            owner = known.get(item.job_id)
+            tail = owner.tails.get(item.member) if owner is not None else None
+            if tail is None:
+                continue
+            moved = moved or tail.acknowledged != item.offset
+            tail.acknowledged = item.offset
+        for job_id in answer.ended:
+            if job_id in known:
+                moved = True
+                self._on_stored(known[job_id])
+        for job_id in answer.fenced:
+            if job_id in known:
+                self._on_fenced(known[job_id])
+        if report.header.devices is self._devices:
+            self._devices = None
+        self._clean(report)
+        return moved
+
+    def _add(self, report: Report, job: Job) -> int:
+        header, size, complete = report.header, 0, True
+        if job.exit is not None:
+            job.find_journals()
+        for tail in job.tails.values():
+            data = tail.read(final=job.exit is not None)
+            if data:
+                header.chunks.append(Chunk(job.job_id, job.token, tail.member, tail.acknowledged, len(data)))
+                report.data.append(data)
+                size += len(data)
+            complete = complete and tail.acknowledged + len(data) >= tail.size
+        if not job.start_told and job.process is not None:
+            header.starts.append(Start(job.job_id, job.token, job.process.trial.pid, job.process.started_at))
+            report.started.append(job)
+        if job.exit is not None and complete:
+            header.ends.append(End(job.job_id, job.token, job.exit))
+            report.ended.append(job)
+        if size:
+            report.sent.add(job.job_id)
+        return size
+
+    def _clean(self, report: Report) -> None:
+        """Forget what has been told; what remains goes into the next report. A line that is still being written wakes
+        us by itself when it is whole."""
+        for job in list(self._dirty.values()):
+            more = any(tail.is_behind for tail in job.tails.values())
+            if job.exit is not None or (more and job.job_id in report.sent):
+                self._wake.set()
+            elif not more and (job.start_told or job.process is None):
+                del self._dirty[job.job_id]

@@ -1,0 +1,138 @@
+"""Finding and ending every process of a job, wherever it has hidden.
+
+A process belongs to a job when it descends from one of the given processes, is in the trial's session or process
+group, or carries the job's environment tag. That covers `setsid`, double forks, and what `torchrun` leaves behind.
+
+Used by the reaper, so it imports as little as possible.
+"""
+
+import os
+import signal
+from time import monotonic
+
+from proctor.sdk.protocol import ENV_JOB_ID
+from proctor.trial_keeper.identity import open_process, stat_fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+
+class ProcessFacts:
+    """One living process as `/proc` shows it."""
+
+    __slots__ = ("group", "parent", "pid", "session", "started")
+
+    def __init__(self, pid: int, fields: list[bytes]) -> None:
+        self.pid = pid
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.session = int(fields[3])
+        self.started = int(fields[19])
+
+
+def survey() -> dict[int, ProcessFacts]:
+    """All living processes of the machine by pid; zombies are dead."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        fields = stat_fields(int(name))
+        if fields and fields[0] not in (b"Z", b"X"):
+            found[int(name)] = ProcessFacts(int(name), fields)
+    return found
+
+
+def read_tag(pid: int) -> str | None:
+    """The job id in a process's environment, or None when it has none or may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read()
+    except OSError:
+        return None
+    mark = ENV_JOB_ID.encode() + b"="
+    for item in environment.split(b"\0"):
+        if item.startswith(mark):
+            return item[len(mark) :].decode(errors="replace")
+    return None
+
+
+def descendants(table: dict[int, ProcessFacts], roots: "Collection[int]") -> set[int]:
+    """The pids below `roots`, themselves not included."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    pending = list(roots)
+    while pending:
+        for child in children.get(pending.pop(), ()):
+            if child not in found and child not in roots:
+                found.add(child)
+                pending.append(child)
+    return found
+
+
+def find_members(job_id: str, *, ancestors: "Collection[int]" = (), session: int | None = None) -> list[ProcessFacts]:
+    """The living processes of a job.
+
+    :param ancestors: processes (the reaper, the trial) whose descendants belong to the job; they themselves do not.
+    :param session: the pid of the trial, which leads its own session and process group.
+    """
+    table = survey()
+    below = descendants(table, ancestors)
+    return [
+        process
+        for pid, process in table.items()
+        if pid not in ancestors
+        and pid != os.getpid()
+        and (
+            pid in below
+            or (session is not None and session in (process.session, process.group))
+            or read_tag(pid) == job_id
+        )
+    ]
+
+
+def send(process: ProcessFacts, number: int) -> None:
+    """Signal exactly this process; one that has ended meanwhile is left alone."""
+    descriptor = open_process(process.pid, process.started)
+    if descriptor is None:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        pass  # gone, or made itself another user's: nothing we can do
+    finally:
+        os.close(descriptor)
+
+
+def end_members(
+    find: "Callable[[], list[ProcessFacts]]",
+    *,
+    grace_seconds: float,
+    wait: "Callable[[float], None]",
+    limit_seconds: float = 60.0,
+) -> list[int]:
+    """SIGTERM, grace, then SIGKILL again and again until `find` finds nothing.
+
+    :param wait: waits at most so many seconds, less when something has ended.
+    :returns: the pids that could not be ended within `limit_seconds` after the grace (uninterruptible sleep).
+    """
+    members = find()
+    grace_ends = monotonic() + grace_seconds
+    told: set[tuple[int, int]] = set()
+    while members and monotonic() < grace_ends:
+        for process in members:
+            if (process.pid, process.started) not in told:
+                told.add((process.pid, process.started))
+                send(process, signal.SIGTERM)
+                send(process, signal.SIGCONT)
+        wait(min(0.25, max(0.0, grace_ends - monotonic())))
+        members = find()
+    gives_up = monotonic() + limit_seconds
+    while members and monotonic() < gives_up:
+        for process in members:
+            send(process, signal.SIGKILL)
+        wait(0.25)
+        members = find()
+    return [process.pid for process in members]

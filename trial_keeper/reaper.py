@@ -1,0 +1,298 @@
+"""The reaper: one small process per job, outside the trial's process group, that starts the trial, waits for it, leaves
+nothing of it behind and writes exit.json.
+
+It is forked from the spawner, so it imports as little as possible. What must hold when it is killed at any instant:
+
+* A job starts once. The reaper locks `jobs/<id>.process`; one that finds it locked or filled leaves at once. The
+  trial's process waits behind a pipe until its identity stands in that file, and ends when the pipe closes unused.
+* All descendants of the trial stay findable: the reaper is their subreaper, so "no children left" is a proof.
+* The GPU leases are held by the reaper and, lest its death frees a GPU that is in use, by the trial itself.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE, STDOUT_FILE
+from proctor.trial_keeper import kernel
+from proctor.trial_keeper.exits import Ending, classify, last_line_of
+from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.identity import boot_id, start_time
+from proctor.trial_keeper.leases import LeaseRefused, acquire
+from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+_EXEC_FAILED = 127
+_LEFTOVER_GRACE_SECONDS = 2.0
+_FULL_DISK_RETRY_SECONDS = 1.0
+_FULL_DISK_TRIES = 3600
+
+
+class _NotStarted(Exception):
+    """The trial could not be started; carries the end reason's name and a sentence."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def run(request: "dict[str, Any]", channel: socket.socket) -> None:
+    """Live the reaper's life; returns when the job is over and recorded, or was another reaper's.
+
+    :param request: what the keeper's `launching` module put together.
+    :param channel: takes one packet when the trial runs: its process record, with a pidfd of this reaper.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    kernel.become_subreaper()
+    failpoint("reaper.claim.before")
+    claim = _claim(request)
+    failpoint("reaper.claim.after")
+    if claim is not None:
+        _Reaper(request, channel, claim).run()
+
+
+def _claim(request: "dict[str, Any]") -> int | None:
+    """The locked, still empty process record, or None when the job is not ours to start."""
+    descriptor = os.open(request["process_file"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    ended = os.path.exists(os.path.join(request["directory"], EXIT_FILE))
+    if ended or os.fstat(descriptor).st_size or not os.path.exists(request["record_file"]):
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+class _Reaper:
+    """One job's start, wait and end."""
+
+    def __init__(self, request: "dict[str, Any]", channel: socket.socket, claim: int) -> None:
+        self._request = request
+        self._channel = channel
+        self._claim = claim
+        self._trial = -1
+        self._wait_status: int | None = None
+        self._stop: dict[str, Any] | None = None
+        self._started_at = time.time()
+        self._killed_for_memory = kernel.oom_kills()
+
+    def run(self) -> None:
+        try:
+            leases = self._take_leases()
+            self._start(leases)
+        except _NotStarted as failure:
+            self._record(Ending(failure.reason, None, None, failure.detail))
+            return
+        self._wait()
+        left = self._leave_nothing()
+        self._record(self._ending(left))
+
+    def _take_leases(self) -> list[int]:
+        slots = self._request["gpus"]
+        if not slots:
+            return []
+        note = {
+            "holder": self._request["holder"],
+            "job_id": self._request["job_id"],
+            "pid": os.getpid(),
+            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        folder = self._request["gpu_lock_directory"]
+        try:
+            return acquire(folder, [(uuid, slot) for uuid, slot in slots], note)
+        except LeaseRefused as refusal:
+            raise _NotStarted("INFRASTRUCTURE", str(refusal)) from None
+        except OSError as error:
+            detail = f"the GPU locks in {folder} cannot be used: {error.strerror}; check the folder's permissions"
+            raise _NotStarted("INFRASTRUCTURE", detail) from None
+
+    def _start(self, leases: list[int]) -> None:
+        directory = self._request["directory"]
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            stdout = os.open(os.path.join(directory, STDOUT_FILE), flags, 0o644)
+            stderr = os.open(os.path.join(directory, STDERR_FILE), flags, 0o644)
+            gate_out, gate_in = os.pipe()
+            result_out, result_in = os.pipe()
+            self._trial = os.fork()
+        except OSError as error:
+            detail = f"the trial could not be started: {error.strerror} ({error.filename or directory})"
+            raise _NotStarted("INFRASTRUCTURE", detail) from None
+        if self._trial == 0:
+            os.close(gate_in)
+            _become_trial(self._request, stdout, stderr, gate_out, result_in, leases)
+        for descriptor in (stdout, stderr, gate_out, result_in):
+            os.close(descriptor)
+        record = self._write_process_record()
+        failpoint("reaper.start.before")
+        os.write(gate_in, b"!")
+        os.close(gate_in)
+        failpoint("reaper.start.after")
+        with open(result_out, "rb") as result:
+            failure = result.read()
+        if failure:
+            os.waitpid(self._trial, 0)
+            raise _NotStarted("LAUNCH_FAILED", failure.decode(errors="replace"))
+        self._tell_keeper(record)
+
+    def _write_process_record(self) -> bytes:
+        self._started_at = time.time()
+        record = json.dumps(
+            {
+                "reaper": {"pid": os.getpid(), "started": start_time(os.getpid())},
+                "trial": {"pid": self._trial, "started": start_time(self._trial)},
+                "boot_id": boot_id(),
+                "started_at": self._started_at,
+                "started_monotonic": time.monotonic(),
+            }
+        ).encode()
+        try:
+            os.pwrite(self._claim, record, 0)
+        except OSError as error:
+            os.ftruncate(self._claim, 0)
+            raise _NotStarted(
+                "INFRASTRUCTURE", f"the trial's identity could not be recorded: {error.strerror}"
+            ) from None
+        return record
+
+    def _tell_keeper(self, record: bytes) -> None:
+        """The keeper may be gone; the next one reads the process record."""
+        pidfd = os.pidfd_open(os.getpid())
+        with suppress(OSError):
+            socket.send_fds(self._channel, [record], [pidfd])
+        os.close(pidfd)
+        self._channel.close()
+
+    def _wait(self) -> None:
+        """Until the trial has ended and, when told to stop, everything of it."""
+        while True:
+            self._reap()
+            if self._wait_status is not None:
+                return
+            if signal.sigwaitinfo(_SIGNALS).si_signo == signal.SIGTERM:
+                self._read_stop()
+                self._end_all(float((self._stop or {}).get("grace_seconds", _LEFTOVER_GRACE_SECONDS)))
+
+    def _read_stop(self) -> None:
+        try:
+            with open(self._request["record_file"], encoding="utf-8") as file:
+                self._stop = json.load(file).get("stop")
+        except (OSError, ValueError):
+            self._stop = None
+        if self._stop is None:  # told by somebody else than the keeper, which writes before it signals
+            self._stop = {"reason": "SIGNALED", "detail": "the trial's reaper was sent SIGTERM from outside"}
+
+    def _reap(self) -> bool:
+        """Collect what has ended; whether any child is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._trial:
+                self._wait_status = status
+
+    def _leave_nothing(self) -> list[int]:
+        """End what the trial has left behind. A job with GPUs or one that was stopped is also searched for processes
+        that carry its tag without descending from it (started through another daemon); of the others the keeper's
+        sweep takes care, because a search costs more than a short trial."""
+        if not self._reap() and not self._request["gpus"] and self._stop is None:
+            return []
+        return self._end_all(_LEFTOVER_GRACE_SECONDS)
+
+    def _end_all(self, grace_seconds: float) -> list[int]:
+        failpoint("reaper.stop.before")
+        left = end_members(self._members, grace_seconds=grace_seconds, wait=self._wait_for_child)
+        self._reap()
+        failpoint("reaper.stop.after")
+        return left
+
+    def _members(self) -> list[ProcessFacts]:
+        self._reap()
+        return find_members(self._request["job_id"], ancestors=(os.getpid(),), session=self._trial)
+
+    def _wait_for_child(self, seconds: float) -> None:
+        signal.sigtimedwait((signal.SIGCHLD,), seconds)
+
+    def _ending(self, left: list[int]) -> Ending:
+        stop = self._stop or {}
+        ending = classify(
+            self._wait_status if self._wait_status is not None else 0,
+            stop_reason=stop.get("reason"),
+            stop_detail=stop.get("detail", ""),
+            out_of_memory=kernel.oom_kills() > self._killed_for_memory,
+            last_line="" if self._wait_status == 0 else self._last_line(),
+        )
+        if left:
+            ending.detail += f" (processes that do not react to SIGKILL: {', '.join(map(str, left))})"
+        return ending
+
+    def _last_line(self) -> str:
+        return last_line_of(os.path.join(self._request["directory"], STDERR_FILE))
+
+    def _record(self, ending: Ending) -> None:
+        body = {
+            "reason": ending.reason,
+            "code": ending.code,
+            "signal": ending.signal,
+            "started_at": self._started_at,
+            "ended_at": time.time(),
+            "detail": ending.detail,
+        }
+        path = os.path.join(self._request["directory"], EXIT_FILE)
+        failpoint("reaper.exit.before")
+        for _ in range(_FULL_DISK_TRIES):
+            try:
+                replace_file(path, json.dumps(body).encode(), durable=True, mode=0o644)
+                break
+            except FileNotFoundError:
+                return  # the job's directory was deleted: nobody wants to know
+            except OSError:
+                time.sleep(_FULL_DISK_RETRY_SECONDS)  # a full disk: the end waits for space rather than being lost
+        failpoint("reaper.exit.after")
+
+
+def _become_trial(
+    request: "dict[str, Any]", stdout: int, stderr: int, gate: int, result: int, leases: list[int]
+) -> "NoReturn":
+    """In the forked child: wait for the gate, then become the trial."""
+    try:
+        os.setsid()
+        if os.read(gate, 1) != b"!":
+            os._exit(_EXEC_FAILED)  # the reaper died before it had written down who we are
+        for number in (*_IGNORED, *_SIGNALS):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        os.chdir(request["code_directory"])
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        for descriptor in leases:
+            os.set_inheritable(descriptor, True)
+        environment = request["environment"]
+        os.execvpe("bash", ["bash", "-c", request["command"]], environment)
+    except OSError as error:
+        where = error.filename or "bash"
+        os.write(result, f"the trial could not be started: {error.strerror}: {where}".encode())
+    except BaseException as error:
+        os.write(result, f"the trial could not be started: {error}".encode())
+    os._exit(_EXEC_FAILED)

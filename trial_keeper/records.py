@@ -1,0 +1,183 @@
+"""What a keeper has written down about each of its jobs, so that another keeper process can go on with them.
+
+jobs/<job id>.json      the keeper's: the launch it was told to do, and the stop, if any (JobRecord)
+jobs/<job id>.process   the reaper's: who the reaper and the trial are; locked while the reaper lives (ProcessRecord)
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import EXIT_FILE
+from proctor.trial_keeper.files import remove_file, replace_file, sync_folder
+from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch, from_json, to_json
+
+_RECORD_SUFFIX = ".json"
+_PROCESS_SUFFIX = ".process"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The decision to stop a job: the end reason it will get, how long it has after SIGTERM, a sentence."""
+
+    reason: str
+    grace_seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """The intent to run a job; written before its reaper exists. `forgotten`: nobody wants to know its end."""
+
+    launch: Launch
+    boot_id: str
+    stop: Stop | None = None
+    forgotten: bool = False
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A pid and when it started, in clock ticks since boot."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """Who runs a job. `started_monotonic` is CLOCK_MONOTONIC in seconds, for the duration limit."""
+
+    reaper: ProcessIdentity
+    trial: ProcessIdentity
+    boot_id: str
+    started_at: float
+    started_monotonic: float
+
+
+class RecordFolder:
+    """The folder `jobs/` of a keeper. All methods block on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def record_file(self, job_id: str) -> str:
+        """Where the keeper's record of a job lies."""
+        return str(self.path / f"{job_id}{_RECORD_SUFFIX}")
+
+    def process_file(self, job_id: str) -> str:
+        """Where the reaper's record of a job lies."""
+        return str(self.path / f"{job_id}{_PROCESS_SUFFIX}")
+
+    def write(self, records: list[JobRecord]) -> None:
+        """Write records durably, with one sync of the folder for all of them."""
+        for record in records:
+            failpoint("keeper.intent.before")
+            data = json.dumps(asdict(record)).encode()
+            replace_file(self.record_file(record.launch.job_id), data, durable=True)
+            failpoint("keeper.intent.after")
+        sync_folder(str(self.path))
+
+    def read_all(self) -> tuple[list[JobRecord], list[str]]:
+        """All records, and a sentence for each that cannot be read (a power cut cannot cause one: they are synced)."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        records, problems = [], []
+        for file in sorted(self.path.iterdir()):
+            if file.name.endswith(".new"):
+                file.unlink(missing_ok=True)
+            if file.suffix != _RECORD_SUFFIX:
+                continue
+            try:
+                records.append(_read_record(json.loads(file.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                problems.append(f"the job record {file} cannot be read ({error}); it was set aside")
+                file.rename(file.with_suffix(".unreadable"))
+        return records, problems
+
+    def read_process(self, job_id: str) -> ProcessRecord | None:
+        """Who runs the job, or None when no reaper has come that far."""
+        try:
+            text = Path(self.process_file(job_id)).read_text(encoding="utf-8")
+        except OSError:
+            return None
+        return parse_process(text) if text else None
+
+    def is_claimed(self, job_id: str) -> bool:
+        """Whether a living reaper holds the job's process record."""
+        try:
+            descriptor = os.open(self.process_file(job_id), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job: its end is stored by the manager, or nobody wants it."""
+        failpoint("keeper.exit.ack.before")
+        remove_file(self.record_file(job_id))
+        remove_file(self.process_file(job_id))
+        failpoint("keeper.exit.ack.after")
+
+
+def parse_process(text: str) -> ProcessRecord | None:
+    """A process record from its JSON, or None when it is torn (a power cut)."""
+    try:
+        body = json.loads(text)
+        return ProcessRecord(
+            reaper=ProcessIdentity(**body["reaper"]),
+            trial=ProcessIdentity(**body["trial"]),
+            boot_id=body["boot_id"],
+            started_at=body["started_at"],
+            started_monotonic=body["started_monotonic"],
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def read_exit(directory: str) -> Exit | None:
+    """The exit.json of a job's directory, or None when there is none."""
+    try:
+        text = Path(directory, EXIT_FILE).read_text(encoding="utf-8")
+        return from_json(Exit, json.loads(text))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        return Exit(EndReason.EXIT_UNKNOWN, None, None, 0.0, 0.0, f"exit.json cannot be read: {error}")
+
+
+def write_exit(directory: str, end: Exit) -> None:
+    """Write exit.json in a reaper's stead; a directory that cannot be written to is no error, the end is reported."""
+    try:
+        replace_file(os.path.join(directory, EXIT_FILE), json.dumps(to_json(end)).encode(), durable=True, mode=0o644)
+    except OSError:
+        return
+
+
+def with_stop(record: JobRecord, stop: Stop) -> JobRecord:
+    """The record with a stop; the first decision stays, only its grace may become shorter."""
+    if record.stop is None:
+        return replace(record, stop=stop)
+    grace = min(record.stop.grace_seconds, stop.grace_seconds)
+    return replace(record, stop=replace(record.stop, grace_seconds=grace))
+
+
+def with_duration(record: JobRecord, seconds: float | None) -> JobRecord:
+    """The record with another duration limit."""
+    return replace(record, launch=replace(record.launch, max_duration_seconds=seconds))
+
+
+def _read_record(body: JsonObject) -> JobRecord:
+    stop = body.get("stop")
+    return JobRecord(
+        launch=from_json(Launch, body["launch"]),
+        boot_id=body["boot_id"],
+        stop=None if stop is None else Stop(**stop),
+        forgotten=bool(body.get("forgotten")),
+    )

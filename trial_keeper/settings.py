@@ -1,0 +1,63 @@
+"""What a keeper is told once, in its directory's config.json."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from proctor.trial_keeper.errors import SettingsError
+from proctor.trial_keeper.files import replace_file
+
+CONFIG_FILE = "config.json"
+SECRET_FILE = "secret"
+LOCK_FILE = "keeper.lock"
+FACTS_FILE = "keeper.json"
+LOG_FILE = "log"
+SPAWNER_LOG_FILE = "spawner.log"
+JOBS_FOLDER = "jobs"
+BUNDLE_FOLDER = "sdk"
+
+_LOCK_FOLDERS = ("/var/lock/proctor", "/tmp/proctor-gpu-locks")
+
+
+@dataclass(frozen=True)
+class KeeperSettings:
+    """A keeper's configuration."""
+
+    node_id: str
+    """The manager's name for this node."""
+    manager_pointer: str
+    """The file that holds the path of the manager's Unix socket; read at every (re)connect."""
+    secret_file: str = SECRET_FILE
+    """The file with the node's secret, absolute or relative to the keeper's directory."""
+    gpu_lock_directory: str = ""
+    """Where the GPU leases of this machine lie, for all its users; empty: `default_lock_folder`."""
+    device_refresh_seconds: float = 5.0
+    """How often NVML is asked, when there are devices."""
+
+
+def default_lock_folder() -> str:
+    """The machine-local directory of GPU leases: /var/lock where one may write there or another user has made it."""
+    preferred, fallback = _LOCK_FOLDERS
+    usable = os.access(preferred, os.W_OK) or (
+        not os.path.exists(preferred) and os.access(os.path.dirname(preferred), os.W_OK)
+    )
+    return preferred if usable else fallback
+
+
+def read_settings(directory: Path) -> KeeperSettings:
+    """The settings in `directory`; raises SettingsError."""
+    path = directory / CONFIG_FILE
+    known = {item.name for item in fields(KeeperSettings)}
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        return KeeperSettings(**{name: value for name, value in body.items() if name in known})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise SettingsError(f"{path} should hold the keeper's settings, but: {error}; start it again") from error
+
+
+def write_settings(directory: Path, settings: KeeperSettings, secret: str) -> None:
+    """Write config.json and the secret (0600) into `directory`, which is made if need be (0700)."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(str(directory / SECRET_FILE), secret.encode(), durable=False)
+    replace_file(str(directory / CONFIG_FILE), json.dumps(asdict(settings)).encode(), durable=False)

@@ -1,0 +1,112 @@
+"""Starting and stopping the keeper of a directory from another process of the same machine."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import proctor
+from proctor.trial_keeper.errors import KeeperNotStarted
+from proctor.trial_keeper.identity import boot_id, open_process
+from proctor.trial_keeper.settings import FACTS_FILE, SPAWNER_LOG_FILE, KeeperSettings, write_settings
+
+_START_SECONDS = 20.0
+_LOOK_SECONDS = 0.02
+_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
+_KEEPER_CODE = (
+    "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.__main__ import main; sys.exit(main())"
+)
+
+
+def start_keeper(
+    directory: Path,
+    *,
+    node_id: str,
+    manager_pointer: Path | str,
+    secret: str,
+    executable: str = sys.executable,
+    gpu_lock_directory: str = "",
+) -> int:
+    """Make sure that a keeper serves `directory`, and return its pid. Blocks until it does; may be called again.
+
+    The keeper runs detached, in a session of its own. One that runs already is left alone; it reads the new secret at
+    its next connect and the other settings at its next start.
+
+    :param manager_pointer: the file that holds the path of the manager's Unix socket.
+    :param gpu_lock_directory: where this machine's GPU leases lie; empty for the default.
+    :raises KeeperNotStarted: it did not come up; says where its log is.
+    """
+    settings = KeeperSettings(node_id, str(manager_pointer), gpu_lock_directory=gpu_lock_directory)
+    write_settings(directory, settings, secret)
+    pid = find_keeper(directory)
+    if pid is not None:
+        return pid
+    with open(directory / SPAWNER_LOG_FILE, "ab") as output:
+        process = subprocess.Popen(
+            [executable, "-c", _KEEPER_CODE, "--directory", str(directory), _PACKAGE_ROOT],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+            start_new_session=True,
+        )
+    return _wait_until_up(directory, process)
+
+
+def find_keeper(directory: Path) -> int | None:
+    """The pid of the keeper that serves `directory`, or None."""
+    found = _open_keeper(directory)
+    if found is None:
+        return None
+    os.close(found[1])
+    return found[0]
+
+
+def stop_keeper(directory: Path, *, timeout_seconds: float = 10.0) -> bool:
+    """Have the keeper leave (its jobs go on under their reapers); returns whether it has. Killed when it does not."""
+    found = _open_keeper(directory)
+    if found is None:
+        return False
+    descriptor = found[1]
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, number)
+            if select.select([descriptor], [], [], timeout_seconds)[0]:
+                return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _wait_until_up(directory: Path, process: "subprocess.Popen[bytes]") -> int:
+    """Until keeper.json names a living keeper: the one we have started, or one that was faster."""
+    gives_up = time.monotonic() + _START_SECONDS
+    while time.monotonic() < gives_up:
+        pid = find_keeper(directory)
+        if pid is not None:
+            return pid
+        code = process.poll()
+        if code:
+            break
+        time.sleep(_LOOK_SECONDS)
+    raise KeeperNotStarted(
+        f"no keeper came up in {directory} (exit code {process.poll()}); see {directory}/log and "
+        f"{directory / SPAWNER_LOG_FILE}"
+    )
+
+
+def _open_keeper(directory: Path) -> tuple[int, int] | None:
+    """The pid and a pidfd of the keeper of `directory`. It writes keeper.json once it holds the directory's lock."""
+    try:
+        facts = json.loads((directory / FACTS_FILE).read_text(encoding="utf-8"))
+        pid, started, boot = int(facts["pid"]), int(facts["start_time"]), str(facts["boot_id"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    descriptor = open_process(pid, started) if boot == boot_id() else None
+    return None if descriptor is None else (pid, descriptor)

@@ -1,0 +1,74 @@
+"""Tasks in a group, alike on Python 3.10 and later, without a third-party library.
+
+Unlike `asyncio.TaskGroup` it raises the first failure itself, not an exception group, so callers catch it by its type.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any
+
+
+class TaskGroup:
+    """Named tasks that end together: when one fails, the others are cancelled and its exception is raised.
+
+    The body of `async with` starts tasks; leaving it waits for all of them, those started meanwhile included.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Run `work` as a task of this group."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Cancel all tasks; leaving the body then returns without an error."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def __aenter__(self) -> "TaskGroup":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self._join()
+        finally:
+            await self._cancel_and_wait()
+        if error is None and self._failure is not None:
+            raise self._failure
+
+    async def _join(self) -> None:
+        while self._tasks and self._failure is None:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _cancel_and_wait(self) -> None:
+        while self._tasks:
+            self.cancel()
+            await asyncio.wait(self._tasks)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and self._failure is None:
+            self._failure = task.exception()
+        self._changed.set()
+
+
+async def until_first_ends(**works: Coroutine[Any, Any, Any]) -> None:
+    """Run the works (by name) until one returns or fails; cancel the others; raise its failure."""
+
+    async def finish(work: Coroutine[Any, Any, Any]) -> None:
+        await work
+        group.cancel()
+
+    async with TaskGroup() as group:
+        for name, work in works.items():
+            group.start(finish(work), name)
