@@ -53,8 +53,8 @@ def parse_line(line: str) -> dict[str, Any] | None:
 def split_value(reported: Any) -> tuple[float | None, str | None, Any]:
     """What is stored of a reported value: (value, data, as it will be read again).
 
-    `value` is the finite number that stands for it: itself or its "default"; `data` its JSON text unless it is just that
-    number. Raises RecursionError for something nested too deeply.
+    `value` is the finite number that stands for it: itself or its "default"; `data` its JSON text, unless it is just
+    that number. Raises RecursionError for something nested too deeply.
     """
     number = finite_number(reported)
     if number is not None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proctor.manager.store.errors import OffsetGap
-from proctor.manager.store.json_columns import encode
 from proctor.manager.store.journal_records import finite_number, read_lines, split_value, whole_number
+from proctor.manager.store.json_columns import encode
 from proctor.manager.store.queries import query
 from proctor.manager.store.rows import CheckpointRow
 from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
@@ -71,8 +71,8 @@ class _Journal:
         self._connection = connection
         self._key = {"trial_id": trial_id, "job": job, "member": member}
         row = connection.execute(query("journals.get"), self._key).fetchone()
-        self.offset, self._first, *counts = row or (0, first, 0, 0, 0, 0)
-        self._intermediates, self._finals, self._losses, self._unreadables = counts
+        counts: tuple[int, ...] = row or (0, first, 0, 0, 0, 0)
+        self.offset, self._first, self._intermediates, self._finals, self._losses, self._unreadables = counts
         self._next_id = 0
         self._rows: list[tuple[Any, ...]] = []
         self._news = _News()

@@ -19,19 +19,9 @@ def encode(value: Any) -> str:
         return _ENCODER.encode(to_words(value))
 
 
-def encode_optional(value: Any) -> str | None:
-    """`encode`, with None as SQL NULL."""
-    return None if value is None else encode(value)
-
-
 def decode(text: str) -> Any:
     """Return what `encode` was given; the words stay words."""
     return json.loads(text)
-
-
-def decode_optional(text: str | None) -> Any:
-    """`decode`, with SQL NULL as None."""
-    return None if text is None else json.loads(text)
 
 
 def to_words(value: Any) -> Any:

@@ -50,7 +50,7 @@ def page(
 
 def curve(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> list[MetricRow]:
     """The visible curve: the intermediates of the newest job that has reported, and before the point at which it
-    resumed those of the jobs before it. `sequence` counts its points from 0, unless the first ones were never stored."""
+    resumed those of the jobs before it. `sequence` counts its points from 0."""
     key = {"trial_id": trial_id, "member": member}
     ends: dict[int, float] = {}  # by job: where its part of the curve ends
     end = float("inf")

@@ -128,11 +128,6 @@ def parameter_ids(connection: sqlite3.Connection, experiment_id: str) -> set[int
     return {row[0] for row in connection.execute(query("trials.parameter_ids"), {"experiment_id": experiment_id})}
 
 
-def parameter_ids(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
-    """Every parameter id that one of the experiment's trials has. Reads all of them: for recovery only."""
-    return {row[0] for row in connection.execute(query("trials.parameter_ids"), {"experiment_id": experiment_id})}
-
-
 def export_rows(connection: sqlite3.Connection, experiment_id: str, after: int, limit: int) -> list[TrialRow]:
     """At most `limit` trials with a final metric and a sequence id greater than `after` (-1: from the first)."""
     return _select(connection, "trials.export_rows", experiment_id=experiment_id, after=after, limit=limit)
