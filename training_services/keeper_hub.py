@@ -20,7 +20,15 @@ from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
 from proctor.training_services.errors import UnknownNode, UnknownSession
 from proctor.training_services.expected_jobs import ExpectedJob, ExpectedJobs
-from proctor.training_services.keeper_reports import HubClient, Parcel, acknowledgements, ended, split_body, started
+from proctor.training_services.keeper_reports import (
+    HubClient,
+    Parcel,
+    acknowledgements,
+    deliver_all,
+    ended,
+    split_body,
+    started,
+)
 from proctor.training_services.keeper_sessions import Order, Session
 from proctor.training_services.keeper_watch import KeeperWatch
 from proctor.training_services.nodes import NodePool
@@ -36,6 +44,7 @@ from proctor.trial_keeper.protocol import (
     ReportAnswer,
     ReportHeader,
     Shutdown,
+    Start,
     manager_proof,
 )
 
@@ -165,9 +174,9 @@ class KeeperHub:
         """
         session = self._session(node_id, header.session)
         fenced: set[str] = set()
-        parcels = self._sort(node_id, header, body, fenced)
+        parcels = self._sort(node_id, session, header, body, fenced)
         self._watch.hear(node_id, header)
-        await _deliver(parcels)
+        await deliver_all(parcels)
         failpoint("hub.report.taken")
         for parcel in parcels:
             fenced |= parcel.refused
@@ -229,8 +238,14 @@ class KeeperHub:
         self._jobs.place(job, node_id)
         job.remember(launch)
         keeper = self._keepers.get(node_id)
-        if keeper is not None and keeper.session is not None and launch.job_id not in keeper.session.jobs:
-            keeper.session.push(launch)
+        session = None if keeper is None else keeper.session
+        if session is None:
+            return
+        found = session.jobs.get(launch.job_id)
+        if found is None:
+            session.push(launch)
+        else:
+            self._resume(job, found, session)
 
     # ---- jobs
 
@@ -254,7 +269,8 @@ class KeeperHub:
         """Order again what a keeper that has just registered still has to do about a job."""
         if found is not None and found.token == job.token:
             job.handed_over = True
-            job.started = job.started or found.pid is not None
+            if found.pid is not None and found.exit is None:
+                self._note_running(job, found)
             for order in (job.update, job.cancel) if found.exit is None else ():
                 if order is not None:
                     session.push(order)
@@ -264,6 +280,14 @@ class KeeperHub:
             self._end(job, EndReason.CANCELED, "stopped before it was started")
         elif job.launch is not None:
             session.push(job.launch)
+
+    def _note_running(self, job: ExpectedJob, found: JobReport) -> None:
+        """The start may not have been committed before whoever was told it was killed."""
+        assert job.node_id is not None
+        job.started = True
+        client = self._clients.get(job.experiment_id)
+        if client is not None and found.pid is not None:
+            client.note_change(started(Start(job.job_id, job.token, found.pid, found.started_at), job.node_id))
 
     def _end(self, job: ExpectedJob, reason: EndReason, detail: str) -> None:
         """Tell the job's experiment of an end that no keeper will report."""
@@ -294,7 +318,9 @@ class KeeperHub:
 
     # ---- reports
 
-    def _sort(self, node_id: str, header: ReportHeader, body: bytes | memoryview, fenced: set[str]) -> list[Parcel]:
+    def _sort(
+        self, node_id: str, session: Session, header: ReportHeader, body: bytes | memoryview, fenced: set[str]
+    ) -> list[Parcel]:
         """A report by experiment. Jobs that nobody expects go into `fenced`; those of experiments that are not
         attached are left out."""
         parcels: dict[str, Parcel] = {}
@@ -304,6 +330,8 @@ class KeeperHub:
         for start in header.starts:
             if (parcel := self._parcel(parcels, start.job_id, start.token, fenced)) is not None:
                 parcel.starts.append(started(start, node_id))
+            elif start.job_id not in fenced:  # its experiment is not back yet; a keeper says this once
+                session.jobs[start.job_id] = JobReport(start.job_id, start.token, start.pid, start.started_at)
         for end in header.ends:
             if (parcel := self._parcel(parcels, end.job_id, end.token, fenced)) is not None:
                 parcel.ends.append(ended(end, node_id))
@@ -371,13 +399,3 @@ def _warn_of_other_version(node_id: str, registration: Registration) -> None:
             registration.protocol_version,
             PROTOCOL_VERSION,
         )
-
-
-async def _deliver(parcels: list[Parcel]) -> None:
-    """Every experiment gets its parcel at the same time."""
-    if len(parcels) == 1:
-        await parcels[0].deliver()
-        return
-    async with asyncio.TaskGroup() as group:
-        for parcel in parcels:
-            group.create_task(parcel.deliver(), name="deliver a keeper's report")

@@ -23,12 +23,14 @@ class HubClient(ABC):
 
     @abstractmethod
     async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
-        """As a `StatusListener`: raising means that the keeper says it again."""
+        """As a `StatusListener`: raising means that it is said again, ends by the keeper, starts by the hub through
+        `note_change`."""
 
     @abstractmethod
     def note_change(self, change: StatusChange) -> None:
-        """Something that no keeper will say again: a job was given up with its node, or was stopped before it was
-        handed over. The client tells its listeners until they take it. Must not block."""
+        """Something that no keeper will say again: a start, the end of a job that was given up with its node or was
+        stopped before it was handed over. The client tells its listeners, before anything newer, until they take it.
+        Must not block."""
 
 
 @dataclass
@@ -56,14 +58,12 @@ class Parcel:
                 telling = group.create_task(_attempt(self._tell(self.starts, quiet)), name="tell status")
             taken = storing.result() and telling.result()
         else:
-            taken = await _attempt(self._store()) and await _attempt(self._tell(self.starts, quiet))
-        if taken:
+            taken = await _attempt(self._store() if self.chunks else self._tell(self.starts, quiet))
+        if taken and speaking:
             last = [end for end in self.ends if end.job_id in speaking and self._is_stored(end.job_id)]
             await _attempt(self._tell([], last))
 
     async def _store(self) -> None:
-        if not self.chunks:
-            return
         self.stored.update(await self.client.store_chunks(self.chunks))
         self.refused = {chunk.job_id for chunk in self.chunks if (chunk.job_id, chunk.member) not in self.stored}
 
@@ -73,9 +73,25 @@ class Parcel:
         )
 
     async def _tell(self, starts: Sequence[StatusChange], ends: Sequence[StatusChange]) -> None:
-        if starts or ends:
+        if not starts and not ends:
+            return
+        try:
             await self.client.tell_changes([*starts, *ends])
-            self.ended.extend(end.job_id for end in ends)
+        except Exception:
+            for start in starts:  # a keeper says once that a job has started
+                self.client.note_change(start)
+            raise
+        self.ended.extend(end.job_id for end in ends)
+
+
+async def deliver_all(parcels: Sequence[Parcel]) -> None:
+    """Every experiment gets its parcel at the same time."""
+    if len(parcels) == 1:
+        await parcels[0].deliver()
+        return
+    async with asyncio.TaskGroup() as group:
+        for parcel in parcels:
+            group.create_task(parcel.deliver(), name="deliver a keeper's report")
 
 
 async def _attempt(delivery: Awaitable[None]) -> bool:

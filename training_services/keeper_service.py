@@ -57,6 +57,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
         self._jobs: dict[str, TrialJobDetail] = {}
         self._notes: deque[StatusChange] = deque()
         self._noted = asyncio.Event()
+        self._telling = asyncio.Lock()
         self._obstacles: dict[str, str] = {}
         self._listeners = Listeners(self._noted.set)
         self._is_cleaning = False
@@ -186,12 +187,17 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
     async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
         if not self._listeners.hear_status and not self._is_cleaning:
             raise ServiceUnavailable(f"nobody listens to the jobs of experiment {self._experiment_id} yet")
-        for change in changes:
-            self._apply(change)
-        await self._listeners.tell(changes)
-        for change in changes:
-            if change.status.is_terminal:
-                self._drop(change.job_id)
+        async with self._telling:
+            notes = list(self._notes)  # older than what is told now
+            everything = [*notes, *changes]
+            for change in everything:
+                self._apply(change)
+            await self._listeners.tell(everything)
+            for _ in notes:
+                self._notes.popleft()
+            for change in everything:
+                if change.status.is_terminal:
+                    self._drop(change.job_id)
 
     def note_change(self, change: StatusChange) -> None:
         self._notes.append(change)
@@ -201,15 +207,11 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
         """Tell the listeners what no keeper will say again; what they do not take is told again after a pause."""
         self._noted.clear()
         while self._notes and (self._listeners.hear_status or self._is_cleaning):
-            notes = list(self._notes)
             try:
-                await self.tell_changes(notes)
+                await self.tell_changes(())
             except Exception:
                 log.warning("status changes were not taken; they are told again", exc_info=True)
                 await asyncio.sleep(RETRY_SECONDS)
-            else:
-                for _ in notes:
-                    self._notes.popleft()
 
     def _apply(self, change: StatusChange) -> None:
         job = self._jobs.get(change.job_id)

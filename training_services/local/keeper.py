@@ -1,0 +1,111 @@
+"""The keeper of the manager's own machine: started when it is not there, and again when it dies."""
+
+import asyncio
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.local.service import LOCAL_NODE
+from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.trial_keeper.errors import KeeperError
+from proctor.trial_keeper.settings import SECRET_FILE
+from proctor.trial_keeper.start import start_keeper
+
+__all__ = ["LocalKeeper", "ensure_local_keeper"]
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 30.0
+SETTLED_SECONDS = 10.0  # a keeper that has lived so long has not failed at its start
+
+
+class LocalKeeper:
+    """Looks after the keeper of node `local`.
+
+    :param directory: the keeper's own, `<home>/nodes/local`.
+    :param pointer: the file that holds the path of the manager's socket, `<home>/run/socket`.
+    :param gpu_lock_directory: where this machine's GPU leases lie; empty for the default.
+    """
+
+    def __init__(
+        self, directory: Path, pointer: Path, hub: KeeperHub, pool: NodePool, *, gpu_lock_directory: str = ""
+    ) -> None:
+        self._directory = directory
+        self._pointer = pointer
+        self._hub = hub
+        self._pool = pool
+        self._gpu_lock_directory = gpu_lock_directory
+        self._secret = _read_secret(directory) or secrets.token_urlsafe(32)
+
+    def announce(self) -> None:
+        """Make the node known to pool and hub, so that a keeper that runs already may register."""
+        self._pool.add(LOCAL_NODE, "local", reason="its keeper is being started")
+        self._hub.add_node(LOCAL_NODE, self._secret)
+
+    async def start(self) -> int:
+        """Make sure that a keeper runs; returns its pid.
+
+        Raises proctor.trial_keeper.errors.KeeperError or OSError when none can be started.
+        """
+        return await asyncio.to_thread(
+            start_keeper,
+            self._directory,
+            node_id=LOCAL_NODE,
+            manager_pointer=self._pointer,
+            secret=self._secret,
+            gpu_lock_directory=self._gpu_lock_directory,
+        )
+
+    async def run(self) -> None:
+        """Keep a keeper running until cancelled; on cancellation it goes on, with its trials."""
+        loop = asyncio.get_running_loop()
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            since = loop.time()
+            try:
+                await _until_gone(await self.start())
+            except (KeeperError, OSError) as error:
+                log.error("the keeper of this machine cannot be started: %s", error)
+                self._pool.set_status(LOCAL_NODE, NodeStatus.FAILED, f"its keeper cannot be started: {error}")
+            else:
+                log.warning("the keeper of this machine has died; its trials go on, it is started again")
+                reason = "its keeper has died and is being started again; its trials go on"
+                self._pool.set_status(LOCAL_NODE, NodeStatus.CONNECTING, reason)
+            pause = FIRST_PAUSE_SECONDS if loop.time() - since > SETTLED_SECONDS else pause * 2
+            await asyncio.sleep(min(pause, LONGEST_PAUSE_SECONDS))
+
+
+def ensure_local_keeper(home: Path, hub: KeeperHub, pool: NodePool, *, gpu_lock_directory: str = "") -> LocalKeeper:
+    """Announce node `local` for a manager on `home`. Call it before the experiments are taken up, and run the result's
+    `run` in a task group once the manager's socket is open."""
+    keeper = LocalKeeper(
+        home / "nodes" / LOCAL_NODE, home / "run" / "socket", hub, pool, gpu_lock_directory=gpu_lock_directory
+    )
+    keeper.announce()
+    return keeper
+
+
+async def _until_gone(pid: int) -> None:
+    """Until a process has ended, told by the kernel."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _read_secret(directory: Path) -> str:
+    try:
+        return (directory / SECRET_FILE).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
