@@ -221,8 +221,11 @@ class Keeper:
         return {job.process.trial.pid: job.job_id for job in self._jobs.running() if job.process is not None}
 
 
-def serve(directory: Path) -> int:
-    """Run the keeper of `directory`; returns the exit code (0 also when another one runs already)."""
+def serve(directory: Path, *, ready: int | None = None) -> int:
+    """Run the keeper of `directory`; returns the exit code (0 also when another one runs already).
+
+    :param ready: a descriptor to close as soon as the keeper can be found by its keeper.json.
+    """
     lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -231,18 +234,20 @@ def serve(directory: Path) -> int:
     _log_to(directory / LOG_FILE)
     log.info("keeper %d starts in %s", os.getpid(), directory)
     try:
-        asyncio.run(_serve(directory))
+        asyncio.run(_serve(directory, ready))
     except Exception:
         log.exception("the keeper has failed; its jobs go on under their reapers, start it again")
         return 1
     return 0
 
 
-async def _serve(directory: Path) -> None:
+async def _serve(directory: Path, ready: int | None) -> None:
     keeper = Keeper(directory, read_settings(directory))
     facts = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
     facts["version"] = proctor.__version__
     replace_file(str(directory / FACTS_FILE), json.dumps(facts).encode(), durable=False)
+    if ready is not None:
+        os.close(ready)
     await keeper.run()
 
 

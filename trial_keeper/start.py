@@ -13,10 +13,11 @@ from pathlib import Path
 import proctor
 from proctor.trial_keeper.errors import KeeperNotStarted
 from proctor.trial_keeper.identity import boot_id, open_process
-from proctor.trial_keeper.settings import FACTS_FILE, SPAWNER_LOG_FILE, KeeperSettings, write_settings
+from proctor.trial_keeper.settings import FACTS_FILE, LOG_FILE, SPAWNER_LOG_FILE, KeeperSettings, write_settings
 
 _START_SECONDS = 20.0
-_LOOK_SECONDS = 0.02
+_OTHER_SECONDS = 2.0
+_LOOK_SECONDS = 0.25
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
 _KEEPER_CODE = (
     "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.__main__ import main; sys.exit(main())"
@@ -46,16 +47,8 @@ def start_keeper(
     pid = find_keeper(directory)
     if pid is not None:
         return pid
-    with open(directory / SPAWNER_LOG_FILE, "ab") as output:
-        process = subprocess.Popen(
-            [executable, "-c", _KEEPER_CODE, "--directory", str(directory), _PACKAGE_ROOT],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=directory,
-            start_new_session=True,
-        )
-    return _wait_until_up(directory, process)
+    _start_detached(directory, executable)
+    return _wait_until_up(directory)
 
 
 def find_keeper(directory: Path) -> int | None:
@@ -84,21 +77,43 @@ def stop_keeper(directory: Path, *, timeout_seconds: float = 10.0) -> bool:
     return False
 
 
-def _wait_until_up(directory: Path, process: "subprocess.Popen[bytes]") -> int:
-    """Until keeper.json names a living keeper: the one we have started, or one that was faster."""
-    gives_up = time.monotonic() + _START_SECONDS
-    while time.monotonic() < gives_up:
-        pid = find_keeper(directory)
-        if pid is not None:
-            return pid
-        code = process.poll()
-        if code:
-            break
+def _start_detached(directory: Path, executable: str) -> None:
+    """Start the daemon, as no child of ours; returns when it is up or has failed, for then it closes our pipe."""
+    ours, theirs = os.pipe()
+    command = [executable, "-c", _KEEPER_CODE, "--directory", str(directory), "--detach", str(theirs), _PACKAGE_ROOT]
+    try:
+        with open(directory / SPAWNER_LOG_FILE, "ab") as output:
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=directory,
+                pass_fds=(theirs,),
+                start_new_session=True,
+                check=True,
+                timeout=_START_SECONDS,
+            )
+        os.close(theirs)
+        theirs = -1
+        select.select([ours], [], [], _START_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise KeeperNotStarted(f"{executable} could not start a keeper: {error}") from error
+    finally:
+        os.close(ours)
+        if theirs >= 0:
+            os.close(theirs)
+
+
+def _wait_until_up(directory: Path) -> int:
+    """The keeper we have started, or one that was faster and holds the directory's lock."""
+    gives_up = time.monotonic() + _OTHER_SECONDS
+    while (pid := find_keeper(directory)) is None and time.monotonic() < gives_up:
         time.sleep(_LOOK_SECONDS)
-    raise KeeperNotStarted(
-        f"no keeper came up in {directory} (exit code {process.poll()}); see {directory}/log and "
-        f"{directory / SPAWNER_LOG_FILE}"
-    )
+    if pid is None:
+        logs = f"{directory / LOG_FILE} and {directory / SPAWNER_LOG_FILE}"
+        raise KeeperNotStarted(f"no keeper came up in {directory}; see {logs}")
+    return pid
 
 
 def _open_keeper(directory: Path) -> tuple[int, int] | None:

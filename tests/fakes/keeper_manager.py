@@ -1,0 +1,210 @@
+"""A small manager for a real keeper: the keeper routes over HTTP on a Unix socket, everything kept in memory.
+
+What it has stored survives `restart` (which forgets only the session), as a manager's database would.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proctor.trial_keeper.protocol import (
+    Acknowledgement,
+    Command,
+    CommandBatch,
+    CommandPoll,
+    End,
+    Exit,
+    Registration,
+    RegistrationAnswer,
+    ReportAnswer,
+    ReportHeader,
+    Start,
+    from_json,
+    manager_proof,
+    to_json,
+)
+
+NODE_ID = "node-1"
+SECRET = "a secret of the node"
+
+
+@dataclass
+class FakeManager:
+    """Stores what a keeper reports. `changed` is notified with every report and registration."""
+
+    directory: Path
+    heartbeat_seconds: float = 0.5
+    journals: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    starts: dict[str, list[Start]] = field(default_factory=dict)
+    ends: dict[str, list[End]] = field(default_factory=dict)
+    headers: list[ReportHeader] = field(default_factory=list)
+    registrations: list[Registration] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    fenced: set[str] = field(default_factory=set)
+    overlaps: list[str] = field(default_factory=list)
+    takes_ends: bool = True
+    knows_secret: bool = True
+    before_answer: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.changed = asyncio.Condition()
+        self._commands: list[Command] = []
+        self._session = ""
+        self._sessions = 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def pointer(self) -> Path:
+        """The file that tells keepers where the socket is."""
+        return self.directory / "socket"
+
+    async def start(self) -> None:
+        """Listen on a fresh socket and swap the pointer to it."""
+        self._sessions += 1
+        path = self.directory / f"manager-{self._sessions}.sock"
+        self._server = await asyncio.start_unix_server(self._serve, str(path), limit=64 * 1024 * 1024)
+        swap = self.directory / "socket.new"
+        swap.write_text(str(path))
+        swap.replace(self.pointer)
+
+    async def stop(self) -> None:
+        """Die: the socket closes, sessions and unsent commands are forgotten."""
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self.forget_session()
+        await self._idle.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["FakeManager"]:
+        """Listen for as long as the block lasts."""
+        await self.start()
+        try:
+            yield self
+        finally:
+            await self.stop()
+
+    async def command(self, *orders: Any) -> None:
+        """Give orders to the keeper."""
+        async with self.changed:
+            for order in orders:
+                number = len(self._commands) + 1
+                self._commands.append(Command(number, type(order).__name__, to_json(order)))
+            self.changed.notify_all()
+
+    async def until(self, condition: Callable[[], Any], *, seconds: float = 30.0) -> Any:
+        """Wait until `condition` is true, looking after everything that happens."""
+        async with self.changed:
+            return await asyncio.wait_for(self.changed.wait_for(condition), seconds)
+
+    async def end_of(self, job_id: str, *, seconds: float = 30.0) -> Exit:
+        """Wait for a job's end."""
+        await self.until(lambda: job_id in self.ends, seconds=seconds)
+        return self.ends[job_id][-1].exit
+
+    async def start_of(self, job_id: str) -> Start:
+        """Wait until a job runs."""
+        await self.until(lambda: job_id in self.starts)
+        return self.starts[job_id][-1]
+
+    async def forget_session(self) -> None:
+        """Answer 409 to the next request, as a manager that was restarted behind a stable socket would."""
+        async with self.changed:
+            self._session = ""
+            self._commands = []
+            self.changed.notify_all()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        self._idle.clear()
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                lines = head.split("\r\n")
+                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                path = lines[0].split()[1]
+                assert path.startswith(f"/api/v1/keepers/{NODE_ID}/"), path
+                status, answer = await self._answer(path.rsplit("/", 1)[1], headers.get("authorization"), body)
+                if self.before_answer is not None:
+                    self.before_answer(path.rsplit("/", 1)[1])
+                data = json.dumps(answer).encode()
+                writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+            if not self._writers:
+                self._idle.set()
+
+    async def _answer(self, name: str, authorization: str | None, body: bytes) -> tuple[int, Any]:
+        if name == "hello":
+            secret = SECRET if self.knows_secret else "another secret"
+            return 200, {"proof": manager_proof(secret, json.loads(body)["nonce"])}
+        if authorization != f"Bearer {SECRET}":
+            return 401, {}
+        if name == "register":
+            return 200, await self._register(from_json(Registration, json.loads(body)))
+        if name == "commands":
+            return await self._poll(from_json(CommandPoll, json.loads(body)))
+        header, _, data = body.partition(b"\n")
+        return await self._report(from_json(ReportHeader, json.loads(header)), data)
+
+    async def _register(self, registration: Registration) -> Any:
+        async with self.changed:
+            self._sessions += 1
+            self._session = f"session-{self._sessions}"
+            self._commands = []
+            self.registrations.append(registration)
+            self.changed.notify_all()
+        offsets: dict[str, dict[str, int]] = {}
+        for (job_id, member), data in self.journals.items():
+            offsets.setdefault(job_id, {})[member] = len(data)
+        unknown = [job.job_id for job in registration.jobs if job.job_id in self.unknown]
+        return to_json(RegistrationAnswer(self._session, offsets, unknown, self.heartbeat_seconds))
+
+    async def _poll(self, poll: CommandPoll) -> tuple[int, Any]:
+        async with self.changed:
+            await self.changed.wait_for(lambda: poll.session != self._session or len(self._commands) > poll.cursor)
+            if poll.session != self._session:
+                return 409, {}
+            return 200, to_json(CommandBatch(self._commands[poll.cursor :]))
+
+    async def _report(self, header: ReportHeader, data: bytes) -> tuple[int, Any]:
+        if header.session != self._session:
+            return 409, {}
+        acknowledged = []
+        position = 0
+        for chunk in header.chunks:
+            self._store(chunk.job_id, chunk.member, chunk.offset, data[position : position + chunk.length])
+            position += chunk.length
+            stored = len(self.journals[chunk.job_id, chunk.member])
+            acknowledged.append(Acknowledgement(chunk.job_id, chunk.member, stored))
+        assert position == len(data)
+        async with self.changed:
+            for start in header.starts:
+                self.starts.setdefault(start.job_id, []).append(start)
+            for end in header.ends:
+                self.ends.setdefault(end.job_id, []).append(end)
+            self.headers.append(header)
+            self.changed.notify_all()
+        ended = [end.job_id for end in header.ends if self.takes_ends]
+        fenced = [chunk.job_id for chunk in header.chunks if chunk.job_id in self.fenced]
+        return 200, to_json(ReportAnswer(acknowledged, ended, fenced))
+
+    def _store(self, job_id: str, member: str, offset: int, data: bytes) -> None:
+        known = self.journals.get((job_id, member), b"")
+        if offset != len(known):
+            self.overlaps.append(f"{job_id} {member}: got {offset}, have {len(known)}")
+        if offset <= len(known):
+            self.journals[job_id, member] = known[:offset] + data

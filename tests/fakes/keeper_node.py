@@ -1,0 +1,146 @@
+"""One node for tests: a real keeper process in a temporary directory, a fake manager, and launches to give it."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fakes.keeper_manager import NODE_ID, SECRET, FakeManager
+
+from proctor.trial_keeper.leftovers import end_leftovers
+from proctor.trial_keeper.processes import find_members
+from proctor.trial_keeper.protocol import Launch
+from proctor.trial_keeper.records import ProcessRecord, RecordFolder
+from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper
+
+
+@dataclass
+class Node:
+    """A keeper's directory and the manager it talks to. Everything blocking runs in a thread."""
+
+    directory: Path
+    manager: FakeManager
+    executable: str = sys.executable
+    gpu_lock_directory: str = ""
+
+    @property
+    def keeper_directory(self) -> Path:
+        """The keeper's own directory."""
+        return self.directory / "keeper"
+
+    @property
+    def records(self) -> RecordFolder:
+        """What the keeper has written down."""
+        return RecordFolder(self.keeper_directory / "jobs")
+
+    async def start(self) -> int:
+        """Start the keeper if none runs; returns its pid."""
+        return await asyncio.to_thread(
+            start_keeper,
+            self.keeper_directory,
+            node_id=NODE_ID,
+            manager_pointer=self.manager.pointer,
+            secret=SECRET,
+            executable=self.executable,
+            gpu_lock_directory=self.gpu_lock_directory or str(self.directory / "gpu-locks"),
+        )
+
+    async def stop(self) -> bool:
+        """Have the keeper leave."""
+        return await asyncio.to_thread(stop_keeper, self.keeper_directory)
+
+    async def kill(self) -> None:
+        """Kill the keeper, and wait until it is dead."""
+        pid = find_keeper(self.keeper_directory)
+        assert pid is not None, (self.keeper_directory / "log").read_text()
+        await kill_and_wait(pid)
+
+    def launch(self, job_id: str, command: str, **changes: Any) -> Launch:
+        """The order to run `command` as a job of its own directory."""
+        trial_id, _, number = job_id.partition(".")
+        return Launch(
+            **{
+                "job_id": job_id,
+                "token": f"token of {job_id}",
+                "experiment_id": "Ab3dE5f7",
+                "trial_id": trial_id,
+                "sequence_id": 0,
+                "directory": str(self.job_directory(job_id)),
+                "command": command,
+                "code_directory": str(self.directory),
+                "parameter_file": '{"parameter_id": 0, "parameters": {"x": 1}}',
+                "environment_file": None,
+                "holder": f"user manager experiment {trial_id} {number}",
+                **changes,
+            }
+        )
+
+    def job_directory(self, job_id: str) -> Path:
+        """Where a job's files are."""
+        trial_id, _, number = job_id.partition(".")
+        return self.directory / "trials" / trial_id / "jobs" / number
+
+    def process(self, job_id: str) -> ProcessRecord:
+        """Who runs a job."""
+        record = self.records.read_process(job_id)
+        assert record is not None
+        return record
+
+    def members(self, job_id: str) -> list[int]:
+        """The pids of all living processes of a job."""
+        return sorted(process.pid for process in find_members(job_id))
+
+    def output(self, job_id: str, name: str = "stdout") -> str:
+        """What the trial has printed."""
+        return (self.job_directory(job_id) / name).read_text()
+
+
+@asynccontextmanager
+async def open_node(directory: Path, **changes: Any) -> AsyncIterator[Node]:
+    """A running manager and keeper; at the end, the keeper and everything of its jobs is stopped."""
+    directory.mkdir(exist_ok=True)
+    manager = FakeManager(directory)
+    node = Node(directory, manager, **changes)
+    async with manager.running():
+        await node.start()
+        try:
+            yield node
+        finally:
+            jobs = {job.job_id for registration in manager.registrations for job in registration.jobs}
+            await node.stop()
+            for job_id in jobs | set(manager.starts):
+                await asyncio.to_thread(end_leftovers, job_id, None, grace_seconds=0.0)
+
+
+async def kill_and_wait(pid: int) -> None:
+    """SIGKILL, and wait for the process to be gone."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        await readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def readable(descriptor: int, *, seconds: float = 30.0) -> None:
+    """Wait until a descriptor (a pidfd, a pipe) is readable."""
+    ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await asyncio.wait_for(ready.wait(), seconds)
+    finally:
+        loop.remove_reader(descriptor)
+
+
+async def eventually(condition: Callable[[], Any], *, seconds: float = 30.0) -> Any:
+    """Look every 20 ms until `condition` is true; for facts that no event tells (files, other processes)."""
+    async with asyncio.timeout(seconds):
+        while not (found := condition()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return found
