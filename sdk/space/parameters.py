@@ -120,15 +120,15 @@ class Uniform(Parameter):
 
     def from_unit(self, u: float) -> float:
         """Return the quantile; with `q` the nearest step, never outside [low, high]."""
-        return self._rounded(self.raw_from_unit(u))
-
-    def raw_from_unit(self, u: float) -> float:
-        """Return the quantile before it is rounded to a step."""
         u = min(max(u, 0.0), 1.0)
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
-            return self._clipped(math.exp(low + u * (high - low)))
-        return self._clipped(self.low * (1.0 - u) + self.high * u)
+            return self.nearest(self._clipped(math.exp(low + u * (high - low))))
+        return self.nearest(self._clipped(self.low * (1.0 - u) + self.high * u))
+
+    def nearest(self, x: float) -> float:
+        """Return the value of this axis that a number of the range is rounded to."""
+        return self._clipped(_to_step(x, self.q))
 
     def to_unit(self, value: Any) -> float:
         """Return where `value` lies between the ends."""
@@ -157,14 +157,11 @@ class Uniform(Parameter):
         slack = 1e-9 * max(abs(self.low), abs(self.high), abs(self.high - self.low))
         if not self.low - slack <= value <= self.high + slack:
             return False
-        return self.q is None or abs(self._rounded(float(value)) - value) <= max(slack, 1e-9 * self.q)
+        return self.q is None or abs(self.nearest(float(value)) - value) <= max(slack, 1e-9 * self.q)
 
     def to_json(self) -> dict[str, Any]:
         """Return `{"_type": ..., "_value": [low, high]}`, and the step if there is one."""
         return {"_type": self.type_name, "_value": [self.low, self.high, *_step(self.q)]}
-
-    def _rounded(self, x: float) -> float:
-        return self._clipped(_to_step(x, self.q))
 
     def _clipped(self, x: float) -> float:
         return float(min(max(x, self.low), self.high))

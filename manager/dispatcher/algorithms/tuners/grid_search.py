@@ -16,6 +16,8 @@ from proctor.sdk.space.choices import canonical
 
 _DEEPEST_LEVEL = 12
 """Stepped axes without ends (qnormal) hold nothing new beyond quantiles of 1/4096."""
+_LONGEST_LIST = 4096
+"""A randint up to here is walked as a list, a longer one is refined like a real axis."""
 
 
 class GridSearchTuner(TunerAlgorithm):
@@ -73,6 +75,9 @@ class GridWalk:
     def iterate(self, level: int, done: int) -> Iterator[tuple[tuple[int, int], Parameters]]:
         """Yield ((level, place behind), combination), beginning in `level` after its first `done` combinations."""
         while self._has_level(self._space.parameters, level):
+            if not self._adds(self._space.parameters, level):
+                level, done = level + 1, 0
+                continue
             combinations = self._combine(list(self._space.parameters.items()), level)
             fresh = (values for values, newest in combinations if newest == level)
             for place, parameters in enumerate(islice(fresh, done, None), done + 1):
@@ -81,6 +86,16 @@ class GridWalk:
 
     def _has_level(self, parameters: Mapping[str, Parameter], level: int) -> bool:
         return level == 0 or any(self._refines(parameter, level) for parameter in parameters.values())
+
+    def _adds(self, parameters: Mapping[str, Parameter], level: int) -> bool:
+        """Say whether any axis has a point of just this level; level 0 always counts."""
+        for parameter in parameters.values():
+            if isinstance(parameter, NestedChoice):
+                if any(self._adds(branch.parameters, level) for branch in parameter.branches):
+                    return True
+            elif any(point.level == level for point in self._axis(parameter).points(level)):
+                return True
+        return level == 0
 
     def _refines(self, parameter: Parameter, level: int) -> bool:
         if isinstance(parameter, NestedChoice):
@@ -108,7 +123,10 @@ class GridWalk:
                 yield point.value, point.level
 
     def _axis(self, parameter: Parameter) -> "_Axis":
-        return self._axes.setdefault(id(parameter), _Axis(parameter))
+        axis = self._axes.get(id(parameter))
+        if axis is None:
+            axis = self._axes[id(parameter)] = _Axis(parameter)
+        return axis
 
 
 class _Axis:
@@ -138,7 +156,10 @@ class _Axis:
 
     def _add_level(self, level: int) -> None:
         size = self._parameter.size
-        if size is not None and (isinstance(self._parameter, (Choice, RandInt)) or 2**level >= size):
+        listed = isinstance(self._parameter, Choice) or (
+            isinstance(self._parameter, RandInt) and self._parameter.size <= _LONGEST_LIST
+        )
+        if size is not None and (listed or 2**level >= size):
             values: Iterator[Any] = (self._parameter.value_at(index) for index in range(size))
         else:
             cells = 2 ** (level + 1)

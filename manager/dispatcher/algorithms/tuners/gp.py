@@ -1,0 +1,43 @@
+"""Bayesian optimisation with a Gaussian process, by Optuna. Needs the extra `gp`."""
+
+import warnings
+from typing import Any
+
+from optuna.samplers import GPSampler
+
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import Distribution, OptunaTuner, Sampler
+
+COLD_START = 10
+
+
+class GpTuner(OptunaTuner):
+    """Proposes where the improvement expected by a Gaussian process is largest."""
+
+    def __init__(
+        self, *, seed: int, optimize_mode: str = "maximize", cold_start_num: int = COLD_START, **without_effect: Any
+    ) -> None:
+        super().__init__(seed=seed, optimize_mode=optimize_mode)
+        del without_effect  # NNI's kernel settings: Optuna fits its own kernel
+        self._cold_start = int(cold_start_num)
+
+    def make_sampler(self, seed: int, distributions: dict[str, Distribution]) -> Sampler:
+        """Return a process that models all axes together."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _KnownSpaceSampler(distributions, seed=seed, n_startup_trials=self._cold_start)
+
+    def told_loss(self, loss: float) -> float:
+        """A process cannot learn from infinity: what is no number is told as the worst finite result so far."""
+        losses = [known.loss for known in self._known if known.loss is not None and known.loss < float("inf")]
+        return loss if loss < float("inf") else max(losses, default=0.0)
+
+
+class _KnownSpaceSampler(GPSampler):  # type: ignore[misc]
+    """Is told the axes that all trials share instead of searching all trials for them each time."""
+
+    def __init__(self, distributions: dict[str, Distribution], **options: Any) -> None:
+        super().__init__(**options)
+        self._common = {name: known for name, known in distributions.items() if not known.single()}
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Distribution]:
+        return self._common
