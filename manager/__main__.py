@@ -1,0 +1,66 @@
+"""`python -m proctor.manager`: a manager in the foreground."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from proctor.manager.instance import EXIT_USAGE, StartError
+from proctor.manager.settings import Home, Settings, SettingsError, read_environment, read_port, read_prefix
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until it is stopped; the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = _settings(options)
+    except SettingsError as error:
+        return _refuse(str(error), EXIT_USAGE)
+    return run_in_foreground(settings)
+
+
+def run_in_foreground(settings: Settings) -> int:
+    """Run until it is stopped, and say on stderr what is wrong where it cannot start; the exit code."""
+    from proctor.manager.app import run
+
+    try:
+        run(settings)
+    except StartError as error:
+        return _refuse(str(error), error.exit_code)
+    return 0
+
+
+def _refuse(sentence: str, exit_code: int) -> int:
+    print(f"proctor manager: {sentence}", file=sys.stderr)
+    return exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m proctor.manager", description="Run a manager in the foreground.")
+    parser.add_argument("--home", help="its folder (default: PROCTOR_HOME, else the platform's state folder)")
+    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", help="the port; auto: 8080 or the next free one (default); 0: any")
+    parser.add_argument("--allow-remote", action="store_true", help="let --host be reachable from other machines")
+    parser.add_argument("--allowed-host", action="append", default=[], help="another host name to answer under")
+    parser.add_argument("--url-prefix", help="the path in front of all URLs behind a reverse proxy")
+    parser.add_argument("--log-format", choices=["text", "json"], help="of stderr (default: text)")
+    parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    web, log = read_environment()
+    web = replace(
+        web,
+        host=options.host or web.host,
+        port=web.port if options.port is None else read_port(options.port, "--port"),
+        allow_remote=options.allow_remote,
+        allowed_hosts=(*web.allowed_hosts, *options.allowed_host),
+        url_prefix=web.url_prefix if options.url_prefix is None else read_prefix(options.url_prefix, "--url-prefix"),
+    )
+    log = replace(log, format=options.log_format or log.format, level=options.log_level or log.level)
+    return Settings(Home.find(options.home), web, log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

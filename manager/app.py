@@ -1,0 +1,168 @@
+"""The composition root: from settings to a manager that serves, and back in the opposite order."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from socket import socket
+
+from proctor.manager.api.application import create_application
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.guard import Guard
+from proctor.manager.api.keepers import keeper_application
+from proctor.manager.clock import Clock, SystemClock
+from proctor.manager.engine.dispatchers import ProcessDispatchers
+from proctor.manager.engine.manager import Manager
+from proctor.manager.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
+from proctor.manager.log import start_logging, stop_logging
+from proctor.manager.node_records import NodeRecords
+from proctor.manager.security import HostGuard, Tokens
+from proctor.manager.server import HttpServer
+from proctor.manager.settings import Home, Settings
+from proctor.manager.sockets import KeeperSocket, listen_tcp, web_url
+from proctor.manager.store import experiments, jobs
+from proctor.manager.store.database import Database
+from proctor.manager.store.errors import DatabaseUnusable
+from proctor.sdk.failpoints import failpoint
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
+from proctor.training_services.nodes import NodePool
+from proctor.trial_keeper.start import stop_keeper
+
+log = logging.getLogger(__name__)
+
+
+def run(settings: Settings) -> None:
+    """Serve in this process until SIGTERM, SIGINT or a shutdown over REST. Raises StartError."""
+    home = settings.home
+    prepare(home)
+    with InstanceLock(home):
+        start_logging(home.manager_log, format=settings.log.format, level=settings.log.level)
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(serve(settings))
+        except* StartError as group:
+            raise group.exceptions[0] from None
+        finally:
+            stop_logging()
+
+
+def prepare(home: Home) -> None:
+    """Make the home's folders. Raises StartError when it cannot be written."""
+    try:
+        home.prepare()
+        home.lock_file.open("ab").close()
+        Tokens.of(home)
+    except OSError as error:
+        raise StartError(
+            f"cannot write the home {home.path}: {error.strerror or error} ({error.filename or home.path}); make it "
+            "writable, or name another one with --home or PROCTOR_HOME"
+        ) from error
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def serve(settings: Settings) -> None:
+    """Open everything, say where it is reached, and close everything when asked to."""
+    home, stop = settings.home, asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(listen_tcp(settings.web))
+        keeper_socket = KeeperSocket(home)
+        keeper_listener = stack.enter_context(keeper_socket.listen())
+        stack.callback(keeper_socket.remove)
+        host, port = settings.web.host, listener.getsockname()[1]
+        url = web_url(host, port, settings.web.url_prefix)
+        context = await stack.enter_async_context(open_manager(home, url, stop.set))
+        await stack.enter_async_context(_serving(settings, context, listener, keeper_listener))
+        write_address(home, ManagerAddress.of_this_process(host=host, port=port, url=url))
+        stack.callback(remove_address, home)
+        failpoint("manager.ready.after")
+        log.info("the manager of %s is at %s", home.path, url, extra={"action": "manager.ready"})
+        await stop.wait()
+        log.info("the manager ends; trials go on under their keepers", extra={"action": "manager.stop"})
+
+
+@asynccontextmanager
+async def open_manager(home: Home, url: str, stop: Callable[[], None]) -> AsyncIterator[ApiContext]:
+    """Store, nodes, engine: everything behind the API. Trials go on after it is left."""
+    clock = SystemClock()
+    try:
+        control = await Database.open(str(home.control_database), "control")
+    except DatabaseUnusable as error:
+        raise StartError(str(error)) from error
+    async with control:
+        pool = NodePool()
+        hub = KeeperHub(pool, now=clock.now)
+        keeper = ensure_local_keeper(home.path, hub, pool)
+        manager = Manager(
+            home=home, control=control, pool=pool, hub=hub, clock=clock, open_dispatcher=ProcessDispatchers(home)
+        )
+        context = ApiContext(manager=manager, home=home, public_url=url, started_at=clock.now(), request_shutdown=stop)
+        async with _background(context, keeper, clock), manager.serve():
+            yield context
+        hub.close()
+        await _dismiss_idle_keeper(home, control)
+
+
+@asynccontextmanager
+async def _background(context: ApiContext, keeper: LocalKeeper, clock: Clock) -> AsyncIterator[None]:
+    """What runs beside the engine."""
+    manager = context.manager
+    records = NodeRecords(manager.pool, manager.control, manager.feed, clock)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(keeper.run(), name="local keeper"),
+            group.create_task(records.keep(), name="node records"),
+            group.create_task(context.measurements.measure_loop_lag(), name="loop lag"),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _dismiss_idle_keeper(home: Home, control: Database) -> None:
+    """A keeper without jobs has nothing to wait for: leave no process behind."""
+    live = await control.read(lambda c: any(jobs.live(c, row.id) for row in experiments.active(c)))
+    if not live:
+        await asyncio.to_thread(stop_keeper, home.node_directory("local"))
+
+
+@asynccontextmanager
+async def _serving(
+    settings: Settings, context: ApiContext, listener: socket, keeper_listener: socket
+) -> AsyncIterator[None]:
+    """People and programs on TCP, keepers on the Unix socket, both on this loop."""
+    guard = Guard(
+        create_application(context),
+        tokens=Tokens.of(settings.home),
+        hosts=HostGuard(bound=settings.web.host, allowed=settings.web.allowed_hosts),
+        url_prefix=settings.web.url_prefix,
+    )
+    servers = {listener: HttpServer(guard), keeper_listener: HttpServer(keeper_application(context.manager.hub))}
+    async with asyncio.TaskGroup() as group:
+        for where, server in servers.items():
+            group.create_task(server.serve_on(where), name=f"server on {where.getsockname()}")
+        try:
+            for server in servers.values():
+                await server.serving.wait()
+            yield
+        finally:
+            began = time.monotonic()
+            context.closing.set()
+            context.manager.hub.close()
+            for server in servers.values():
+                server.leave()
+    log.debug("all requests are answered after %.1f s", time.monotonic() - began, extra={"action": "manager.stop"})

@@ -1,0 +1,120 @@
+"""A manager in the background: started when it is needed, found by its home, stopped."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from proctor.manager.instance import EXIT_CONFLICT, ManagerAddress, StartError, read_address
+from proctor.manager.settings import Home
+
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class RunningManager:
+    """A manager that serves, and the token that opens it."""
+
+    address: ManagerAddress
+    token: str
+
+    @property
+    def url(self) -> str:
+        """Where it is reached; no slash at the end."""
+        return self.address.url
+
+
+class ManagerNotStarted(StartError):
+    """The manager did not come up; the text says what it said."""
+
+
+class ManagerNotStopped(StartError):
+    """The manager is still there."""
+
+
+def manager_status(home: Home) -> ManagerAddress | None:
+    """The running manager of the home, or None."""
+    return read_address(home)
+
+
+def ensure_manager(home: Home, *, port: int | None = None, timeout_seconds: float = START_SECONDS) -> RunningManager:
+    """The home's manager; started in the background if none runs. Returns when it serves.
+
+    :param port: for a manager that must be started; None: 8080 or the next free one.
+    :raises ManagerNotStarted: with what the manager said.
+    """
+    address = read_address(home) or _start(home, port, timeout_seconds)
+    return RunningManager(address, home.token_file.read_text(encoding="utf-8").strip())
+
+
+def _start(home: Home, port: int | None, timeout_seconds: float) -> ManagerAddress:
+    try:
+        home.prepare()
+        before = home.manager_output.stat().st_size if home.manager_output.exists() else 0
+        output = open(home.manager_output, "ab")  # noqa: SIM115
+    except OSError as error:
+        raise ManagerNotStarted(
+            f"cannot write the home {home.path}: {error.strerror or error}; make it writable, or name another one with "
+            "PROCTOR_HOME"
+        ) from error
+    # -P: the folder of whoever calls us must not shadow what the manager imports.
+    command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path)]
+    command += [] if port is None else ["--port", str(port)]
+    with output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home.path, start_new_session=True
+        )
+    return _wait_until_up(home, process, before, timeout_seconds)
+
+
+def _wait_until_up(
+    home: Home, process: "subprocess.Popen[bytes]", said_before: int, timeout_seconds: float
+) -> ManagerAddress:
+    """Until a manager of the home serves: ours, or one that was started at the same time and was faster."""
+    gives_up = time.monotonic() + timeout_seconds
+    while time.monotonic() < gives_up:
+        address = read_address(home)
+        if address is not None:
+            return address
+        if process.poll() not in (None, EXIT_CONFLICT):
+            break
+        time.sleep(LOOK_SECONDS)
+    said = _said(home, said_before)
+    how = "gave no sign" if process.poll() is None else f"ended with exit code {process.returncode}"
+    if process.poll() is None:
+        process.terminate()
+    raise ManagerNotStarted(said.removeprefix("proctor manager: ") or f"it {how}; its log is {home.manager_log}")
+
+
+def _said(home: Home, offset: int) -> str:
+    """The last lines of what the manager has written since `offset`."""
+    with open(home.manager_output, "rb") as file:
+        file.seek(offset)
+        return "\n".join(file.read().decode(errors="replace").strip().splitlines()[-10:])
+
+
+def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
+    """End the home's manager in good order; trials go on under their keepers. False when none was running.
+
+    :raises ManagerNotStopped: it is still there after the time; it is not killed.
+    """
+    address = read_address(home)
+    descriptor = None if address is None else address.open_process()
+    if address is None or descriptor is None:
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        if select.select([descriptor], [], [], timeout_seconds)[0]:
+            return True
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(descriptor)
+    raise ManagerNotStopped(
+        f"the manager (pid {address.pid}) has not ended within {timeout_seconds:g} s; its log is {home.manager_log}"
+    )

@@ -1,0 +1,124 @@
+"""One manager for one home: the lock that says so, and manager.json, which says where it is reached.
+
+The lock is the kernel's (flock), so it is gone with its process however that ends. manager.json is only an address:
+it is believed when the process it names is alive (same pid, start time and boot).
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from types import TracebackType
+from typing import Self
+
+from proctor.manager.settings import Home
+from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.identity import boot_id, open_process, start_time
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CONFLICT = 5
+
+
+class StartError(Exception):
+    """The manager cannot start; the text says why and what to do."""
+
+    exit_code = EXIT_FAILED
+
+
+class AlreadyRunning(StartError):
+    """Another manager serves this home."""
+
+    exit_code = EXIT_CONFLICT
+
+
+@dataclass(frozen=True)
+class ManagerAddress:
+    """Where a running manager is reached, and which process it is."""
+
+    pid: int
+    start_time: int
+    """In clock ticks since boot."""
+    boot_id: str
+    host: str
+    port: int
+    url: str
+    """Scheme, host, port and prefix; no slash at the end."""
+    version: str
+
+    @classmethod
+    def of_this_process(cls, *, host: str, port: int, url: str) -> "ManagerAddress":
+        """The address of this very process."""
+        pid = os.getpid()
+        return cls(pid, start_time(pid) or 0, boot_id(), host, port, url, version("proctor"))
+
+    def open_process(self) -> int | None:
+        """A pidfd of the manager, or None when it is gone."""
+        return open_process(self.pid, self.start_time) if self.boot_id == boot_id() else None
+
+    def is_alive(self) -> bool:
+        """Whether its process still runs."""
+        descriptor = self.open_process()
+        if descriptor is None:
+            return False
+        os.close(descriptor)
+        return True
+
+
+def read_address(home: Home) -> ManagerAddress | None:
+    """The running manager of the home; None when there is none, or it is still starting."""
+    try:
+        address = ManagerAddress(**json.loads(home.manager_file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return address if address.is_alive() else None
+
+
+def write_address(home: Home, address: ManagerAddress) -> None:
+    """Say where this manager is reached. The file is complete whenever it is there."""
+    replace_file(str(home.manager_file), json.dumps(asdict(address), indent=1).encode(), durable=False)
+
+
+def remove_address(home: Home) -> None:
+    """Say no more that a manager is reached. Only for whoever holds the lock."""
+    home.manager_file.unlink(missing_ok=True)
+
+
+class InstanceLock:
+    """Held by the one manager of a home, as a context manager. Raises AlreadyRunning, or OSError."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> Self:
+        """Take the lock, or say who has it."""
+        descriptor = os.open(self._home.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise AlreadyRunning(self._refusal(holder)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+        remove_address(self._home)  # of one that was killed
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the lock back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _refusal(self, holder: str) -> str:
+        address = read_address(self._home)
+        who = f"pid {address.pid} at {address.url}" if address else f"pid {holder or 'unknown'}, just starting"
+        return (
+            f"a manager runs on the home {self._home.path} already: {who}. "
+            "Use that one, stop it with `proctor manager stop`, or choose another home with --home"
+        )

@@ -1,0 +1,115 @@
+"""The two sockets of a manager: TCP for people and programs, Unix for keepers."""
+
+import errno
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from proctor.manager.instance import EXIT_USAGE, StartError
+from proctor.manager.security import is_loopback
+from proctor.manager.settings import DEFAULT_PORT, Home, WebSettings
+from proctor.trial_keeper.files import replace_file
+
+BACKLOG = 512
+PORTS_TO_TRY = 100
+LONGEST_UNIX_PATH = 100  # the kernel's limit is 107 bytes; a keeper may see the home under a longer name
+
+
+class NotLoopback(StartError):
+    """The address could be reached from other machines, and nobody said that it may."""
+
+    exit_code = EXIT_USAGE
+
+
+def listen_tcp(web: WebSettings) -> socket.socket:
+    """A listening socket as the settings want it. Raises StartError."""
+    if not is_loopback(web.host) and not web.allow_remote:
+        raise NotLoopback(
+            f"other machines could reach the manager at --host {web.host}; say --allow-remote if that is what you "
+            "want (then use a reverse proxy with TLS, the token would travel unencrypted), or use 127.0.0.1"
+        )
+    if web.port is not None:
+        return _listen(web.host, web.port)
+    for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY):
+        try:
+            return _listen(web.host, port)
+        except PortInUse:
+            continue
+    return _listen(web.host, 0)
+
+
+class PortInUse(StartError):
+    """Something else listens on the port."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise StartError(f"--host {host}: expected an address or a name of this machine; {error}") from error
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(
+                f"port {port} of {host} is in use by another program; choose another one with --port, or leave it out "
+                "for the next free one"
+            ) from error
+        raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+    return listener
+
+
+class KeeperSocket:
+    """The Unix socket for keepers, in a folder that only its owner may enter, and the pointer file that names it."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._path: Path | None = None
+
+    def listen(self) -> socket.socket:
+        """Listen, and point to it. Leftovers of a killed manager are removed. Raises OSError."""
+        self._remove_leftovers()
+        path = self._home.socket_file
+        if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
+            path = Path(tempfile.mkdtemp(prefix="proctor-", dir="/tmp")) / "manager.sock"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        self._path = path
+        replace_file(str(self._home.socket_pointer), str(path).encode(), durable=False)
+        return listener
+
+    def remove(self) -> None:
+        """Take the socket away; the pointer stays, keepers wait for the next manager by it."""
+        if self._path is not None:
+            self._remove(self._path)
+            self._path = None
+
+    def _remove_leftovers(self) -> None:
+        self._home.socket_file.unlink(missing_ok=True)
+        try:
+            old = Path(self._home.socket_pointer.read_text())
+        except OSError:
+            return
+        self._remove(old)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        folder = path.parent
+        if folder.name.startswith("proctor-") and folder.is_dir() and folder.stat().st_uid == os.getuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def web_url(host: str, port: int, prefix: str) -> str:
+    """Under which people on this machine reach the page."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}{prefix}"
