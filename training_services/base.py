@@ -10,9 +10,8 @@ What every implementation must keep:
 * Nothing is polled. Metrics and status changes are pushed to the listeners, which are awaited: they return only when
   what they were given is committed. When a listener raises, the same thing must be delivered again later (after a
   pause), in order, until it is taken.
-* Jobs outlive the manager. After a restart the engine calls `run`, then `submit_trial_job` for every job that was not
-  known to have ended; a service that can find the job again (`SupportsReattach`) goes on with it instead of starting
-  it.
+* Jobs outlive the manager. After a restart the engine calls `reattach` with every job that was not known to have ended
+  on a service that can find jobs again (`SupportsReattach`); it submits them again to one that cannot.
 * No silent wait. A job that cannot be placed yet is answered with a `StatusChange` whose `detail` says why; one that
   can never be placed raises `SubmissionRefused`.
 """
@@ -146,7 +145,8 @@ class JournalChunk:
 class StatusChange:
     """A job has moved, or (same status) the reason for its waiting has changed.
 
-    `exit` is set when and only when `status` is ENDED. All journal chunks of a job are delivered before its end.
+    `exit` is set when and only when `status` is ENDED. All journal chunks of a job are delivered before its end; they
+    may be delivered before RUNNING is.
     """
 
     job_id: str
@@ -268,5 +268,6 @@ class SupportsReattach(ABC):
 
     @abstractmethod
     async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
-        """After a restart, before `run`: these jobs are ours and not known to have ended; of `ended` the end is
-        stored."""
+        """After a restart of the manager, before `run`: these jobs were given to the service and are not known to have
+        ended; of `ended` the end is stored. Jobs that are found go on, those that never arrived are started as if
+        submitted; what can no longer run ends with a status change."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from proctor.training_services import scripts
 from proctor.training_services.base import (
     EndReason,
     JournalChunk,
@@ -27,7 +28,7 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
 )
-from proctor.training_services.errors import SubmissionRefused, UnknownTrialJob
+from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
 from proctor.training_services.in_memory_platform import InMemoryPlatform, Job
 from proctor.training_services.listeners import Listeners
 from proctor.training_services.registry import ServiceContext
@@ -117,6 +118,18 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
         for job in list(self.platform.jobs.values()):
             if ours.get(job.id) != job.token:
                 self.platform.forget(job)
+        for form in forms:
+            if form.job_id not in self.platform.jobs:
+                self._start_again(form)
+
+    def _start_again(self, form: TrialJobForm) -> None:
+        """Start a job that has not arrived before the restart; nobody is there to be told by an exception."""
+        try:
+            self.platform.start(form, self._script)
+        except TrainingServiceError as error:
+            reason = EndReason.UNPLACEABLE if isinstance(error, SubmissionRefused) else EndReason.INFRASTRUCTURE
+            step = scripts.Exit(reason=reason, code=None, detail=str(error))
+            self.platform.start(form, lambda _: iter((step,)))
 
     async def clean_up(self) -> None:
         for job in list(self.platform.jobs.values()):

@@ -20,15 +20,7 @@ from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
 from proctor.training_services.errors import UnknownNode, UnknownSession
 from proctor.training_services.expected_jobs import ExpectedJob, ExpectedJobs
-from proctor.training_services.keeper_reports import (
-    HubClient,
-    Parcel,
-    acknowledgements,
-    deliver_all,
-    ended,
-    split_body,
-    started,
-)
+from proctor.training_services.keeper_reports import HubClient, Parcel, deliver_all, ended, split_body, started
 from proctor.training_services.keeper_sessions import Order, Session
 from proctor.training_services.keeper_watch import KeeperWatch
 from proctor.training_services.nodes import NodePool
@@ -182,7 +174,7 @@ class KeeperHub:
             fenced |= parcel.refused
             self._note_taken(parcel, session)
         return ReportAnswer(
-            acknowledged=[item for parcel in parcels for item in acknowledgements(parcel)],
+            acknowledged=[item for parcel in parcels for item in parcel.acknowledgements()],
             ended=[job_id for parcel in parcels for job_id in parcel.ended],
             fenced=sorted(fenced),
         )

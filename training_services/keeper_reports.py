@@ -63,6 +63,10 @@ class Parcel:
             last = [end for end in self.ends if end.job_id in speaking and self._is_stored(end.job_id)]
             await _attempt(self._tell([], last))
 
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """What of the chunks is stored."""
+        return [Acknowledgement(job_id, str(member), offset) for (job_id, member), offset in self.stored.items()]
+
     async def _store(self) -> None:
         self.stored.update(await self.client.store_chunks(self.chunks))
         self.refused = {chunk.job_id for chunk in self.chunks if (chunk.job_id, chunk.member) not in self.stored}
@@ -139,11 +143,6 @@ def ended(end: End, node_id: str) -> StatusChange:
         node_id=node_id,
         exit=end.exit,
     )
-
-
-def acknowledgements(parcel: Parcel) -> list[Acknowledgement]:
-    """What of the parcel's chunks is stored."""
-    return [Acknowledgement(job_id, str(member), offset) for (job_id, member), offset in parcel.stored.items()]
 
 
 def _member(chunk: Chunk) -> int:

@@ -65,7 +65,7 @@ class KeeperWatch:
     def hear(self, node_id: str, header: ReportHeader) -> None:
         """A node's keeper has reported."""
         pulse = self._pulses.setdefault(node_id, _Pulse())
-        if pulse.missed >= self._silent_after:
+        if self._pool.obstacle(node_id):
             self._pool.set_status(node_id, NodeStatus.CONNECTED)
         pulse.missed = 0
         self._pool.hear(

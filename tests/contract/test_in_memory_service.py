@@ -1,0 +1,82 @@
+"""The in-memory training service keeps the contract."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
+from proctor.training_services.errors import SubmissionRefused
+from proctor.training_services.testing import (
+    EXIT_CODE,
+    FINAL_VALUE,
+    VALUES,
+    Behaviour,
+    Exit,
+    Final,
+    Hang,
+    InMemoryPlatform,
+    InMemoryTrainingService,
+    Report,
+    ServiceHarness,
+    Step,
+    TrainingServiceContract,
+)
+
+
+def play(form: TrialJobForm) -> Iterator[Step]:
+    match form.command:
+        case Behaviour.REPORT:
+            for value in VALUES:
+                yield Report(0.001, value)
+            yield Final(0.001, FINAL_VALUE)
+        case Behaviour.FAIL:
+            yield Exit(0.001, EndReason.EXITED_ERROR, code=EXIT_CODE)
+        case Behaviour.HANG:
+            yield Hang()
+        case other:
+            raise SubmissionRefused(f"this platform knows no behaviour {other!r}")
+
+
+class MemoryHarness(ServiceHarness):
+    metadata = ("retry_seconds", 0.002)
+
+    def __init__(self) -> None:
+        self.platform = InMemoryPlatform()
+        self.service: TrainingService = self._make()
+
+    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
+        return make_form(behaviour, name)
+
+    def impossible_form(self) -> TrialJobForm:
+        return make_form("fly to the moon", "first")
+
+    async def restart(self) -> TrainingService:
+        return self._make()
+
+    async def leftovers(self) -> list[str]:
+        return [*self.platform.jobs, *self.platform.waiting]
+
+    def _make(self) -> TrainingService:
+        return InMemoryTrainingService(play, platform=self.platform, retry_seconds=0.001)
+
+
+def make_form(command: str, name: str) -> TrialJobForm:
+    return TrialJobForm(
+        job_id=f"{name}.1",
+        token=f"token of {name}",
+        experiment_id="Ab3dE5f7",
+        trial_id=name,
+        sequence_id=0,
+        number=1,
+        parameter_id=0,
+        parameter_file='{"parameters":{}}',
+        command=command,
+        code_directory="/",
+        directory="/",
+    )
+
+
+class TestInMemoryTrainingService(TrainingServiceContract):
+    @pytest.fixture
+    def harness(self) -> ServiceHarness:
+        return MemoryHarness()
