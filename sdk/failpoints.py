@@ -3,7 +3,8 @@
 `failpoint("store.commit.before")` does nothing in normal use. When the environment variable `PROCTOR_FAILPOINT` holds
 `name` or `name@n`, the n-th passage (from 1) through that place kills the process with SIGKILL. `PROCTOR_FAILPOINT_LOG`
 names a file to which every passage appends its name; tests use it to learn which places exist and how often they
-are passed.
+are passed. `PROCTOR_FAILPOINT_COUNTER` names a file that counts the passages through the target for all processes that
+share it, forks and successors included: then exactly one of them is killed.
 """
 
 import os
@@ -19,6 +20,7 @@ def _read_target() -> tuple[str, int]:
 
 _target_name, _target_count = _read_target()
 _log_path = os.environ.get("PROCTOR_FAILPOINT_LOG", "")
+_counter_path = os.environ.get("PROCTOR_FAILPOINT_COUNTER", "")
 _armed = bool(_target_name or _log_path)
 
 
@@ -30,7 +32,16 @@ def failpoint(name: str) -> None:
         descriptor = os.open(_log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(descriptor, f"{name}\n".encode())
         os.close(descriptor)
-    if name == _target_name:
+    if name == _target_name and _count_passage(name) == _target_count:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _count_passage(name: str) -> int:
+    if not _counter_path:
         _passages[name] = _passages.get(name, 0) + 1
-        if _passages[name] == _target_count:
-            os.kill(os.getpid(), signal.SIGKILL)
+        return _passages[name]
+    descriptor = os.open(_counter_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, b".")
+    count = os.lseek(descriptor, 0, os.SEEK_CUR)  # where our own byte ends, whoever writes beside us
+    os.close(descriptor)
+    return count

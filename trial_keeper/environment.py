@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from proctor.sdk.protocol import trial_environment
 from proctor.trial_keeper.protocol import Launch
 
-_KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_ONCE")
+_KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_COUNTER")
 
 
 class CapturedEnvironments:
