@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from proctor.sdk.client.errors import ManagerUnreachable, NotFound
+from proctor.sdk.client.errors import ManagerUnreachable
 from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
 from proctor.sdk.client.stream import EventStream
 from proctor.sdk.client.transport import TIMEOUT_SECONDS, Query, Transport
@@ -85,7 +85,7 @@ class Client:
 
     def nodes(self) -> Iterator[JsonObject]:
         """The machines on which trials run."""
-        return self._transport.pages("/nodes", query={"limit": PAGE_SIZE})
+        return self._transport.pages("/nodes")
 
     def manager_log(self, *, offset: int = 0, limit: int | None = None) -> LogPiece:
         """A stretch of the manager's log; a negative offset counts from its end."""
@@ -101,9 +101,12 @@ class Client:
 
     # Experiments
 
-    def experiments(self, *, status: str | None = None, name: str | None = None) -> Iterator[JsonObject]:
-        """All experiments, or those of a status or a name."""
-        return self._transport.pages("/experiments", query={"status": status, "name": name, "limit": PAGE_SIZE})
+    def experiments(
+        self, *, status: str | None = None, name: str | None = None, id_prefix: str | None = None
+    ) -> Iterator[JsonObject]:
+        """All experiments, newest first; or those of a status or a name, or at most 20 by the beginning of the id."""
+        query = {"status": status, "name": name, "id_prefix": id_prefix, "limit": PAGE_SIZE}
+        return self._transport.pages("/experiments", query=query)
 
     def experiment(self, experiment_id: str) -> JsonObject:
         """One experiment."""
@@ -126,6 +129,17 @@ class Client:
         """
         body: JsonObject = {"config": dict(config), "directory": os.fspath(directory), "handover": handover}
         return self._post("/experiments", {**body, "experiment_id": experiment_id, "dry_run": dry_run})
+
+    def load_experiment(
+        self, archive: str, *, experiment_id: str | None = None, code_directory: str | None = None
+    ) -> JsonObject:
+        """Take a saved experiment in, stopped.
+
+        :param archive: name of a zip in the home's incoming folder, made by `proctor experiment save`.
+        :param code_directory: where its code lies now, if not where it was.
+        """
+        body = {"archive": archive, "experiment_id": experiment_id, "code_directory": code_directory}
+        return self._post("/experiments/load", body)
 
     def update_experiment(self, experiment_id: str, changes: Mapping[str, Any]) -> JsonObject:
         """Change limits or search space while it runs; None takes a limit away, what is left out stays.
@@ -152,16 +166,18 @@ class Client:
         """Create no new trials; running ones go on."""
         return self._post(_path("experiments", experiment_id, "pause"))
 
+    def view_experiment(self, experiment_id: str) -> JsonObject:
+        """Open a stopped experiment for reading only."""
+        return self._post(_path("experiments", experiment_id, "view"))
+
     def stop_all(self) -> JsonObject:
         """Stop every experiment."""
         return self._post("/stop-all")
 
     def best(self, experiment_id: str) -> JsonObject | None:
         """The best trial so far: trial_id, sequence_id, value, parameters; None while there is none."""
-        try:
-            return self._get(_path("experiments", experiment_id, "best")) or None
-        except NotFound:
-            return self.experiment(experiment_id)["best"]  # type: ignore[no-any-return]
+        found: JsonObject | None = self.experiment(experiment_id)["best"]
+        return found
 
     def curve(self, experiment_id: str) -> Iterator[JsonObject]:
         """Each ended trial with the best value until then."""
@@ -192,6 +208,10 @@ class Client:
         """
         query = {"status": status, "sort": sort, "limit": page_size}
         return self._transport.pages(_path("experiments", experiment_id, "trials"), query=query)
+
+    def find_trials(self, id_prefix: str) -> Iterator[JsonObject]:
+        """At most 20 trials of all experiments by the beginning of their id."""
+        return self._transport.pages("/trials", query={"id_prefix": id_prefix})
 
     def trial(self, trial_id: str) -> JsonObject:
         """One trial."""
@@ -237,10 +257,12 @@ class Client:
         return self._transport.pages(_path("trials", trial_id, "files"))
 
     def download(self, trial_id: str, path: str, target: Path) -> None:
-        """Save one file of a trial."""
-        content, _ = self._transport.fetch(f"{_path('trials', trial_id, 'files')}/{quote(path)}")
+        """Save one file of a trial's newest job, piece by piece."""
+        address = f"{_path('trials', trial_id, 'files')}/{quote(path)}"
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+        with target.open("wb") as file:
+            while (piece := self._log(address, {"offset": file.tell()})).data:
+                file.write(piece.data)
 
     def _get(self, path: str) -> JsonObject:
         found: JsonObject = self._transport.request("GET", path)
@@ -252,8 +274,7 @@ class Client:
 
     def _log(self, path: str, query: Query) -> LogPiece:
         data, headers = self._transport.fetch(path, query=query)
-        begins = query["offset"] if isinstance(query["offset"], int) else 0
-        return LogPiece(data, int(headers.get("X-Next-Offset", max(begins, 0) + len(data))))
+        return LogPiece(data, int(headers["X-Next-Offset"]))
 
 
 def _path(*parts: str) -> str:

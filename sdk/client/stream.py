@@ -107,13 +107,18 @@ class EventStream:
             headers["Last-Event-ID"] = self._last_id
         with self._transport.stream("/events", query=self._query, headers=headers) as response:
             self._socket = response.extensions["network_stream"].get_extra_info("socket")
-            if self.on_open is not None:
-                self.on_open()
             try:
-                for message in parse_messages(response.iter_lines()):
+                for message in parse_messages(self._announced(response.iter_lines())):
                     if self._closed.is_set():
                         return
                     self._last_id = message.id if message.id is not None else self._last_id
-                    yield json.loads(message.data)
+                    yield {"kind": message.event, **json.loads(message.data)}
             finally:
                 self._socket = None
+
+    def _announced(self, lines: Iterator[str]) -> Iterator[str]:
+        """The lines; the first one says that the manager has taken its position in the stream."""
+        for number, line in enumerate(lines):
+            if number == 0 and self.on_open is not None:
+                self.on_open()
+            yield line

@@ -1,0 +1,1 @@
+"""The command line. It talks to the manager through `proctor.sdk.client` only."""

@@ -1,0 +1,222 @@
+"""What `doctor` looks at. Each function answers one question about this machine or the home."""
+
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from proctor.manager.settings import DEFAULT_HOST, DEFAULT_PORT, Home
+
+GIBIBYTE = 1 << 30
+NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "fuse.sshfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "glusterfs",
+    "afs",
+    "9p",
+)
+LEAST_SQLITE = (3, 37, 0)
+MOST_SKEW_SECONDS = 2.0
+
+
+class Verdict(StrEnum):
+    """What a check has found."""
+
+    OK = "ok"  # as it should be
+    NOTE = "note"  # works; worth knowing
+    FAIL = "fail"  # experiments will not run well, or not at all
+
+
+@dataclass(frozen=True)
+class Check:
+    """The answer to one question: what was found, and what to do about it."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def check_python(home: Home) -> Check:
+    """The interpreter."""
+    found = f"{platform.python_version()} at {sys.executable}"
+    sound = sys.version_info >= (3, 11)
+    return Check("python", Verdict.OK if sound else Verdict.FAIL, found, "" if sound else "the manager needs 3.11")
+
+
+def check_sqlite(home: Home) -> Check:
+    """The SQLite library: strict tables came with 3.37."""
+    sound = sqlite3.sqlite_version_info >= LEAST_SQLITE
+    advice = "" if sound else "a Python with SQLite 3.37 or newer is needed"
+    return Check("sqlite", Verdict.OK if sound else Verdict.FAIL, sqlite3.sqlite_version, advice)
+
+
+def check_home(home: Home) -> Check:
+    """Whether the home can be written."""
+    nearest = _nearest_existing(home.path)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        advice = "set PROCTOR_HOME to a folder that you may write"
+        return Check("home", Verdict.FAIL, f"{nearest} cannot be written: {error.strerror}", advice)
+    note = "" if home.path.exists() else " (will be made at the first start)"
+    return Check("home", Verdict.OK, f"{home.path}{note}")
+
+
+def check_file_system(home: Home, mounts: Path = Path("/proc/self/mounts")) -> Check:
+    """Databases and sockets do not work reliably on network file systems."""
+    try:
+        kind = file_system_of(_nearest_existing(home.path).resolve(), mounts.read_text())
+    except OSError:
+        return Check("file system", Verdict.NOTE, "unknown: this system does not list its mounts")
+    if kind.startswith(NETWORK_FILE_SYSTEMS):
+        return Check("file system", Verdict.FAIL, f"{kind}, a network file system", "set PROCTOR_HOME to a local disk")
+    return Check("file system", Verdict.OK, kind)
+
+
+def file_system_of(path: Path, mounts: str) -> str:
+    """The kind of file system that `path` lies on, from the text of /proc/self/mounts."""
+    best, kind = Path("/"), "unknown"
+    for line in mounts.splitlines():
+        fields = line.split()
+        point = Path(fields[1].replace("\\040", " "))
+        if path.is_relative_to(point) and len(point.parts) >= len(best.parts):
+            best, kind = point, fields[2]
+    return kind
+
+
+def check_disk(home: Home) -> Check:
+    """Free space where the home is."""
+    usage = shutil.disk_usage(_nearest_existing(home.path))
+    found = f"{usage.free / GIBIBYTE:.1f} GiB of {usage.total / GIBIBYTE:.1f} GiB free"
+    if usage.free < GIBIBYTE // 10:
+        return Check("disk", Verdict.FAIL, found, "make room: no trial is started on a full disk")
+    return Check("disk", Verdict.NOTE if usage.free < GIBIBYTE else Verdict.OK, found)
+
+
+def check_clock(home: Home) -> Check:
+    """Whether file times and the clock agree; they differ where a file server's clock is wrong."""
+    if time.time() < 1_700_000_000:
+        return Check("clock", Verdict.FAIL, time.strftime("%Y-%m-%d %H:%M:%S"), "set the clock of this machine")
+    try:
+        with tempfile.NamedTemporaryFile(dir=_nearest_existing(home.path)) as file:
+            skew = os.stat(file.name).st_mtime - time.time()
+    except OSError:
+        return Check("clock", Verdict.NOTE, "not compared: the home cannot be written")
+    if abs(skew) > MOST_SKEW_SECONDS:
+        return Check("clock", Verdict.FAIL, f"files are {skew:+.1f} s from the clock", "synchronise the file server")
+    return Check("clock", Verdict.OK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+
+
+def check_secrets(home: Home) -> Check:
+    """Tokens are for their owner only."""
+    private = (home.token_file, home.readonly_token_file, home.incoming_directory, home.run_directory)
+    there = [path for path in private if path.exists()]
+    open_ones = [path for path in there if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    if open_ones:
+        names = ", ".join(path.name for path in open_ones)
+        advice = f"chmod go= {' '.join(str(path) for path in open_ones)}"
+        return Check("secrets", Verdict.FAIL, f"others may read {names}", advice)
+    return Check("secrets", Verdict.OK, "only you may read them" if there else "none yet: made at the first start")
+
+
+def check_manager(home: Home) -> Check:
+    """Whether the manager of this home answers."""
+    from proctor.sdk.client.client import Client
+    from proctor.sdk.client.errors import ClientError
+    from proctor.sdk.client.home import read_address
+
+    address = read_address(home.path)
+    if address is None:
+        return Check("manager", Verdict.NOTE, "not running", "`proctor create` and `proctor manager start` start it")
+    try:
+        with Client(address.url, home=home.path, timeout_seconds=5.0) as client:
+            health, running = client.health(), client.version()
+    except ClientError as error:
+        return Check("manager", Verdict.FAIL, f"{address.url} (pid {address.pid}): {error}", "proctor manager start")
+    if health["status"] != "ok":
+        return Check("manager", Verdict.FAIL, f"{address.url}: {health['status']}", str(health["reason"]))
+    return Check("manager", Verdict.OK, f"{address.url}, version {running['version']}, pid {running['pid']}")
+
+
+def check_port(home: Home) -> Check:
+    """Whether a manager could listen where it does by default."""
+    from proctor.sdk.client.home import read_address
+
+    if read_address(home.path) is not None:
+        return Check("port", Verdict.OK, "a manager of this home has one")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((DEFAULT_HOST, DEFAULT_PORT))
+        except OSError:
+            return Check("port", Verdict.NOTE, f"{DEFAULT_PORT} is taken", "the next free one will be used")
+    return Check("port", Verdict.OK, f"{DEFAULT_PORT} is free")
+
+
+def check_gpus(home: Home) -> Check:
+    """GPUs through NVML, and whether nvidia-smi exists without it."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
+        ]
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        if shutil.which("nvidia-smi"):
+            return Check("gpus", Verdict.FAIL, f"nvidia-smi is here, but NVML is not: {error}", "check the driver")
+        return Check("gpus", Verdict.NOTE, "no NVIDIA driver; trials run without GPUs")
+    return Check("gpus", Verdict.OK, f"{len(names)} ({', '.join(dict.fromkeys(names))}), driver {driver}")
+
+
+def check_cgroup(home: Home, root: Path = Path("/sys/fs/cgroup")) -> Check:
+    """Whether trials can be put into control groups; without, they are stopped by process group and tag."""
+    if not (root / "cgroup.controllers").exists():
+        return Check("cgroup", Verdict.NOTE, "no cgroup v2; trials are stopped by process group and tag")
+    try:
+        line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return Check("cgroup", Verdict.NOTE, "v2, but this process is in none of its groups")
+    own = root / line.removeprefix("0::").lstrip("/")
+    writable = os.access(own, os.W_OK)
+    return Check(
+        "cgroup", Verdict.OK if writable else Verdict.NOTE, "v2" + ("" if writable else ", not delegated to you")
+    )
+
+
+CHECKS: tuple[Callable[[Home], Check], ...] = (
+    check_python,
+    check_sqlite,
+    check_home,
+    check_file_system,
+    check_disk,
+    check_clock,
+    check_secrets,
+    check_manager,
+    check_port,
+    check_gpus,
+    check_cgroup,
+)
+
+
+def _nearest_existing(path: Path) -> Path:
+    return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))

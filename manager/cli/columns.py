@@ -1,0 +1,207 @@
+"""Which fields of a resource people see, and how numbers, times and statuses read."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from proctor.manager.cli.output import Column, Row
+
+STYLES = {
+    "RUNNING": "cyan",
+    "SUCCEEDED": "green",
+    "DONE": "green",
+    "FAILED": "red",
+    "ERROR": "bold red",
+    "SYS_CANCELED": "red",
+    "EARLY_STOPPED": "yellow",
+    "USER_CANCELED": "yellow",
+    "STOPPED": "yellow",
+    "STOPPING": "yellow",
+    "PAUSED": "yellow",
+    "WAITING": "dim",
+    "UNKNOWN": "dim",
+}
+
+
+def number(value: Any) -> str:
+    """A metric with six significant digits; `-` for none."""
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """`0.4s`, `12s`, `3m 05s`, `2h 10m`, `3d 04h`; `-` for none."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
+
+
+def moment(text: str | None) -> datetime | None:
+    """The moment of an RFC 3339 time."""
+    return None if text is None else datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def local_time(text: str | None) -> str:
+    """A time as the clock on the wall shows it; `-` for none."""
+    found = moment(text)
+    return "-" if found is None else found.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def elapsed(row: Row) -> float | None:
+    """Seconds from its start to its end, or until now; None for what has not begun."""
+    began = moment(row.get("started_at"))
+    if began is None:
+        return None
+    ended = moment(row.get("ended_at")) or datetime.now(UTC)
+    return (ended - began).total_seconds()
+
+
+def parameters(row: Row) -> str:
+    """`lr=0.001 units=64`."""
+    return " ".join(f"{name}={_short(value)}" for name, value in row["parameters"].items())
+
+
+def progress(experiment: Row) -> str:
+    """Ended trials of all that are wanted: `12/24`, or `12` without a limit."""
+    counts = experiment["trial_counts"]
+    ended = sum(count for status, count in counts.items() if status not in ("WAITING", "RUNNING", "PAUSED"))
+    limit = experiment["max_trial_number"]
+    return f"{ended}/{limit}" if limit is not None else str(ended)
+
+
+def counts(experiment: Row) -> str:
+    """`2 running, 9 succeeded`; empty without trials."""
+    return ", ".join(f"{count} {status.lower()}" for status, count in experiment["trial_counts"].items() if count)
+
+
+def best(experiment: Row) -> str:
+    """The best value and its trial."""
+    found = experiment["best"]
+    return "-" if found is None else f"{number(found['value'])} (trial {found['sequence_id']})"
+
+
+def trial_value(trial: Row) -> str:
+    """The final metric; while there is none, the latest intermediate one, marked with `~`."""
+    if trial["final_value"] is not None or trial["latest_value"] is None:
+        return number(trial["final_value"])
+    return f"~{number(trial['latest_value'])}"
+
+
+def _short(value: Any) -> str:
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _status_style(row: Row) -> str:
+    return STYLES.get(str(row["status"]), "")
+
+
+EXPERIMENTS = (
+    Column("ID", lambda row: row["id"]),
+    Column("NAME", lambda row: row["name"]),
+    Column("STATUS", lambda row: row["status"], _status_style),
+    Column("TRIALS", progress, right=True),
+    Column("BEST", best),
+    Column("CREATED", lambda row: local_time(row["created_at"])),
+    Column("REASON", lambda row: row["reason"]),
+)
+
+EXPERIMENT = (
+    Column("id", lambda row: row["id"]),
+    Column("name", lambda row: row["name"]),
+    Column("status", lambda row: row["status"]),
+    Column("reason", lambda row: row["reason"]),
+    Column("trials", lambda row: f"{progress(row)} ended" + (f" ({counts(row)})" if counts(row) else "")),
+    Column("best", best),
+    Column("best parameters", lambda row: parameters(row["best"]) if row["best"] else ""),
+    Column("optimize mode", lambda row: row["optimize_mode"]),
+    Column("trial concurrency", lambda row: str(row["trial_concurrency"])),
+    Column("max trial number", lambda row: str(row["max_trial_number"] or "no limit")),
+    Column("max duration", lambda row: _limit(row["max_experiment_duration_seconds"])),
+    Column("max trial duration", lambda row: _limit(row["max_trial_duration_seconds"])),
+    Column("created", lambda row: local_time(row["created_at"])),
+    Column("started", lambda row: local_time(row["started_at"])),
+    Column("ended", lambda row: local_time(row["ended_at"])),
+    Column("running for", lambda row: duration(row["active_seconds"])),
+    Column("files", lambda row: row["directory"]),
+    Column("page", lambda row: row["url"]),
+    Column("notices", lambda row: "\n".join(row["notices"])),
+    Column("error", lambda row: row["error"]),
+)
+
+TRIALS = (
+    Column("NO.", lambda row: str(row["sequence_id"]), right=True),
+    Column("ID", lambda row: row["id"]),
+    Column("STATUS", lambda row: row["status"], _status_style),
+    Column("VALUE", trial_value, right=True),
+    Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True),
+    Column("TIME", lambda row: duration(elapsed(row)), right=True),
+    Column("PARAMETERS", parameters),
+    Column("REASON", lambda row: row["reason"]),
+)
+
+TRIAL = (
+    Column("id", lambda row: row["id"]),
+    Column("experiment", lambda row: row["experiment_id"]),
+    Column("number", lambda row: str(row["sequence_id"])),
+    Column("status", lambda row: row["status"]),
+    Column("reason", lambda row: row["reason"]),
+    Column("parameters", parameters),
+    Column("source", lambda row: row["source"]),
+    Column("final metric", lambda row: number(row["final_value"])),
+    Column("latest metric", lambda row: number(row["latest_value"])),
+    Column("reports", lambda row: str(row["intermediate_count"])),
+    Column("jobs", lambda row: str(row["jobs"])),
+    Column("node", lambda row: row["node_id"] or "-"),
+    Column("created", lambda row: local_time(row["created_at"])),
+    Column("started", lambda row: local_time(row["started_at"])),
+    Column("ended", lambda row: local_time(row["ended_at"])),
+    Column("time", lambda row: duration(elapsed(row))),
+    Column("files", lambda row: row["directory"]),
+)
+
+JOBS = (
+    Column("JOB", lambda row: row["id"]),
+    Column("STATUS", lambda row: row["status"], _status_style),
+    Column("END", lambda row: row["end_reason"] or "-"),
+    Column("EXIT", lambda row: f"signal {row['signal']}" if row["signal"] else number(row["exit_code"])),
+    Column("NODE", lambda row: row["node_id"] or "-"),
+    Column("TIME", lambda row: duration(elapsed(row)), right=True),
+    Column("DETAIL", lambda row: row["detail"]),
+)
+
+NODES = (
+    Column("ID", lambda row: row["id"]),
+    Column("KIND", lambda row: row["kind"]),
+    Column("STATUS", lambda row: row["status"]),
+    Column("HOST", lambda row: str(row["facts"].get("hostname", "-"))),
+    Column("GPUS", lambda row: str(len(row["facts"].get("devices") or ())), right=True),
+    Column("SEEN", lambda row: local_time(row["seen_at"])),
+    Column("REASON", lambda row: row["reason"] or str(row["facts"].get("driver_note", ""))),
+)
+
+
+def _limit(seconds: float | None) -> str:
+    return "no limit" if seconds is None else duration(seconds)
+
+
+def _reported(row: Row) -> str:
+    return number(row["value"]) if row["data"] is None else str(row["data"])
+
+
+METRICS = (
+    Column("TIME", lambda row: local_time(row["time"])),
+    Column("JOB", lambda row: str(row["job"]), right=True),
+    Column("KIND", lambda row: row["kind"]),
+    Column("NO.", lambda row: str(row["sequence"]), right=True),
+    Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
+    Column("VALUE", _reported),
+)

@@ -1,0 +1,86 @@
+"""`proctor create`: from a YAML file to a running experiment."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.manager.cli.config import CONFIG_PATH, describe_plan, load_checked
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+
+@click.command()
+@click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
+@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends. Ctrl-C stops watching, nothing else.")
+@click.option("--dry-run", is_flag=True, help="Check everything, start nothing.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@click.option("--id", "identifier", metavar="ID", help="An id of your own for the experiment.")
+@with_session
+def create(
+    session: Session, file: Path, foreground: bool, dry_run: bool, port: int | None, identifier: str | None
+) -> int:
+    """Start an experiment from a YAML file; NNI's v2 files are valid as they are.
+
+    The manager is started in the background if none runs. Trials run with this shell's environment. The new
+    experiment's id goes to stdout, everything else to stderr.
+    """
+    loaded = load_checked(session, file)
+    if dry_run:
+        session.say(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
+        return ExitCode.OK
+    client = session.ensure_client(port=port)
+    created = submit(client, loaded, file, identifier)
+    click.echo(created["id"])
+    _say_what_next(session, created, foreground)
+    if not foreground:
+        return ExitCode.OK
+    from proctor.manager.cli.foreground import watch_to_the_end
+
+    return watch_to_the_end(session, created["id"])
+
+
+def submit(client: "Client", loaded: Any, file: Path, identifier: str | None) -> dict[str, Any]:
+    """Hand the environment and the secrets over and post the configuration as it was written, less the secrets."""
+    from proctor.sdk.client.errors import ClientError
+    from proctor.sdk.client.handover import discard_handover, write_handover
+
+    handover = write_handover(client.home, secret_values=loaded.secrets)
+    try:
+        return client.create_experiment(
+            written_mapping(loaded.source_text, str(file)),
+            directory=os.path.abspath(file.parent),
+            handover=handover,
+            experiment_id=identifier,
+        )
+    except ClientError:
+        discard_handover(client.home, handover)
+        raise
+
+
+def written_mapping(text: str, file: str) -> dict[str, Any]:
+    """The mapping of a configuration's text, read exactly as the check has read it."""
+    from proctor.manager.config.document import parse
+    from proctor.manager.config.errors import Report
+    from proctor.manager.config.tree import plain
+
+    root = parse(text, file, Report())
+    found = plain(root) if root is not None else None
+    if not isinstance(found, dict):
+        raise CommandError(f"{file} holds no mapping", ExitCode.USAGE)
+    return found
+
+
+def _say_what_next(session: Session, created: dict[str, Any], foreground: bool) -> None:
+    identifier = created["id"]
+    session.say(f"Experiment {identifier} ({created['name']}) has started.")
+    session.say(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}   (the link holds your token)")
+    session.say(f"  files:  {created['directory']}")
+    if not foreground:
+        session.say("  watch:  proctor top")
+        session.say(f"  trials: proctor trial ls {identifier}")
+        session.say(f"  stop:   proctor stop {identifier}")

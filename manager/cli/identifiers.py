@@ -1,0 +1,150 @@
+"""From what a person types to an experiment or a trial: whole ids, unique prefixes, names, numbers, or nothing."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from proctor.manager.cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+Row = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+ENDED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
+"""Experiments in these statuses are not "running" for a command without an id."""
+MOST_NAMED = 10
+
+
+def find_experiment(client: "Client", text: str | None, *, ended_too: bool = False) -> Row:
+    """The experiment of an id, a unique prefix (a `*` at its end is fine) or a unique name.
+
+    Without text it is the only one that runs; with `ended_too`, where none runs, the only or the newest one.
+    Raises CommandError (3 not found, 5 ambiguous) with what there is.
+    """
+    if text is None:
+        return _only_running(client, ended_too=ended_too)
+    from proctor.sdk.client.errors import NotFound
+
+    wanted = text.removesuffix("*")
+    if wanted:
+        try:
+            return client.experiment(wanted)
+        except NotFound:
+            pass
+    by_id = list(client.experiments(id_prefix=wanted)) if wanted else list(client.experiments())
+    return _single(
+        by_id or list(client.experiments(name=wanted)),
+        f"no experiment has an id that begins with {wanted!r}, nor that name; `proctor experiment list` shows all",
+        f"{wanted!r} fits several experiments",
+    )
+
+
+def find_trial(client: "Client", text: str, experiment: str | None) -> Row:
+    """The trial of an id or a unique prefix; or of its number, in the named, the running or the newest experiment."""
+    found = [] if text.isdigit() and len(text) < 8 else _by_id(client, text)
+    if found and experiment is not None:
+        owner = find_experiment(client, experiment)
+        found = [row for row in found if row["experiment_id"] == owner["id"]]
+    if not found and text.isdigit():
+        owner = find_experiment(client, experiment, ended_too=True)
+        found = [row for row in client.trials(owner["id"]) if row["sequence_id"] == int(text)]
+        return _single(found, f"experiment {owner['id']} has no trial {text}", "")
+    return _single(
+        found,
+        f"no trial has an id that begins with {text!r}; `proctor trial ls` shows all",
+        f"{text!r} fits several trials",
+    )
+
+
+def _by_id(client: "Client", text: str) -> list[Row]:
+    """The trial of exactly this id, else all whose ids begin so."""
+    found = list(client.find_trials(text))
+    return [row for row in found if row["id"] == text] or found
+
+
+def experiment_argument(function: F) -> F:
+    """Adds the optional ID of an experiment; the function gets it as `experiment`."""
+    return click.argument("experiment", metavar="[ID]", required=False, shell_complete=_complete_experiments)(function)
+
+
+def trial_argument(function: F) -> F:
+    """Adds the TRIAL that a command is about, and `--experiment`; nnictl's `[ID] -T TRIAL` works as well.
+
+    The function gets `trial` and `experiment`, both texts; see `named_trial`.
+    """
+    decorate = (
+        click.argument("words", metavar="TRIAL", nargs=-1, shell_complete=_complete_trials),
+        click.option(
+            "-T", "--trial-id", "--trial_id", "trial", metavar="TRIAL", help="The trial, as nnictl has it.", hidden=True
+        ),
+        click.option("-e", "--experiment", metavar="ID", help="The experiment, if TRIAL is a number or a prefix."),
+    )
+    for option in reversed(decorate):
+        function = option(function)
+    return function
+
+
+def named_trial(client: "Client", words: Sequence[str], trial: str | None, experiment: str | None) -> Row:
+    """The trial that `trial_argument` was given."""
+    names = [*words]
+    if trial is not None and names:
+        experiment = experiment or names.pop(0)
+    if trial is None and names:
+        trial = names.pop(0)
+    if trial is None or names:
+        found = "none" if trial is None else " ".join([trial, *names])
+        raise click.UsageError(f"expected one TRIAL (an id, the beginning of one, or a number), found {found}")
+    return find_trial(client, trial, experiment)
+
+
+def is_running(experiment: Row) -> bool:
+    """Whether something still happens in it by itself."""
+    return experiment["status"] not in ENDED
+
+
+def _only_running(client: "Client", *, ended_too: bool) -> Row:
+    every = list(client.experiments())
+    running = [row for row in every if is_running(row)]
+    if not running and ended_too and every:
+        return max(every, key=lambda row: str(row["created_at"]))
+    if not running and every:
+        newest = sorted(every, key=lambda row: str(row["created_at"]), reverse=True)
+        raise CommandError("no experiment is running; name one by its id:\n" + _describe(newest), ExitCode.NOT_FOUND)
+    return _single(
+        running,
+        "there are no experiments; `proctor create --config FILE` starts one",
+        "several experiments are running; name one by its id",
+    )
+
+
+def _single(found: list[Row], none: str, several: str) -> Row:
+    if not found:
+        raise CommandError(none, ExitCode.NOT_FOUND)
+    if len(found) > 1:
+        raise CommandError(f"{several}:\n{_describe(found)}", ExitCode.CONFLICT)
+    return found[0]
+
+
+def _describe(rows: list[Row]) -> str:
+    lines = [f"  {row['id']}  {row['status']:<10}  {_title(row)}" for row in rows[:MOST_NAMED]]
+    more = len(rows) - MOST_NAMED
+    return "\n".join([*lines, *([f"  … and {more} more"] if more > 0 else [])])
+
+
+def _title(row: Row) -> str:
+    """An experiment's name, or a trial's place."""
+    return str(row["name"]) if "name" in row else f"trial {row['sequence_id']} of {row['experiment_id']}"
+
+
+def _complete_experiments(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    from proctor.manager.cli.completion import experiment_ids
+
+    return experiment_ids(context, incomplete)
+
+
+def _complete_trials(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    from proctor.manager.cli.completion import trial_ids
+
+    return trial_ids(context, incomplete)

@@ -1,0 +1,116 @@
+"""Command groups that import a command only when it is asked for, and end with the documented exit codes."""
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from proctor.manager.cli.exits import ExitCode, describe_error
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A command that is not imported yet: `location` is `module:attribute` in this package."""
+
+    location: str
+    summary: str
+    section: str = "Commands"
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one by one; its help needs none of them."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy], aliases: Mapping[str, str], **settings: Any) -> None:
+        """:param aliases: other spellings, not listed; `nnictl` calls some things differently."""
+        super().__init__(*args, **settings)
+        self._lazy = lazy
+        self._aliases = aliases
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the sections."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        found = self._lazy.get(self._aliases.get(cmd_name, cmd_name))
+        if found is None:
+            return None
+        module, _, attribute = found.location.partition(":")
+        command = getattr(import_module(f"proctor.manager.cli.{module}"), attribute)
+        return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but with the nearest name in the error."""
+        if args and args[0] not in self._lazy and args[0] not in self._aliases and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], [*self._lazy, *self._aliases], n=1)
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by section."""
+        for section in dict.fromkeys(command.section for command in self._lazy.values()):
+            rows = [(name, found.summary) for name, found in self._lazy.items() if found.section == section]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+class RootGroup(LazyGroup):
+    """The `proctor` command: every error is a sentence on stderr and an exit code, never a traceback."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
+        """Run a command line and leave the process."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        settings["standalone_mode"] = False
+        sys.exit(self._run(arguments, *rest, **settings))
+
+    def _run(self, arguments: list[str], *rest: Any, **settings: Any) -> int:
+        try:
+            result = super().main(arguments, *rest, **settings)
+            sys.stdout.flush()
+            return result if isinstance(result, int) else ExitCode.OK
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("Interrupted.", err=True)
+            return ExitCode.INTERRUPTED
+        except BrokenPipeError:  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.FAILED
+        except Exception as error:
+            return _tell(error, debug="--debug" in arguments)
+
+
+def _tell(error: Exception, *, debug: bool) -> int:
+    found = describe_error(error)
+    if debug:
+        traceback.print_exc()
+    if found is None:
+        hint = "" if debug else " Run it again with `proctor --debug …` to see where."
+        text = f"{type(error).__name__}: {error}"
+        click.echo(f"Error: this should not have happened: {text}.{hint}", err=True)
+        return ExitCode.FAILED
+    text, code = found
+    click.echo(f"Error: {text}", err=True)
+    return code
+
+
+def alias(group: click.Group, name: str, command: click.Command) -> None:
+    """Let `name` be another spelling of a command; it is not listed."""
+    twin = type(command)(
+        name=name,
+        callback=command.callback,
+        params=command.params,
+        help=f"The same as `{command.name}`.",
+        hidden=True,
+    )
+    group.add_command(twin, name)

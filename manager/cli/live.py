@@ -1,0 +1,94 @@
+"""The live screens: one experiment in the foreground, and `top`."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from proctor.manager.cli import columns
+from proctor.manager.cli.output import Column, Row
+from proctor.manager.cli.screen import table
+
+if TYPE_CHECKING:
+    from proctor.manager.cli.foreground import Sight
+
+RUNNING = (
+    Column("NO.", lambda row: str(row["sequence_id"]), right=True),
+    Column("TRIAL", lambda row: row["id"]),
+    Column("LATEST", lambda row: columns.number(row["latest_value"]), right=True),
+    Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True),
+    Column("TIME", lambda row: columns.duration(columns.elapsed(row)), right=True),
+    Column("NODE", lambda row: row["node_id"] or "-"),
+    Column("PARAMETERS", columns.parameters),
+)
+
+
+def show_live(seen: "Iterator[Sight]") -> "Sight":
+    """Show an experiment until it ends; what was seen last."""
+    last: Sight | None = None
+    with Live(
+        get_renderable=lambda: _experiment(last), console=Console(stderr=True), refresh_per_second=2, transient=True
+    ):
+        for sight in seen:
+            last = sight
+    assert last is not None, "an experiment was looked at at least once"
+    return last
+
+
+def overview(experiments: list[Row], running: list[Row], hidden: int, note: str) -> RenderableType:
+    """The screen of `top`: experiments, then running trials."""
+    parts: list[RenderableType] = (
+        [table(experiments, columns.EXPERIMENTS)] if experiments else [Text("No experiments.")]
+    )
+    if running:
+        parts += [Text(), table(running, (*RUNNING[:2], _EXPERIMENT_OF, *RUNNING[2:]))]
+    if hidden:
+        parts.append(Text(f"… and {hidden} more running trials", style="dim"))
+    if note:
+        parts += [Text(), Text(note, style="dim")]
+    return Group(*parts)
+
+
+_EXPERIMENT_OF = Column("EXPERIMENT", lambda row: row["experiment_id"])
+
+
+def _experiment(sight: "Sight | None") -> RenderableType:
+    if sight is None:
+        return Text("Waiting for the manager …")
+    experiment = sight.experiment
+    parts: list[RenderableType] = [_headline(experiment), _bar(experiment)]
+    best = experiment["best"]
+    if best is not None:
+        parts.append(Text.assemble("best ", (columns.best(experiment), "bold green"), f"  {columns.parameters(best)}"))
+    if sight.running:
+        parts += [Text(), table(sight.running, RUNNING)]
+    if sight.why:
+        parts.append(Text(sight.why, style="dim"))
+    parts.append(Text("Ctrl-C stops watching; the experiment goes on.", style="dim"))
+    return Group(*parts)
+
+
+def _headline(experiment: dict[str, Any]) -> Text:
+    status = experiment["status"]
+    return Text.assemble(
+        (f"{experiment['name']} ", "bold"),
+        f"{experiment['id']}  ",
+        (status, columns.STYLES.get(status, "")),
+        f"  {columns.duration(columns.elapsed(experiment))}",
+    )
+
+
+def _bar(experiment: dict[str, Any]) -> RenderableType:
+    row = Table.grid(padding=(0, 1))
+    limit = experiment["max_trial_number"]
+    text = Text(f"{columns.progress(experiment)} trials  {columns.counts(experiment)}")
+    if limit is None:
+        row.add_row(text)
+    else:
+        ended = int(columns.progress(experiment).partition("/")[0])
+        row.add_row(ProgressBar(total=limit, completed=ended, width=30), text)
+    return row

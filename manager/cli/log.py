@@ -1,0 +1,121 @@
+"""`proctor log`: what the manager, a dispatcher or a trial has printed."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
+from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from proctor.manager.cli.logs import GrowingLog
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def length_options(function: F) -> F:
+    """Adds `--tail` and `--head`; nnictl's `-T` and `-H` work as well."""
+    for option in (
+        click.option("-H", "--head", type=click.IntRange(1), metavar="N", help="Only the first N lines."),
+        click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def log() -> None:
+    """Logs of the manager, a dispatcher or a trial."""
+
+
+@log.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added, until Ctrl-C.")
+@length_options
+@with_session
+def manager(session: Session, follow: bool, tail: int | None, head: int | None) -> None:
+    """The manager's log, one line of JSON for each thing it said. Works while the manager is down, too."""
+    _print(_manager_log(session), follow, tail, head)
+
+
+@log.command()
+@experiment_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added, until Ctrl-C.")
+@length_options
+@with_session
+def dispatcher(session: Session, experiment: str | None, follow: bool, tail: int | None, head: int | None) -> None:
+    """What an experiment's tuner and assessor have printed."""
+    from proctor.manager.cli.logs import GrowingLog
+
+    client = session.client
+    identifier = find_experiment(client, experiment, ended_too=True)["id"]
+    _print(GrowingLog(lambda start: client.dispatcher_log(identifier, offset=start)), follow, tail, head)
+
+
+@click.command()
+@trial_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on until the trial ends.")
+@click.option("--stderr", is_flag=True, help="What it wrote to stderr instead of stdout.")
+@click.option("-j", "--job", type=click.IntRange(1), metavar="N", help="An earlier attempt.")
+@length_options
+@with_session
+def trial_log(
+    session: Session,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    follow: bool,
+    stderr: bool,
+    job: int | None,
+    tail: int | None,
+    head: int | None,
+) -> None:
+    """What a trial has printed."""
+    from proctor.manager.cli import logs
+
+    _refuse_both(follow, tail, head)
+    found = named_trial(session.client, words, trial, experiment)
+    stream = "stderr" if stderr else "stdout"
+    if follow:
+        logs.follow_trial(session, found, stream, job=job)
+    else:
+        logs.print_log(logs.trial_log(session, found["id"], stream, job), tail=tail, head=head)
+
+
+def _print(growing: "GrowingLog", follow: bool, tail: int | None, head: int | None) -> None:
+    from proctor.manager.cli import logs
+
+    if follow and head:
+        _refuse_both(follow, tail, head)
+    logs.print_log(growing, tail=tail, head=head)
+    if follow:
+        logs.follow(growing)
+
+
+def _refuse_both(follow: bool, tail: int | None, head: int | None) -> None:
+    if follow and (tail or head):
+        raise click.UsageError("--follow prints everything from the beginning; leave --head and --tail out")
+
+
+def _manager_log(session: Session) -> "GrowingLog":
+    """From the manager itself where it is elsewhere, else from its file."""
+    from proctor.manager.cli.logs import GrowingLog
+    from proctor.sdk.client.client import LogPiece
+
+    path = session.home.manager_log
+    if session.url is not None or not path.exists():
+        return GrowingLog(lambda start: session.client.manager_log(offset=start))
+
+    def read(start: int) -> LogPiece:
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(1 << 20)
+        return LogPiece(data, start + len(data))
+
+    return GrowingLog(read)
+
+
+log.add_command(trial_log, "trial")
+for _name in ("stdout", "stderr"):
+    alias(log, _name, manager)

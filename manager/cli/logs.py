@@ -1,0 +1,99 @@
+"""Logs as they grow: pieces by byte offset, the first or the last lines, and following one until it ends."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from proctor.manager.cli.session import Session
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import LogPiece
+
+TERMINAL = frozenset({"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED", "UNKNOWN"})
+WAIT_SECONDS = 0.5
+"""How often a log that is followed is asked for more when nothing has changed."""
+
+
+class GrowingLog:
+    """A log that is read from its beginning and knows how far. `read` gives the bytes from an offset on."""
+
+    def __init__(self, read: "Callable[[int], LogPiece]") -> None:
+        self._read = read
+        self._offset = 0
+
+    def pieces(self) -> Iterator[bytes]:
+        """What has been added since the last time, until there is no more."""
+        while (piece := self._read(self._offset)).data:
+            self._offset = piece.next_offset
+            yield piece.data
+
+    def lines(self) -> Iterator[bytes]:
+        """The same by lines, with their ends; the last one may have none."""
+        rest = b""
+        for data in self.pieces():
+            *whole, rest = (rest + data).split(b"\n")
+            yield from (line + b"\n" for line in whole)
+        if rest:
+            yield rest
+
+
+def print_log(log: GrowingLog, *, tail: int | None = None, head: int | None = None) -> None:
+    """Print a log as far as it goes, or only its first or last lines."""
+    if head is not None:
+        for _, line in zip(range(head), log.lines(), strict=False):
+            write(line)
+    elif tail is not None:
+        write(b"".join(deque(log.lines(), maxlen=tail)))
+    else:
+        print_new(log)
+
+
+def print_new(log: GrowingLog) -> None:
+    """Print what has been added."""
+    for data in log.pieces():
+        write(data)
+
+
+def write(data: bytes) -> None:
+    """Bytes as they are, at once."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
+
+
+def follow(log: GrowingLog) -> None:
+    """Print what is added until Ctrl-C, for logs that have no end."""
+    while True:
+        print_new(log)
+        time.sleep(WAIT_SECONDS)
+
+
+def follow_trial(session: Session, trial: dict[str, Any], stream: str, *, job: int | None = None) -> None:
+    """Print a trial's log until the trial has ended; the log of a retry follows that of the attempt before.
+
+    :param job: only this attempt, until it is over.
+    """
+    from proctor.sdk.client.watch import Watch
+
+    client, number = session.client, job or max(trial["jobs"], 1)
+    log = trial_log(session, trial["id"], stream, number)
+    with Watch(client.events(experiment_id=trial["experiment_id"])) as watch:
+        while True:
+            trial = client.trial(trial["id"])  # before the log: what was printed until then is read below
+            if trial["jobs"]:
+                print_new(log)
+            if trial["jobs"] > number and job is None:
+                number = trial["jobs"]
+                session.say(f"Trial {trial['id']} runs again: attempt {number}.")
+                log = trial_log(session, trial["id"], stream, number)
+            elif trial["status"] in TERMINAL or trial["jobs"] > number:
+                return
+            else:
+                watch.wait(WAIT_SECONDS)
+
+
+def trial_log(session: Session, trial_id: str, stream: str, job: int | None) -> GrowingLog:
+    """What one attempt of a trial has printed; its newest one if not named."""
+    client = session.client
+    return GrowingLog(lambda start: client.trial_log(trial_id, stream=stream, job=job, offset=start))

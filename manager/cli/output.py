@@ -1,0 +1,124 @@
+"""Data on stdout: as a table for people, or as the REST API's own JSON, as YAML or as CSV for programs."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import click
+
+Row = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Format(StrEnum):
+    """How a command prints what it has read."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: its title, the text of a row, and optionally the colour of that text."""
+
+    title: str
+    text: Callable[[Row], str]
+    style: Callable[[Row], str] | None = None
+    right: bool = False
+
+
+def output_option(function: F) -> F:
+    """Adds `-o/--output` to a command that reads."""
+    return click.option(
+        "-o",
+        "--output",
+        "output",
+        type=click.Choice([item.value for item in Format]),
+        default=Format.TABLE.value,
+        show_default=True,
+        help="How to print it.",
+    )(function)
+
+
+def print_list(rows: Iterable[Row], columns: Sequence[Column], output: str, *, empty: str) -> None:
+    """Print rows. JSON and YAML are a list of the API's objects; CSV has every field, nested ones with dotted names.
+
+    :param empty: what to say, on stderr, when there are no rows and a person looks.
+    """
+    found = list(rows)
+    if output != Format.TABLE:
+        _print_data(found, found, output)
+    elif found:
+        print_table(found, columns)
+    else:
+        click.echo(empty, err=True)
+
+
+def print_one(row: Row, columns: Sequence[Column], output: str) -> None:
+    """Print one object: as it is, or one line a field."""
+    if output != Format.TABLE:
+        _print_data(row, [row], output)
+        return
+    lines = [{"name": column.title, "text": column.text(row)} for column in columns]
+    width = max(len(line["name"]) for line in lines)
+    for line in lines:
+        if line["text"]:
+            indented = line["text"].rstrip().replace("\n", "\n" + " " * (width + 2))
+            click.echo(f"{line['name']:<{width}}  {indented}")
+
+
+def _print_data(value: Any, rows: Sequence[Row], output: str) -> None:
+    if output == Format.JSON:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    elif output == Format.YAML:
+        from ruamel.yaml import YAML
+
+        writer = YAML(typ="safe", pure=True)
+        writer.default_flow_style = False
+        writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+        writer.dump(value, sys.stdout)
+    else:
+        write_csv(rows, sys.stdout)
+
+
+def write_csv(rows: Sequence[Row], file: Any) -> None:
+    """Every field of every row, nested objects as columns with dotted names, lists as JSON."""
+    from proctor.sdk.client.results import flatten
+
+    flat = [flatten(row, "") for row in rows]
+    names = list(dict.fromkeys(name for row in flat for name in row))
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    for row in flat:
+        writer.writerow({name: json.dumps(item) if isinstance(item, list) else item for name, item in row.items()})
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
+    """A table: coloured and fitted to the terminal, or plain columns of full width where there is none."""
+    if sys.stdout.isatty():
+        from proctor.manager.cli.screen import table
+
+        table_console().print(table(rows, columns))
+        return
+    texts = [[column.text(row).replace("\n", " ") for column in columns] for row in rows]
+    titles = [column.title for column in columns]
+    widths = [max(len(line[index]) for line in (titles, *texts)) for index in range(len(columns))]
+    for line in (titles, *texts):
+        cells = (
+            f"{text:>{width}}" if column.right else f"{text:<{width}}"
+            for text, width, column in zip(line, widths, columns, strict=True)
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def table_console() -> Any:
+    """The console for stdout; rich itself obeys NO_COLOR and TERM=dumb."""
+    from rich.console import Console
+
+    return Console(highlight=False)

@@ -1,0 +1,52 @@
+"""What every command has: the home, a client of the manager when it is needed, and a place for messages."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from proctor.manager.settings import Home
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+
+class Session:
+    """One run of the command line. The client is opened when first asked for and closed at the end."""
+
+    def __init__(self, *, home: str | None = None, url: str | None = None, debug: bool = False) -> None:
+        self.home = Home.find(home)
+        self.url = url
+        self.debug = debug
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> "Client":
+        """The running manager. Raises ManagerUnreachable where none runs."""
+        if self._client is None:
+            from proctor.sdk.client.client import Client
+
+            self._client = Client(self.url, home=self.home.path)
+        return self._client
+
+    def ensure_client(self, *, port: int | None = None) -> "Client":
+        """The manager, started in the background if none runs for this home."""
+        if self._client is None and self.url is None:
+            from proctor.manager.cli.background import ensure_running
+
+            ensure_running(self.home, port=port)
+        return self.client
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    @staticmethod
+    def say(text: str) -> None:
+        """A message for a person, on stderr."""
+        click.echo(text, err=True)
+
+
+with_session = click.make_pass_decorator(Session, ensure=True)
+"""Gives a command's function the session as its first argument."""

@@ -1,0 +1,83 @@
+"""`proctor top`: experiments and running trials, once a second."""
+
+import sys
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.manager.cli.columns import EXPERIMENTS
+from proctor.manager.cli.exits import ExitCode
+from proctor.manager.cli.identifiers import find_experiment, is_running
+from proctor.manager.cli.output import print_table
+from proctor.manager.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+MOST_EXPERIMENTS, MOST_TRIALS = 10, 30
+
+
+@click.command()
+@click.argument("experiment", metavar="[ID]", required=False)
+@click.option(
+    "-t", "--time", "interval", type=click.FloatRange(0.25), default=1.0, show_default=True, metavar="SECONDS"
+)
+@click.option("--once", is_flag=True, help="Print one screen and leave.")
+@with_session
+def top(session: Session, experiment: str | None, interval: float, once: bool) -> int:
+    """Watch experiments and running trials; Ctrl-C leaves. With an ID only that experiment."""
+    client = session.client
+    named = None if experiment is None else find_experiment(client, experiment)["id"]
+    if once or not sys.stdout.isatty():
+        experiments, running, _ = gather(client, named)
+        print_table(experiments, EXPERIMENTS)
+        if running:
+            from proctor.manager.cli.columns import TRIALS
+
+            click.echo()
+            print_table(running, TRIALS)
+        return ExitCode.OK
+    return _live(client, named, interval)
+
+
+def gather(client: "Client", experiment_id: str | None) -> tuple[list[Any], list[Any], int]:
+    """The experiments to show (running ones first, then the newest), running trials, and how many are left out."""
+    if experiment_id is not None:
+        every = [client.experiment(experiment_id)]
+    else:
+        every = sorted(client.experiments(), key=lambda row: (is_running(row), row["created_at"]), reverse=True)
+    shown = every[:MOST_EXPERIMENTS]
+    running: list[Any] = []
+    hidden = 0
+    for row in shown:
+        count = row["trial_counts"].get("RUNNING", 0)
+        if count:
+            room = MOST_TRIALS - len(running)
+            trials = client.trials(row["id"], status="RUNNING", sort="-sequence_id", page_size=max(room, 1))
+            running += islice(trials, room)
+            hidden += max(count - room, 0)
+    return shown, running, hidden
+
+
+def _live(client: "Client", experiment_id: str | None, interval: float) -> int:
+    from rich.live import Live
+
+    from proctor.manager.cli.live import overview
+    from proctor.sdk.client.errors import ManagerUnreachable
+
+    experiments, running, hidden = gather(client, experiment_id)
+    note = "Ctrl-C leaves; everything goes on."
+    try:
+        with Live(overview(experiments, running, hidden, note), screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(overview(experiments, running, hidden, note), refresh=True)
+                time.sleep(interval)
+                try:
+                    experiments, running, hidden = gather(client, experiment_id)
+                    note = "Ctrl-C leaves; everything goes on."
+                except ManagerUnreachable as error:
+                    note = f"{error}. Trials go on without it; trying again …"
+    except KeyboardInterrupt:
+        return ExitCode.OK

@@ -1,0 +1,163 @@
+"""`proctor trial`: list, show, kill, retry, add, and logs."""
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
+from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.log import trial_log
+from proctor.manager.cli.output import Format, output_option, print_list, print_one, print_table
+from proctor.manager.cli.session import Session, with_session
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+STATUSES = (
+    "WAITING",
+    "RUNNING",
+    "PAUSED",
+    "SUCCEEDED",
+    "FAILED",
+    "EARLY_STOPPED",
+    "USER_CANCELED",
+    "SYS_CANCELED",
+    "UNKNOWN",
+)
+SORTS = ("sequence_id", "-sequence_id", "value", "-value")
+OPPOSITE = {"sequence_id": "-sequence_id", "-sequence_id": "sequence_id", "value": "-value", "-value": "value"}
+
+
+@click.group()
+def trial() -> None:
+    """Trials: list, show, kill, retry, add; read logs."""
+
+
+@trial.command()
+@experiment_argument
+@click.option("-s", "--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only these.")
+@click.option("--sort", type=click.Choice(SORTS), help="By number or metric; `-` means the largest first.")
+@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N; without --sort, the highest metrics.")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="The last N; without --sort, the lowest metrics.")
+@output_option
+@with_session
+def ls(
+    session: Session,
+    experiment: str | None,
+    status: str | None,
+    sort: str | None,
+    head: int | None,
+    tail: int | None,
+    output: str,
+) -> None:
+    """The trials of an experiment. `~` marks an intermediate metric: there is no final one yet."""
+    if head is not None and tail is not None:
+        raise click.UsageError("give --head or --tail, not both")
+    found = find_experiment(session.client, experiment, ended_too=True)
+    rows = select(session.client, found["id"], status=status, sort=sort, head=head, tail=tail)
+    print_list(rows, TRIALS, output, empty=f"experiment {found['id']} has no such trials")
+
+
+def select(
+    client: "Client", experiment_id: str, *, status: str | None, sort: str | None, head: int | None, tail: int | None
+) -> list[dict[str, Any]]:
+    """The trials that `ls` was asked for; for a head or a tail only as many as needed are read."""
+    count = head or tail
+    if count is None:
+        return list(client.trials(experiment_id, status=status, sort=sort))
+    order = sort or "-value"
+    asked = order if head is not None else OPPOSITE[order]
+    page_size = min(count, 500)
+    rows = list(islice(client.trials(experiment_id, status=status, sort=asked, page_size=page_size), count))
+    return rows if head is not None else rows[::-1]
+
+
+@trial.command()
+@trial_argument
+@click.option("--metrics", is_flag=True, help="Everything it has reported, instead.")
+@output_option
+@with_session
+def show(
+    session: Session, words: Sequence[str], trial: str | None, experiment: str | None, metrics: bool, output: str
+) -> None:
+    """One trial and its attempts."""
+    client = session.client
+    found = named_trial(client, words, trial, experiment)
+    if metrics:
+        _print_metrics(client, found, output)
+        return
+    print_one(found, TRIAL, output)
+    if output == Format.TABLE and found["jobs"]:
+        click.echo()
+        print_table(list(client.jobs(found["id"])), JOBS)
+
+
+@trial.command()
+@trial_argument
+@with_session
+def kill(session: Session, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+    """End a trial: SIGTERM, some seconds to save its work, SIGKILL."""
+    found = named_trial(session.client, words, trial, experiment)
+    session.client.kill_trial(found["id"])
+    session.say(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
+
+
+@trial.command()
+@trial_argument
+@with_session
+def retry(session: Session, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+    """Run the parameters of an ended trial again, as a new trial. Its id goes to stdout."""
+    found = named_trial(session.client, words, trial, experiment)
+    made = session.client.retry_trial(found["id"])
+    click.echo(made["id"])
+    session.say(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
+
+
+@trial.command()
+@experiment_argument
+@click.option("-p", "--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
+@click.option("-f", "--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
+@with_session
+def add(session: Session, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
+    """Ask for a trial with parameters of your own. Its id goes to stdout."""
+    if (parameters is None) == (filename is None):
+        raise click.UsageError("give either --parameters JSON or --filename FILE")
+    chosen = read_parameters(parameters) if parameters is not None else _read_file(filename)
+    found = find_experiment(session.client, experiment)
+    made = session.client.add_trial(found["id"], chosen)
+    click.echo(made["id"])
+    session.say(f"Trial {made['sequence_id']} of experiment {found['id']} will run with these parameters.")
+
+
+def read_parameters(text: str) -> dict[str, Any]:
+    """Parameters typed as JSON. Raises CommandError."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
+    if not isinstance(found, dict):
+        raise CommandError(f"--parameters: expected an object of names and values, found {text}", ExitCode.USAGE)
+    return found
+
+
+def _read_file(path: Path | None) -> dict[str, Any]:
+    from proctor.manager.cli.update import read_mapping_file
+
+    assert path is not None, "one of the two was given"
+    return read_mapping_file(path)
+
+
+def _print_metrics(client: "Client", trial: dict[str, Any], output: str) -> None:
+    from proctor.manager.cli.columns import METRICS
+
+    print_list(client.metrics(trial["id"]), METRICS, output, empty=f"trial {trial['id']} has reported nothing yet")
+
+
+trial.add_command(trial_log, "log")
+alias(trial, "list", ls)

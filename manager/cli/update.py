@@ -1,0 +1,116 @@
+"""`proctor update`: limits and search space of a running experiment."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment
+from proctor.manager.cli.session import Session, with_session
+
+F = TypeVar("F", bound=Callable[..., Any])
+NO_LIMIT = "none"
+
+
+class _Limit(click.ParamType[Any]):
+    """A number or a duration, or `none` for no limit."""
+
+    name = "limit"
+
+    def __init__(self, read: Callable[[str], float | int | None]) -> None:
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str) or value.lower() == NO_LIMIT:
+            return NO_LIMIT if isinstance(value, str) else value
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _read_seconds(text: str) -> float | None:
+    from proctor.sdk.client.reading import read_duration
+
+    return read_duration(text)
+
+
+def _read_count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 999_999_999:
+        raise ValueError(f"expected a number from 1 to 999999999, or none for no limit, found {text!r}")
+    return int(text)
+
+
+@click.group()
+def update() -> None:
+    """Change a running experiment. The change is stored, and holds after a resume as well."""
+
+
+@update.command()
+@experiment_argument
+@click.option("-v", "--value", required=True, type=click.IntRange(1, 1000), help="How many trials run at a time.")
+@with_session
+def concurrency(session: Session, experiment: str | None, value: int) -> None:
+    """How many trials run at a time. Fewer than now: running trials end as they would."""
+    _change(session, experiment, {"trial_concurrency": value}, f"runs {value} trials at a time")
+
+
+@update.command()
+@experiment_argument
+@click.option("-v", "--value", required=True, type=_Limit(_read_seconds), help="90s, 10m, 1.5h, 2d, or none.")
+@click.option("--trial", is_flag=True, help="The longest time of one trial, not of the experiment.")
+@with_session
+def duration(session: Session, experiment: str | None, value: float | str, trial: bool) -> None:
+    """How long new trials are created."""
+    key = "max_trial_duration_seconds" if trial else "max_experiment_duration_seconds"
+    limit = None if value == NO_LIMIT else value
+    said = "has no limit of time" if limit is None else f"has a limit of {limit:g} s"
+    _change(session, experiment, {key: limit}, f"now {said}" + (" for each trial" if trial else ""))
+
+
+@update.command()
+@experiment_argument
+@click.option("-v", "--value", required=True, type=_Limit(_read_count), help="A number, or none for no limit.")
+@with_session
+def trialnum(session: Session, experiment: str | None, value: int | str) -> None:
+    """How many trials are created. A DONE experiment goes on when the limit is raised."""
+    limit = None if value == NO_LIMIT else value
+    said = "creates trials without limit" if limit is None else f"creates {limit} trials"
+    _change(session, experiment, {"max_trial_number": limit}, said)
+
+
+@update.command()
+@experiment_argument
+@click.option(
+    "-f", "--filename", "--file", required=True, type=click.Path(path_type=Path), help="JSON or YAML, as in the config."
+)
+@with_session
+def searchspace(session: Session, experiment: str | None, filename: Path) -> None:
+    """Where the tuner searches from now on. The space is checked first."""
+    space = read_mapping_file(filename)
+    _change(session, experiment, {"search_space": space}, f"searches {', '.join(space)}")
+
+
+def read_mapping_file(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON or YAML file. Raises CommandError."""
+    from proctor.sdk.client.reading import read_mapping
+
+    try:
+        return read_mapping(path)
+    except FileNotFoundError as error:
+        raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error
+
+
+def _change(session: Session, experiment: str | None, changes: dict[str, Any], said: str) -> None:
+    try:
+        json.dumps(changes, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"the new value is not valid: {error}", ExitCode.USAGE) from error
+    found = find_experiment(session.client, experiment, ended_too=True)
+    session.client.update_experiment(found["id"], changes)
+    session.say(f"Experiment {found['id']} {said}.")

@@ -1,0 +1,112 @@
+"""Algorithms of the user's own that have been given a name, `proctor algo register`: home/algorithms.json.
+
+A registered name stands for a class wherever a configuration may name a built-in algorithm.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = "algorithms.json"
+KINDS = ("tuner", "assessor", "advisor")
+
+
+class RegistrationError(ValueError):
+    """A meta file cannot be used, a name is taken, or the registry cannot be read; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class RegisteredAlgorithm:
+    """A class with a name."""
+
+    name: str
+    kind: str
+    """tuner, assessor or advisor (NNI's word for a tuner that also judges)."""
+    class_name: str
+    """`module.Class`."""
+    code_directory: str | None = None
+    """Absolute folder the module is imported from; None: it is installed in the environment."""
+    class_args_validator: str | None = None
+    """`module.Class` with a method validate_class_args(**class_args)."""
+
+
+def registered_algorithms(home: Path) -> dict[str, RegisteredAlgorithm]:
+    """The registered algorithms of a home by lower-case name. Raises RegistrationError for an unreadable file."""
+    path = home / FILE
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["algorithms"]
+        found = [RegisteredAlgorithm(**row) for row in rows]
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise RegistrationError(f"{path} is damaged ({error}); repair it, or delete it and register again") from error
+    return {algorithm.name.lower(): algorithm for algorithm in found}
+
+
+def register(home: Path, algorithm: RegisteredAlgorithm) -> None:
+    """Add an algorithm, or replace the one of the same name. Raises OSError, RegistrationError."""
+    _write(home, {**registered_algorithms(home), algorithm.name.lower(): algorithm})
+
+
+def unregister(home: Path, name: str) -> bool:
+    """Remove an algorithm; whether there was one of that name."""
+    known = registered_algorithms(home)
+    removed = known.pop(name.lower(), None)
+    if removed is not None:
+        _write(home, known)
+    return removed is not None
+
+
+def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorithm:
+    """An algorithm from NNI's meta file: algoType, builtinName, className, classArgsValidator; keys in any case.
+
+    `codeDirectory` is an addition; without it the folder of the meta file is taken where the module lies there.
+    Raises RegistrationError.
+    """
+    given = {str(key).replace("_", "").lower(): value for key, value in mapping.items()}
+    known = {"algotype", "builtinname", "classname", "classargsvalidator", "codedirectory"}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise RegistrationError(f"unknown key {unknown[0]!r}; expected algoType, builtinName, className")
+    kind, name = _text(given, "algotype", "algoType").lower(), _text(given, "builtinname", "builtinName")
+    class_name = _text(given, "classname", "className")
+    if kind not in KINDS:
+        raise RegistrationError(f"algoType: expected tuner, assessor or advisor, found {kind!r}")
+    if "." not in class_name:
+        raise RegistrationError(f"className: expected module.Class, found {class_name!r}")
+    validator = given.get("classargsvalidator")
+    return RegisteredAlgorithm(
+        name=name,
+        kind=kind,
+        class_name=class_name,
+        code_directory=_code_directory(given.get("codedirectory"), class_name, directory),
+        class_args_validator=None if validator is None else str(validator),
+    )
+
+
+def _code_directory(given: Any, class_name: str, directory: Path) -> str | None:
+    if given is not None:
+        chosen = (directory / Path(str(given)).expanduser()).absolute()
+        if not chosen.is_dir():
+            raise RegistrationError(f"codeDirectory: there is no folder {chosen}")
+        return str(chosen)
+    module = directory.joinpath(*class_name.split(".")[:-1])
+    return str(directory.absolute()) if module.with_suffix(".py").is_file() or module.is_dir() else None
+
+
+def _text(given: Mapping[str, Any], key: str, written: str) -> str:
+    value = given.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise RegistrationError(f"{written}: expected text, found {value!r}")
+    return value.strip()
+
+
+def _write(home: Path, algorithms: Mapping[str, RegisteredAlgorithm]) -> None:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    body = {"version": 1, "algorithms": [asdict(algorithms[name]) for name in sorted(algorithms)]}
+    draft = home / f".{FILE}.{os.getpid()}"
+    draft.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+    os.replace(draft, home / FILE)
