@@ -4,7 +4,7 @@ import os
 import sqlite3
 
 from proctor.manager.store.errors import DatabaseUnusable, StoreError
-from proctor.manager.store.migrations import Schema, migrate
+from proctor.manager.store.migrations import Schema, check_version, migrate
 
 BUSY_TIMEOUT_MILLISECONDS = 5_000
 WAL_LIMIT_BYTES = 16 * 1024 * 1024  # what the file is cut down to when the log starts over
@@ -32,12 +32,13 @@ def open_writer(
     except (OSError, sqlite3.Error) as error:
         raise DatabaseUnusable(f"The database {path} cannot be opened: {error}. Check its folder.") from error
     try:
+        version = check_version(connection, path, schema)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {SAFETY_CHECKPOINT_PAGES}")
         connection.execute("PRAGMA cache_size = -16384")
-        migrate(connection, path, schema)
+        migrate(connection, version, schema)
     except sqlite3.Error as error:
         connection.close()
         raise DatabaseUnusable(f"The database {path} cannot be used: {describe(error)}.") from error

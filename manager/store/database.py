@@ -33,7 +33,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         self._health_callbacks: list[Callable[[str], None]] = []
         self._outbox: list[Request] = []
-        self._closed: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._writer = Writer(
             connection,
             path,
@@ -58,7 +58,15 @@ class Database:
         `on_pending` is called in the loop with +1 and -1 as work begins and ends outside of it (a virtual clock
         stands still meanwhile). Raises DatabaseUnusable or NewerDatabase with a sentence that says what to do.
         """
-        connection = open_writer(path, schema, connection_class)  # a few milliseconds, once
+        on_pending(1)
+        opening = asyncio.get_running_loop().run_in_executor(None, open_writer, path, schema, connection_class)
+        try:
+            connection = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
+        finally:
+            on_pending(-1)
         return cls(connection, path, schema, on_pending)
 
     async def __aenter__(self) -> Self:
@@ -103,21 +111,19 @@ class Database:
 
     async def close(self) -> None:
         """Carry out everything that was asked, then close the file. May be called twice."""
-        if self._closed is None:
-            self._closed = self._loop.create_future()
+        if self._closing is None:
             self._hand_over()
             self._change_pending(1)
-            await self._loop.run_in_executor(None, self._close_threads)
-            self._change_pending(-1)
-            self._closed.set_result(None)
-        await asyncio.shield(self._closed)
+            self._closing = self._loop.run_in_executor(None, self._close_threads)
+            self._closing.add_done_callback(lambda _: self._change_pending(-1))
+        await asyncio.shield(self._closing)
 
     def _close_threads(self) -> None:
         self._readers.close()
         self._writer.close()
 
     def _start(self) -> "asyncio.Future[Any]":
-        if self._closed is not None:
+        if self._closing is not None:
             raise DatabaseUnusable(f"The database {self.path} is closed.")
         self._change_pending(1)
         return self._loop.create_future()
@@ -145,7 +151,7 @@ class Database:
     def _take(self, committed: Committed) -> None:
         for outcome in committed.outcomes:
             self._resolve(outcome.future, outcome.result, outcome.error)
-        if committed.checkpoint_due and self._closed is None:
+        if committed.checkpoint_due and self._closing is None:
             self._readers.checkpoint()
 
     def _resolve(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
@@ -161,3 +167,9 @@ class Database:
         self.health = health
         for callback in self._health_callbacks:
             callback(health)
+
+
+def _close_unwanted(opening: "asyncio.Future[sqlite3.Connection]") -> None:
+    """The one who wanted it was cancelled meanwhile."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -104,7 +104,7 @@ def set_limits(connection: sqlite3.Connection, experiment_id: str, *, time: floa
     return row
 
 
-def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float = 0.0) -> None:
+def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -> None:
     """Delete an experiment with its trials, jobs, inputs and events; one event (of `time`) says that it is gone.
 
     Raises RowNotFound.

@@ -117,7 +117,11 @@ class Writer:
             outcomes = self._persist(batch)
         except Exception as error:
             self._roll_back()
-            outcomes = [Outcome(request.future, None, self._translate(error)) for request in batch]
+            if len(batch) > 1:  # one of them broke the transaction: find out which
+                for request in batch:
+                    self._carry_out([request])
+                return
+            outcomes = [Outcome(batch[0].future, None, self._translate(error))]
         self._tell(Committed(outcomes, self._is_checkpoint_due()))
 
     def _persist(self, batch: Sequence[Request]) -> list[Outcome]:
