@@ -1,0 +1,168 @@
+"""The experiments table: guarded moves, counters, limits, pages, deletion."""
+
+import sqlite3
+from collections.abc import Callable
+
+import pytest
+
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.store import events, experiments, inputs, jobs, trials
+from proctor.manager.store.errors import RowNotFound, StaleWrite
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+
+MakeExperiment = Callable[..., ExperimentRow]
+
+
+def test_an_experiment_comes_back_as_it_was_inserted(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    assert experiments.get(control, experiment.id) == experiment
+
+
+def test_inserting_tells_of_the_first_status(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    [event] = events.after(control, 0, limit=10)
+    assert (event.kind, event.experiment_id, event.data["status"]) == ("experiment.status", experiment.id, "RUNNING")
+
+
+def test_an_unknown_experiment_is_named(control: sqlite3.Connection) -> None:
+    with pytest.raises(RowNotFound, match="Experiment nobody is not in the store"):
+        experiments.get(control, "nobody")
+
+
+def test_a_used_id_is_refused(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        experiments.insert(control, experiment)
+
+
+def test_a_move_changes_the_row_and_tells_of_it(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    row = experiments.move(
+        control,
+        experiment.id,
+        expected={ExperimentStatus.RUNNING},
+        status=ExperimentStatus.ERROR,
+        reason="the tuner raised",
+        time=2000.0,
+        error="Traceback",
+        ended_at=2000.0,
+    )
+    assert (row.status, row.reason, row.error, row.ended_at) == ("ERROR", "the tuner raised", "Traceback", 2000.0)
+    assert experiments.get(control, experiment.id) == row
+    event = events.after(control, 1, limit=10)[0]
+    assert (event.time, event.data) == (2000.0, {"status": "ERROR", "reason": "the tuner raised"})
+
+
+def test_a_move_from_another_status_changes_nothing(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    with pytest.raises(StaleWrite, match="Experiment Ab3dE5f7 was expected to be PAUSED; it is RUNNING"):
+        experiments.move(
+            control,
+            experiment.id,
+            expected={ExperimentStatus.PAUSED},
+            status=ExperimentStatus.RUNNING,
+            reason="",
+            time=1.0,
+        )
+    assert experiments.get(control, experiment.id) == experiment
+    assert events.last_id(control) == 1
+
+
+def test_moving_an_unknown_experiment_is_not_stale(control: sqlite3.Connection) -> None:
+    with pytest.raises(RowNotFound):
+        experiments.move(
+            control,
+            "nobody",
+            expected={ExperimentStatus.PAUSED},
+            status=ExperimentStatus.RUNNING,
+            reason="",
+            time=1.0,
+        )
+
+
+def test_counters_are_set_without_an_event(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    experiments.set_counters(control, experiment.id, next_sequence_id=5, active_seconds=1.5)
+    row = experiments.get(control, experiment.id)
+    assert (row.next_sequence_id, row.active_seconds, row.next_position) == (5, 1.5, 1)
+    assert events.last_id(control) == 1
+
+
+def test_counters_are_not_a_way_around_the_guard(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    with pytest.raises(TypeError, match="'status' cannot be set here"):
+        experiments.set_counters(control, experiment.id, status=ExperimentStatus.DONE)
+
+
+def test_limits_count_their_revisions_and_tell_of_them(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+    row = experiments.set_limits(control, experiment.id, time=3.0, max_trial_number=9, search_space={"x": 1})
+    assert (row.max_trial_number, row.search_space, row.revision) == (9, {"x": 1}, 2)
+    assert experiments.set_limits(control, experiment.id, time=4.0, max_trial_number=None).max_trial_number is None
+    told = events.after(control, 1, limit=10)
+    assert [event.kind for event in told] == ["limits", "limits"]
+    assert told[0].data == {"max_trial_number": 9, "search_space": {"x": 1}, "revision": 2}
+
+
+def test_limits_of_an_unknown_experiment(control: sqlite3.Connection) -> None:
+    with pytest.raises(RowNotFound):
+        experiments.set_limits(control, "nobody", time=1.0, max_trial_number=1)
+
+
+def test_the_active_ones_are_those_an_engine_works_on(
+    control: sqlite3.Connection, make_experiment: MakeExperiment
+) -> None:
+    for status in ExperimentStatus:
+        experiments.insert(control, make_experiment(status.value, status=status))
+    found = {row.status for row in experiments.active(control)}
+    assert found == {status for status in ExperimentStatus if status.is_active}
+
+
+@pytest.mark.parametrize(("prefix", "found"), [("ab", ["ab1", "ab2"]), ("ab1", ["ab1"]), ("b", []), ("a%", [])])
+def test_ids_are_found_by_prefix(
+    control: sqlite3.Connection, make_experiment: MakeExperiment, prefix: str, found: list[str]
+) -> None:
+    for experiment_id in ("AB0", "ab1", "ab2", "ac3"):
+        experiments.insert(control, make_experiment(experiment_id))
+    assert [row.id for row in experiments.find_by_prefix(control, prefix)] == found
+
+
+def test_pages_hold_every_experiment_once_newest_first(
+    control: sqlite3.Connection, make_experiment: MakeExperiment
+) -> None:
+    for number in range(10):  # two of each age
+        experiments.insert(control, make_experiment(f"e{number}", created_at=100.0 + number // 2))
+    first = experiments.page(control, limit=4)
+    experiments.insert(control, make_experiment("new", created_at=200.0))
+    seen = [row.id for row in first.items]
+    cursor = first.next_cursor
+    while cursor:
+        following = experiments.page(control, cursor=cursor, limit=4)
+        seen += [row.id for row in following.items]
+        cursor = following.next_cursor
+    assert seen == ["e9", "e8", "e7", "e6", "e5", "e4", "e3", "e2", "e1", "e0"]
+
+
+def test_pages_can_be_of_some_statuses_and_of_a_name(
+    control: sqlite3.Connection, make_experiment: MakeExperiment
+) -> None:
+    experiments.insert(control, make_experiment("a", status=ExperimentStatus.DONE))
+    experiments.insert(control, make_experiment("b", status=ExperimentStatus.DONE, name="other"))
+    experiments.insert(control, make_experiment("c"))
+    done = experiments.page(control, statuses=[ExperimentStatus.DONE], limit=10)
+    assert {row.id for row in done.items} == {"a", "b"}
+    named = experiments.page(control, statuses=[ExperimentStatus.DONE], name="digits", limit=10)
+    assert ([row.id for row in named.items], named.next_cursor) == (["a"], None)
+
+
+def test_deleting_leaves_nothing_but_the_news(
+    control: sqlite3.Connection,
+    experiment: ExperimentRow,
+    make_experiment: MakeExperiment,
+    make_trial: Callable[..., TrialRow],
+    make_job: Callable[..., TrialJobRow],
+) -> None:
+    experiments.insert(control, make_experiment("kept"))
+    for owner, trial in ((experiment.id, make_trial(0)), ("kept", make_trial(1, experiment_id="kept"))):
+        trials.insert(control, trial)
+        jobs.insert(control, make_job(trial))
+        inputs.append(control, owner, 1, "RequestTrialJobs", {})
+    experiments.delete(control, experiment.id, time=9.0)
+    for table in ("trials", "trial_jobs", "dispatcher_inputs", "trial_counts"):
+        assert control.execute(f"SELECT DISTINCT experiment_id FROM {table}").fetchall() == [("kept",)]
+    [event] = events.after(control, 0, experiment_id=experiment.id, limit=10)
+    assert (event.kind, event.time) == ("experiment.deleted", 9.0)
+    with pytest.raises(RowNotFound):
+        experiments.delete(control, experiment.id, time=9.0)

@@ -1,0 +1,114 @@
+"""Pages of trials: every row once, in order, while others come and change."""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store import experiments, trials
+from proctor.manager.store.connections import open_writer
+from proctor.manager.store.errors import BadCursor
+from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.trial_pages import SORTS
+
+E = "Ab3dE5f7"
+
+_TRIALS = st.lists(
+    st.tuples(
+        st.sampled_from([TrialStatus.RUNNING, TrialStatus.SUCCEEDED, TrialStatus.FAILED]),
+        st.sampled_from([None, 0.0, 0.5, -1.0, 1e300, -1e300]),
+    ),
+    max_size=25,
+)
+
+
+def _in_order(rows: list[TrialRow], sort: str) -> list[int]:
+    backwards = sort.startswith("-")
+    if sort.endswith("sequence_id"):
+        return sorted((row.sequence_id for row in rows), reverse=backwards)
+    valued = [row for row in rows if row.final_value is not None]
+    valued.sort(key=lambda row: (row.final_value, row.sequence_id), reverse=backwards)
+    return [row.sequence_id for row in [*valued, *(row for row in rows if row.final_value is None)]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    given_trials=_TRIALS,
+    sort=st.sampled_from(SORTS),
+    limit=st.integers(1, 7),
+    statuses=st.none() | st.lists(st.sampled_from([TrialStatus.RUNNING, TrialStatus.SUCCEEDED])),
+)
+def test_following_the_pages_shows_every_trial_once_in_order(
+    given_trials: list[tuple[TrialStatus, float | None]],
+    sort: str,
+    limit: int,
+    statuses: list[TrialStatus] | None,
+    make_experiment: Callable[..., ExperimentRow],
+    make_trial: Callable[..., TrialRow],
+) -> None:
+    rows = [make_trial(n, status=status, final_value=value) for n, (status, value) in enumerate(given_trials)]
+    wanted = [row for row in rows if statuses is None or row.status in statuses]
+    with tempfile.TemporaryDirectory() as folder:
+        connection = open_writer(f"{folder}/control.db", "control")
+        experiments.insert(connection, make_experiment())
+        for row in rows:
+            trials.insert(connection, row)
+        seen: list[int] = []
+        cursor = None
+        while True:
+            page = trials.page(connection, E, statuses=statuses, sort=sort, cursor=cursor, limit=limit)
+            assert len(page.items) <= limit
+            seen += [row.sequence_id for row in page.items]
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        connection.close()
+    assert seen == _in_order(wanted, sort)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_trials_that_are_there_all_the_time_are_seen_once_while_others_come(
+    control: sqlite3.Connection, experiment: ExperimentRow, make_trial: Callable[..., TrialRow], sort: str
+) -> None:
+    def insert(number: int) -> None:
+        value = None if number % 3 == 0 else float(number * 7 % 10)
+        trials.insert(control, make_trial(number, final_value=value, status=list(TrialStatus)[number % 4]))
+
+    for number in range(0, 40, 2):
+        insert(number)
+    seen: list[int] = []
+    cursor, arriving = None, 1
+    while True:
+        page = trials.page(control, experiment.id, sort=sort, cursor=cursor, limit=3)
+        seen += [row.sequence_id for row in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+        insert(arriving)
+        arriving += 2
+    assert len(seen) == len(set(seen))
+    assert [number for number in seen if number % 2 == 0] == [
+        number for number in _in_order(trials.page(control, experiment.id, limit=1000).items, sort) if number % 2 == 0
+    ]
+
+
+def test_a_cursor_belongs_to_its_order(
+    control: sqlite3.Connection, experiment: ExperimentRow, make_trial: Callable[..., TrialRow]
+) -> None:
+    for number in range(3):
+        trials.insert(control, make_trial(number))
+    cursor = trials.page(control, experiment.id, sort="value", limit=1).next_cursor
+    assert cursor is not None
+    with pytest.raises(BadCursor):
+        trials.page(control, experiment.id, sort="-value", cursor=cursor, limit=1)
+
+
+def test_an_unknown_order_is_refused_with_those_there_are(
+    control: sqlite3.Connection, experiment: ExperimentRow
+) -> None:
+    with pytest.raises(ValueError, match="sequence_id, -sequence_id, value, -value"):
+        trials.page(control, experiment.id, sort="age")
