@@ -1,14 +1,15 @@
-"""The manager process, as the command line starts it, finds it and stops it."""
+"""The manager process, as the command line starts it."""
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.settings import Home
 
 
-def ensure_running(home: Home, *, port: int | None = None) -> None:
-    """Start the home's manager in the background if none runs. Raises CommandError with what it said."""
+def ensure_running(home: Home, *, port: int | None = None) -> str:
+    """Start the home's manager in the background if none runs; its URL. Raises CommandError with what it said."""
     from proctor.manager.daemon import ensure_manager
+    from proctor.manager.instance import StartError
 
     try:
-        ensure_manager(home, port=port)
-    except Exception as error:
+        return ensure_manager(home, port=port).url
+    except StartError as error:
         raise CommandError(f"the manager could not be started: {error}", ExitCode.UNREACHABLE) from error

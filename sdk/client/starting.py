@@ -32,7 +32,7 @@ def connect_or_start(home: Path, *, port: int | None = None) -> Client:
 
 def start_manager(home: Path, *, port: int | None = None) -> None:
     """Run `proctor manager start` with this interpreter and wait until the manager answers."""
-    command = [sys.executable, "-m", "proctor.manager.cli.main", "manager", "start"]
+    command = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "start"]
     command += [] if port is None else ["--port", str(port)]
     try:
         done = subprocess.run(
