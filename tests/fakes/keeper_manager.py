@@ -93,8 +93,9 @@ class FakeManager:
             await self.stop()
 
     async def command(self, *orders: Any) -> None:
-        """Give orders to the keeper."""
+        """Give orders to the keeper, as soon as there is one."""
         async with self.changed:
+            await asyncio.wait_for(self.changed.wait_for(lambda: self._session), 30)
             for order in orders:
                 number = len(self._commands) + 1
                 self._commands.append(Command(number, type(order).__name__, to_json(order)))

@@ -1,25 +1,26 @@
-"""A real keeper runs jobs for a manager: launch, journal, end."""
+"""A real keeper runs jobs for a manager: launch, environment, journal, end."""
 
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from fakes.keeper_node import Node, eventually, open_node
 
-from proctor.trial_keeper.protocol import EndReason
+from proctor.trial_keeper.protocol import EndReason, GpuSlot
 
 pytestmark = pytest.mark.anyio
+
+RECORD = '{"kind": "intermediate", "value": 1}'
+REPORT = f"""echo '{RECORD}' >> "$PROCTOR_JOB_DIR/journal\""""
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with open_node(tmp_path) as node:
+    async with open_node(tmp_path / "node") as node:
         yield node
-
-
-RECORD = '{"kind": "intermediate", "value": 1}'
-REPORT = f"""echo '{RECORD}' >> "$PROCTOR_JOB_DIR/journal\""""
 
 
 async def test_a_launched_job_runs_reports_and_ends(node: Node) -> None:
@@ -29,3 +30,155 @@ async def test_a_launched_job_runs_reports_and_ends(node: Node) -> None:
     assert node.manager.journals["T.1", "0"] == f"{RECORD}\n".encode()
     assert json.loads((node.job_directory("T.1") / "parameter.json").read_text())["parameters"] == {"x": 1}
     await eventually(lambda: not list(node.records.path.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "code", "number", "detail"),
+    [
+        ("echo one >&2; echo two >&2; exit 3", "EXITED_ERROR", 3, None, "exit code 3: two"),
+        ("there-is-no-such-command", "EXITED_ERROR", 127, None, "exit code 127: command not found"),
+        ("kill -SEGV $$", "EXITED_ERROR", None, 11, "killed by signal 11 (SIGSEGV)"),
+        ("kill -KILL $$", "SIGNALED", None, 9, "killed by signal 9 (SIGKILL) from outside"),
+        ("bash -c 'kill -KILL $$'; exit $?", "SIGNALED", 137, 9, "its command was killed by signal 9"),
+    ],
+)
+async def test_an_end_says_why(
+    node: Node, command: str, reason: str, code: int | None, number: int | None, detail: str
+) -> None:
+    await node.manager.command(node.launch("T.1", command))
+    end = await node.manager.end_of("T.1")
+    assert (end.reason.value, end.code, end.signal) == (reason, code, number)
+    assert detail in end.detail
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"code_directory": "/there/is/no/such/folder"}, "/there/is/no/such/folder"),
+        ({"environment_file": "/there/is/no/such/file"}, "/there/is/no/such/file"),
+    ],
+)
+async def test_a_job_that_cannot_be_started_says_what_is_missing(node: Node, change: dict[str, str], said: str) -> None:
+    await node.manager.command(node.launch("T.1", "true", **change))
+    end = await node.manager.end_of("T.1")
+    assert end.reason == EndReason.LAUNCH_FAILED
+    assert said in end.detail
+
+
+async def test_launching_twice_is_launching_once(node: Node) -> None:
+    ledger = node.directory / "ledger"
+    launch = node.launch("T.1", f"echo ran >> {ledger}; sleep 60")
+    await node.manager.command(launch, launch)
+    await node.manager.command(launch)
+    first = await node.manager.start_of("T.1")
+    await node.manager.command(launch, node.launch("U.1", "true"))
+    await node.manager.end_of("U.1")
+    assert ledger.read_text() == "ran\n"
+    assert node.process("T.1").trial.pid == first.pid
+
+
+async def test_a_job_that_has_ended_before_is_reported_again_and_not_started(node: Node) -> None:
+    ledger = node.directory / "ledger"
+    launch = node.launch("T.1", f"echo ran >> {ledger}; exit 7")
+    await node.manager.command(launch)
+    await node.manager.end_of("T.1")
+    await eventually(lambda: not list(node.records.path.iterdir()))
+    await node.manager.command(launch)
+    await node.manager.until(lambda: len(node.manager.ends["T.1"]) == 2)
+    assert [end.exit.code for end in node.manager.ends["T.1"]] == [7, 7]
+    assert ledger.read_text() == "ran\n"
+
+
+async def test_a_trial_finds_its_environment(node: Node) -> None:
+    captured = node.directory / "environment.json"
+    captured.write_text(json.dumps({"environment": {"PATH": os.environ["PATH"], "A": "1", "PYTHONPATH": "/mine"}}))
+    launch = node.launch(
+        "T.1",
+        "env; pwd",
+        environment_file=str(captured),
+        environment={"A": "2"},
+        gpus=[GpuSlot("GPU-b", 0), GpuSlot("GPU-a", 0)],
+    )
+    await node.manager.command(launch, node.launch("U.1", "env", gpus=[]), node.launch("V.1", "env"))
+    for job_id in ("T.1", "U.1", "V.1"):
+        assert (await node.manager.end_of(job_id)).reason == EndReason.EXITED_OK
+    lines = node.output("T.1").splitlines()
+    assert {"A=2", "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a", "NNI_TRIAL_JOB_ID=T", "PROCTOR_JOB_ID=T.1"} <= set(lines)
+    assert any(line.startswith("PYTHONPATH=") and line.endswith(":/mine") for line in lines)
+    assert lines[-1] == str(node.directory)
+    assert "CUDA_VISIBLE_DEVICES=" in node.output("U.1").splitlines()
+    assert "CUDA_VISIBLE_DEVICES" not in node.output("V.1")
+
+
+async def test_a_trial_uses_the_sdk_whatever_its_interpreter_has_installed(node: Node) -> None:
+    script = "import proctor; proctor.report_final_result(proctor.get_next_parameter()['x'])"
+    await node.manager.command(node.launch("T.1", f'{sys.executable} -S -c "{script}"'))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK, node.output("T.1", "stderr")
+    assert json.loads(node.manager.journals["T.1", "0"])["kind"] == "final"
+
+
+async def test_every_member_has_its_own_journal(node: Node) -> None:
+    command = f"{REPORT}; for rank in 1 10; do echo $rank >> $PROCTOR_JOB_DIR/journal.$rank; done; echo x >journal.x"
+    await node.manager.command(node.launch("T.1", command))
+    await node.manager.end_of("T.1")
+    assert node.manager.journals == {
+        ("T.1", "0"): f"{RECORD}\n".encode(),
+        ("T.1", "1"): b"1\n",
+        ("T.1", "10"): b"10\n",
+    }
+
+
+async def test_reports_arrive_while_the_trial_runs_and_unfinished_lines_wait(node: Node) -> None:
+    fifo = node.directory / "go"
+    os.mkfifo(fifo)
+    journal = '"$PROCTOR_JOB_DIR/journal"'
+    command = f"printf 'one\\ntw' >> {journal}; read line < {fifo}; printf 'o\\nthree' >> {journal}; read line < {fifo}"
+    await node.manager.command(node.launch("T.1", command))
+    await node.manager.until(lambda: node.manager.journals.get(("T.1", "0")) == b"one\n")
+    await eventually(lambda: _write_line(fifo))
+    await node.manager.until(lambda: node.manager.journals["T.1", "0"] == b"one\ntwo\n")
+    await eventually(lambda: _write_line(fifo))
+    await node.manager.end_of("T.1")
+    assert node.manager.journals["T.1", "0"] == b"one\ntwo\nthree"
+
+
+async def test_a_long_journal_arrives_whole_and_before_the_end(node: Node) -> None:
+    command = f'seq 1 700000 >> "$PROCTOR_JOB_DIR/journal"; {REPORT}'
+    await node.manager.command(node.launch("T.1", command))
+    await node.manager.end_of("T.1")
+    expected = "".join(f"{number}\n" for number in range(1, 700001)) + f"{RECORD}\n"
+    assert node.manager.journals["T.1", "0"] == expected.encode()
+    assert not node.manager.overlaps
+    assert sum(1 for header in node.manager.headers if header.chunks) > 4
+
+
+async def test_a_hundred_megabytes_of_output_do_no_harm(node: Node) -> None:
+    before = len(node.manager.headers)
+    await node.manager.command(node.launch("T.1", f"head -c 100000000 /dev/zero | tr '\\0' 'x'; {REPORT}"))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert (node.job_directory("T.1") / "stdout").stat().st_size == 100_000_000
+    assert sum(chunk.length for header in node.manager.headers[before:] for chunk in header.chunks) == len(RECORD) + 1
+
+
+async def test_what_a_trial_leaves_in_the_background_ends_with_it(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600 & setsid sleep 600 & (sleep 600 &) ; exit 0"))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert node.members("T.1") == []
+
+
+async def test_ends_that_the_manager_does_not_take_are_told_again(node: Node) -> None:
+    node.manager.takes_ends = False
+    await node.manager.command(node.launch("T.1", "true"))
+    await node.manager.until(lambda: len(node.manager.ends.get("T.1", [])) == 2)
+    node.manager.takes_ends = True
+    await eventually(lambda: not list(node.records.path.iterdir()))
+
+
+def _write_line(fifo: Path) -> bool:
+    try:
+        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # nobody reads yet
+        return False
+    os.write(descriptor, b"\n")
+    os.close(descriptor)
+    return True
