@@ -14,7 +14,12 @@ from proctor.manager.dispatcher.algorithms.base import (
     suggestion_rng,
 )
 from proctor.manager.dispatcher.algorithms.tuners.distinct import DistinctParameters
-from proctor.sdk.space import NestedChoice, Parameter, SearchSpace
+from proctor.sdk.space import Choice, NestedChoice, Parameter, SearchSpace
+
+_STEP_SHARE = 0.75
+"""How often a number takes a small step instead of being drawn anew."""
+_STEP_DEVIATION = 0.1
+"""Size of a step, as a share of the distribution."""
 
 
 class EvolutionTuner(TunerAlgorithm):
@@ -80,7 +85,7 @@ class EvolutionTuner(TunerAlgorithm):
 
 
 def mutate(rng: random.Random, axes: Mapping[str, Parameter], values: Mapping[str, Any]) -> Parameters:
-    """Return `values` with one parameter drawn anew; in a nested choice either the branch or something inside it."""
+    """Return `values` with one parameter changed; in a nested choice either the branch or something inside it."""
     name = rng.choice(list(axes))
     return {key: _mutated(rng, axis, values[key]) if key == name else values[key] for key, axis in axes.items()}
 
@@ -90,4 +95,11 @@ def _mutated(rng: random.Random, axis: Parameter, value: Any) -> Any:
         branch = axis.branches[axis.index_of(value)]
         if branch.parameters and rng.random() < 0.5:
             return {"_name": branch.name, **mutate(rng, branch.parameters, value)}
+    elif not isinstance(axis, Choice) and rng.random() < _STEP_SHARE:
+        return axis.from_unit(_reflected(axis.to_unit(value) + rng.gauss(0.0, _STEP_DEVIATION)))
     return axis.sample(rng)
+
+
+def _reflected(u: float) -> float:
+    u = abs(u) % 2.0
+    return 2.0 - u if u > 1.0 else u

@@ -119,6 +119,7 @@ class OptunaTuner(TunerAlgorithm):
         self._remember(parameter_id, known)
 
     def _remember(self, parameter_id: int, known: _Known) -> None:
+        self._distinct.add(known.parameters)
         self._known.append(known)
         self._pending[parameter_id] = known
 
