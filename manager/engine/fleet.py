@@ -1,0 +1,197 @@
+"""The experiments that an engine works on: taken up, found, left; and the databases they write to."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from proctor.manager.clock import Clock
+from proctor.manager.config import ExperimentConfig
+from proctor.manager.dispatcher.client import Opener
+from proctor.manager.engine.forms import FormWriter
+from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
+from proctor.manager.engine.recovery import load_state
+from proctor.manager.engine.runner import ExperimentRunner
+from proctor.manager.engine.surroundings import Surroundings
+from proctor.manager.errors import Conflict, NotFound, Unavailable
+from proctor.manager.events import ChangeFeed
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.settings import Home
+from proctor.manager.store import experiments
+from proctor.manager.store.database import HEALTHY, Database
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.rows import ExperimentRow
+from proctor.training_services.base import SupportsNodes, TrainingService
+from proctor.training_services.capacity import PlacementRequest
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import NodePool
+from proctor.training_services.registry import ServiceContext
+
+log = logging.getLogger(__name__)
+
+DispatcherFactory = Callable[[ExperimentRow, ExperimentConfig], Opener]
+ServiceFactory = Callable[[str, ServiceContext], TrainingService]
+
+
+@dataclass
+class Running:
+    """An experiment that an engine works on."""
+
+    runner: ExperimentRunner
+    service: TrainingService
+    task: asyncio.Task[None]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What all experiments of a manager share."""
+
+    home: Home
+    control: Database
+    pool: NodePool
+    hub: KeeperHub
+    clock: Clock
+    feed: ChangeFeed
+    open_dispatcher: DispatcherFactory
+    create_service: ServiceFactory
+    on_pending: Callable[[int], None]
+
+
+class Fleet:
+    """One engine for every active experiment. Opened with `serve`."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._running: dict[str, Running] = {}
+        self._metrics: dict[str, Database] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._stack = AsyncExitStack()
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[None]:
+        """Take up every active experiment, then serve. On leaving, trials go on under their keepers."""
+        async with self._stack, asyncio.TaskGroup() as group:
+            self._group = group
+            for row in await self._means.control.read(experiments.active):
+                await self.take_up(row.id)
+            self._means.hub.ready()
+            try:
+                yield
+            finally:
+                self._group = None
+                for running in list(self._running.values()):
+                    running.task.cancel()
+
+    async def take_up(self, experiment_id: str) -> None:
+        """Start the engine of one experiment. Raises Unavailable while the manager leaves."""
+        if self._group is None:
+            raise Unavailable("the manager is shutting down")
+        metrics = await self.metrics(experiment_id)
+        state = await load_state(self._means.control, metrics, experiment_id)
+        config = ExperimentConfig.from_canonical(state.row.config)
+        directory = Path(state.row.directory)
+        service = self.make_service(state.row)
+        around = Surroundings(
+            config=config,
+            control=self._means.control,
+            metrics=metrics,
+            service=service,
+            placer=self._placer(service, config),
+            clock=self._means.clock,
+            feed=self._means.feed,
+            forms=FormWriter(config, directory),
+            open_dispatcher=self._means.open_dispatcher(state.row, config),
+            checkpoint_directory=str(directory / "checkpoint"),
+        )
+        runner = ExperimentRunner(state, around)
+        task = self._group.create_task(self._run(experiment_id, runner), name=f"experiment {experiment_id}")
+        self._running[experiment_id] = Running(runner, service, task)
+
+    async def _run(self, experiment_id: str, runner: ExperimentRunner) -> None:
+        """One engine's life. Its failure is its experiment's, not the manager's."""
+        try:
+            await runner.run()
+            await runner.around.service.clean_up()
+        except Exception:
+            extra = {"action": "engine.fail", "experiment_id": experiment_id}
+            log.exception("the engine of experiment %s failed", experiment_id, extra=extra)
+        finally:
+            del self._running[experiment_id]
+            self._means.feed.notify()
+
+    def runner(self, experiment_id: str) -> ExperimentRunner:
+        """The engine of an experiment. Raises Conflict when none works on it."""
+        running = self._running.get(experiment_id)
+        if running is None:
+            raise Conflict(f"experiment {experiment_id} is not running; resume it first")
+        return running.runner
+
+    def has(self, experiment_id: str) -> bool:
+        """Whether an engine works on it."""
+        return experiment_id in self._running
+
+    async def leave(self, experiment_id: str) -> None:
+        """Wait until the engine of an experiment that is over is gone; end that of a failed one."""
+        running = self._running.get(experiment_id)
+        if running is None:
+            return
+        if running.runner.state.row.status is not ExperimentStatus.STOPPED:
+            running.task.cancel()
+        await asyncio.wait({running.task})
+
+    def service(self, experiment: ExperimentRow) -> TrainingService:
+        """The experiment's service; of one that no engine works on, one that can only read."""
+        running = self._running.get(experiment.id)
+        return self.make_service(experiment) if running is None else running.service
+
+    def make_service(self, experiment: ExperimentRow) -> TrainingService:
+        """A new instance of the experiment's service."""
+        settings = experiment.config["training_service"]
+        means = self._means
+        context = ServiceContext(experiment.id, Path(experiment.directory), means.pool, means.hub, settings)
+        return means.create_service(settings["platform"], context)
+
+    def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
+        if not isinstance(service, SupportsNodes):
+            return FreePlacer()
+        section = config.training_service
+        indices = getattr(section, "gpu_indices", None)
+        request = PlacementRequest(
+            gpu_number=config.trial_gpu_number,
+            max_trials_per_gpu=getattr(section, "max_trial_number_per_gpu", 1),
+            use_active_gpu=bool(getattr(section, "use_active_gpu", False)),
+            gpu_indices=None if indices is None else tuple(indices),
+        )
+        return PoolPlacer(self._means.pool, service.node_ids(), request)
+
+    async def experiment(self, experiment_id: str) -> ExperimentRow:
+        """One experiment's row. Raises NotFound."""
+        try:
+            return await self._means.control.read(lambda c: experiments.get(c, experiment_id))
+        except RowNotFound:
+            raise NotFound(f"there is no experiment {experiment_id!r}") from None
+
+    async def metrics(self, experiment_id: str) -> Database:
+        """The experiment's metrics database, opened on first use. Raises NotFound."""
+        database = self._metrics.get(experiment_id)
+        if database is None:
+            row = await self.experiment(experiment_id)
+            path = str(Path(row.directory) / "metrics.db")
+            database = await Database.open(path, "metrics", on_pending=self._means.on_pending)
+            self._metrics[experiment_id] = database
+            self._stack.push_async_callback(database.close)
+        return database
+
+    async def close_metrics(self, experiment_id: str) -> None:
+        """Let go of its metrics database."""
+        database = self._metrics.pop(experiment_id, None)
+        if database is not None:
+            await database.close()
+
+    @property
+    def trouble(self) -> str:
+        """Why something cannot be written at the moment, or ''."""
+        databases = (self._means.control, *self._metrics.values())
+        return "; ".join(database.health for database in databases if database.health != HEALTHY)

@@ -1,0 +1,50 @@
+"""The files of trial jobs, read through their training service, whether the experiment runs or not."""
+
+from pathlib import Path
+
+from proctor.manager.config import ExperimentConfig
+from proctor.manager.engine.fleet import Fleet
+from proctor.manager.engine.forms import FormWriter
+from proctor.manager.errors import Conflict, NotFound
+from proctor.manager.store import jobs
+from proctor.manager.store.database import Database
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.rows import TrialRow
+from proctor.training_services.base import SupportsLogs, TrialJobForm
+
+
+class TrialFiles:
+    """Reads what trials have written."""
+
+    def __init__(self, control: Database, fleet: Fleet) -> None:
+        self._control = control
+        self._fleet = fleet
+
+    async def read(self, trial: TrialRow, number: int | None, path: str, offset: int, limit: int) -> bytes:
+        """Part of a file of a trial's job (None: its newest). Raises NotFound, Conflict."""
+        service, form = await self._open(trial, number)
+        try:
+            return await service.read_job_file(form, path, offset, limit)
+        except FileNotFoundError as error:
+            raise NotFound(f"job {form.job_id} has no file {path!r}") from error
+
+    async def list(self, trial: TrialRow, number: int | None) -> list[tuple[str, int]]:
+        """(relative path, size) of every file of a trial's job (None: its newest). Raises NotFound, Conflict."""
+        service, form = await self._open(trial, number)
+        try:
+            return await service.list_job_files(form)
+        except FileNotFoundError:
+            return []
+
+    async def _open(self, trial: TrialRow, number: int | None) -> tuple[SupportsLogs, TrialJobForm]:
+        wanted = f"{trial.id}.{trial.jobs if number is None else number}"
+        try:
+            job = await self._control.read(lambda c: jobs.get(c, wanted))
+        except RowNotFound:
+            raise NotFound(f"trial {trial.id} has no job {wanted.rpartition('.')[2]} yet") from None
+        experiment = await self._fleet.experiment(trial.experiment_id)
+        service = self._fleet.service(experiment)
+        if not isinstance(service, SupportsLogs):
+            raise Conflict(f"platform {experiment.config['training_service']['platform']} cannot show files")
+        config = ExperimentConfig.from_canonical(experiment.config)
+        return service, FormWriter(config, Path(experiment.directory)).form(experiment, trial, job)
