@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from proctor.sdk.client import Client
 from proctor.sdk.client.errors import ClientError
 from proctor.sdk.client.handover import write_handover
+from proctor.trial_keeper.start import stop_keeper
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ def bare_manager(home: Path, **environment: str) -> Iterator[RunningManager]:
     home.mkdir(parents=True, exist_ok=True)
     with (home.parent / "manager.out").open("ab") as output:
         process = subprocess.Popen(
-            [*CLI, "manager", "run"],
+            [sys.executable, "-m", "proctor.manager"],
             env={**os.environ, "PROCTOR_PORT": "0", **environment, "PROCTOR_HOME": str(home)},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -160,25 +161,10 @@ def warm_up(running: RunningManager) -> None:
     running.stop(experiment)
 
 
-def processes() -> Iterator[tuple[int, str, str]]:
-    """(pid, command line, environment) of every process that we may look at."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                texts = [(entry / name).read_bytes().replace(b"\0", b"\n").decode(errors="replace") for name in _FILES]
-                yield int(entry.name), texts[0], texts[1]
-
-
-_FILES = ("cmdline", "environ")
-
-
 def end_keepers(home: Path) -> None:
     """Keepers outlive their manager; those of this home have nothing left to do."""
-    ours = [pid for pid, command, _ in processes() if "proctor.trial_keeper" in command and str(home) in command]
-    for pid in ours:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: None if any(Path(f"/proc/{pid}").exists() for pid in ours) else True, "the keeper to end")
+    for directory in (home / "nodes").glob("*"):
+        stop_keeper(directory)
 
 
 def dispatcher_of(running: RunningManager) -> int:
