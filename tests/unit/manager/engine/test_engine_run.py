@@ -182,7 +182,7 @@ def test_infrastructure_that_fails_for_ever_ends_the_trial_as_canceled_by_the_sy
 def test_the_assessor_stops_a_bad_trial_and_the_tuner_hears_its_latest_value(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         for _ in range(20):
-            yield Report(1.0, 0.1 if form.sequence_id == 3 else 0.9)
+            yield Report(1.0, 0.25 if form.sequence_id == 3 else 0.75)
         yield Final(1.0, 0.9)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -196,7 +196,7 @@ def test_the_assessor_stops_a_bad_trial_and_the_tuner_hears_its_latest_value(tmp
         assert rows[3].intermediate_count < 20
         log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
         ends = [row.payload for row in log if row.kind == "TrialEnd"]
-        assert (ends[3]["status"], ends[3]["value"]) == ("EARLY_STOPPED", 0.1)
+        assert (ends[3]["status"], ends[3]["value"]) == ("EARLY_STOPPED", 0.25)
 
     play(tmp_path, scenario, script)
 
