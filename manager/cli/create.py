@@ -78,7 +78,7 @@ def written_mapping(text: str, file: str) -> dict[str, Any]:
 def _say_what_next(session: Session, created: dict[str, Any], foreground: bool) -> None:
     identifier = created["id"]
     session.say(f"Experiment {identifier} ({created['name']}) has started.")
-    session.say(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}   (the link holds your token)")
+    session.say(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")
     session.say(f"  files:  {created['directory']}")
     if not foreground:
         session.say("  watch:  proctor top")

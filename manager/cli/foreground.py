@@ -92,7 +92,8 @@ def outcome_code(experiment: dict[str, Any]) -> ExitCode:
 
 def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
     """The best trial, its parameters and metric, where its files are, and the page."""
-    session.say(f"Experiment {experiment['id']} is {experiment['status']}: {Sight(experiment, []).line}")
+    counted = columns.counts(experiment) or "no trials"
+    session.say(f"Experiment {experiment['id']} is {experiment['status']}: {counted}.")
     if experiment["reason"]:
         session.say(f"  {experiment['reason']}")
     if experiment["error"]:

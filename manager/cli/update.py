@@ -55,7 +55,7 @@ def update() -> None:
 @with_session
 def concurrency(session: Session, experiment: str | None, value: int) -> None:
     """How many trials run at a time. Fewer than now: running trials end as they would."""
-    _change(session, experiment, {"trial_concurrency": value}, f"runs {value} trials at a time")
+    _change(session, experiment, {"trial_concurrency": value}, f"runs {value} trial{'s' * (value != 1)} at a time")
 
 
 @update.command()
@@ -78,7 +78,7 @@ def duration(session: Session, experiment: str | None, value: float | str, trial
 def trialnum(session: Session, experiment: str | None, value: int | str) -> None:
     """How many trials are created. A DONE experiment goes on when the limit is raised."""
     limit = None if value == NO_LIMIT else value
-    said = "creates trials without limit" if limit is None else f"creates {limit} trials"
+    said = "creates trials without limit" if limit is None else f"creates {limit} trial{'s' * (limit != 1)}"
     _change(session, experiment, {"max_trial_number": limit}, said)
 
 

@@ -41,20 +41,17 @@ class Client:
     ) -> None:
         """Find the manager: `url`, else PROCTOR_URL, else the one running for `home`.
 
-        :param token: else PROCTOR_TOKEN, else the token file of the home.
+        :param token: else PROCTOR_TOKEN; else, for the home's own manager, the token in the home.
         :param home: the folder of the manager's state; PROCTOR_HOME or the platform's state directory if not given.
         """
         self.home = find_home(home)
-        named = url or os.environ.get(ENV_URL)
-        if named is None:
-            address = read_address(self.home)
-            if address is None:
-                raise ManagerUnreachable(
-                    f"no manager is running for {self.home}; start one with `proctor manager start`"
-                )
-            named = address.url
-        self.url = named.rstrip("/")
-        self.token = token or os.environ.get(ENV_TOKEN) or read_token(self.home)
+        named, address = url or os.environ.get(ENV_URL), read_address(self.home)
+        if named is None and address is None:
+            raise ManagerUnreachable(f"no manager is running for {self.home}; start one with `proctor manager start`")
+        own = "" if address is None else address.url
+        self.url = (named or own).rstrip("/")
+        given = token or os.environ.get(ENV_TOKEN)
+        self.token = given or (read_token(self.home) if self.url == own else None)  # no stranger is shown our token
         self._transport = Transport(self.url, self.token, timeout_seconds=timeout_seconds)
 
     def __enter__(self) -> Self:
