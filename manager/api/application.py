@@ -6,6 +6,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import install_error_handlers
 from proctor.manager.api.problem import MEDIA_TYPE, Problem
 from proctor.manager.api.routes import experiments, results, system, trials
+from proctor.manager.web import pages
 
 API_PREFIX = "/api/v1"
 
@@ -38,4 +39,5 @@ def create_application(context: ApiContext | None) -> FastAPI:
         api.include_router(router)
     app.include_router(api)
     app.include_router(system.root_router)
+    app.include_router(pages.router)
     return app

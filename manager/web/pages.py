@@ -1,0 +1,184 @@
+"""The pages' routes. Every page is complete HTML; the script asks for it again when something has changed."""
+
+import sqlite3
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import FileResponse, HTMLResponse
+
+from proctor.manager.api.context import ApiContext, Context
+from proctor.manager.api.reading import is_maximized, optimize_mode, shown_number
+from proctor.manager.api.routes.trials import newest_node, read_job_part
+from proctor.manager.errors import ManagerError, NotFound
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store import events, experiments, jobs, metrics, trial_pages, trials
+from proctor.manager.store.rows import ExperimentRow, MetricRow
+from proctor.manager.web import formats
+from proctor.manager.web.charts import Series, chart, share_bar
+
+router = APIRouter(include_in_schema=False)
+
+_FOLDER = Path(__file__).parent
+_ASSETS = {"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"}
+_BAR = ("SUCCEEDED", "EARLY_STOPPED", "RUNNING", "PAUSED", "FAILED", "USER_CANCELED", "SYS_CANCELED")
+_TAIL_BYTES = 16 * 1024
+_ROWS = 50
+
+
+@router.get("/assets/{name}")
+async def get_asset(name: str) -> FileResponse:
+    """Style and script."""
+    if name not in _ASSETS:
+        raise NotFound(f"there is no asset {name}")
+    return FileResponse(_FOLDER / "assets" / name, media_type=_ASSETS[name], headers={"Cache-Control": "no-cache"})
+
+
+@router.get("/")
+async def list_experiments(context: Context, cursor: str | None = None) -> HTMLResponse:
+    """All experiments."""
+
+    def read(connection: sqlite3.Connection) -> dict[str, Any]:
+        page = experiments.page(connection, cursor=cursor, limit=_ROWS)
+        items = [_summary(connection, row) for row in page.items]
+        return {"items": items, "next_cursor": page.next_cursor, "last_event": events.last_id(connection)}
+
+    return await _page(context, "experiments.html", "./", await context.manager.control.read(read))
+
+
+@router.get("/experiments/{experiment_id}")
+async def show_experiment(
+    context: Context,
+    experiment_id: str,
+    sort: Literal["sequence_id", "-sequence_id", "value", "-value"] = "-sequence_id",
+    status: Annotated[TrialStatus | None, Query()] = None,
+    cursor: str | None = None,
+) -> HTMLResponse:
+    """One experiment and a page of its trials."""
+    try:
+        row = await context.manager.experiment(experiment_id)
+    except ManagerError as error:
+        return await _problem(context, error, "../")
+
+    def read(connection: sqlite3.Connection) -> dict[str, Any]:
+        statuses = None if status is None else [status]
+        page = trial_pages.page(connection, experiment_id, statuses=statuses, sort=sort, cursor=cursor, limit=_ROWS)
+        curve = trials.best_curve(connection, experiment_id, is_maximized(row))
+        return {
+            **_summary(connection, row),
+            "trials": [(trial, newest_node(connection, trial)) for trial in page.items],
+            "next_cursor": page.next_cursor,
+            "curve": _best_chart(curve),
+            "last_event": events.last_id(connection),
+        }
+
+    values = await context.manager.control.read(read)
+    values |= {"sort": sort, "status": status, "cursor": cursor, "events_of": experiment_id}
+    return await _page(context, "experiment.html", "../", values)
+
+
+@router.get("/trials/{trial_id}")
+async def show_trial(context: Context, trial_id: str, job: Annotated[int | None, Query(ge=1)] = None) -> HTMLResponse:
+    """One trial: parameters, curve, jobs, the end of its output."""
+    try:
+        trial = await context.manager.trial(trial_id)
+        experiment = await context.manager.experiment(trial.experiment_id)
+        tails = {name: await _tail(context, trial_id, job, name) for name in ("stdout", "stderr")}
+    except ManagerError as error:
+        return await _problem(context, error, "../")
+    control = context.manager.control
+    rows, last_event = await control.read(lambda c: (jobs.of_trial(c, trial_id), events.last_id(c)))
+    curve = await (await context.manager.metrics(trial.experiment_id)).read(lambda c: metrics.curve(c, trial_id))
+    values = {
+        "trial": trial,
+        "experiment": experiment,
+        "jobs": rows,
+        "job": job or trial.jobs,
+        "curve": _metric_chart(curve),
+        "final": shown_number(trial.final_value, trial.final_data),
+        "tails": tails,
+        "events_of": experiment.id,
+        "last_event": last_event,
+    }
+    return await _page(context, "trial.html", "../", values)
+
+
+@router.get("/nodes")
+async def show_nodes(context: Context) -> HTMLResponse:
+    """The machines and their GPUs."""
+    last_event = await context.manager.control.read(events.last_id)
+    return await _page(context, "nodes.html", "./", {"nodes": context.manager.pool.nodes(), "last_event": last_event})
+
+
+def _summary(connection: sqlite3.Connection, row: ExperimentRow) -> dict[str, Any]:
+    counts = {status.value: number for status, number in trials.counts(connection, row.id).items()}
+    total = max(row.max_trial_number or 0, sum(counts.values()))
+    ended = sum(number for name, number in counts.items() if TrialStatus(name).is_terminal)
+    return {
+        "experiment": row,
+        "counts": counts,
+        "ended": ended,
+        "bar": share_bar([(name, counts[name]) for name in _BAR if name in counts], total),
+        "best": trials.best(connection, row.id, is_maximized(row)),
+        "optimize_mode": optimize_mode(row),
+    }
+
+
+def _best_chart(curve: list[trials.CurvePoint]) -> str:
+    dots = [(float(number), point.value) for number, point in enumerate(curve, 1)]
+    best = [(float(number), point.best) for number, point in enumerate(curve, 1)]
+    return chart(
+        [Series("dots", dots), Series("step", best)], title="Best value so far", x_label="trials that have ended"
+    )
+
+
+def _metric_chart(curve: list[MetricRow]) -> str:
+    points = [(float(point.sequence), point.value) for point in curve if point.value is not None]
+    return chart([Series("line", points)], title="Intermediate metrics", x_label="report")
+
+
+async def _tail(context: ApiContext, trial_id: str, job: int | None, name: str) -> str:
+    """The last lines of a trial's output."""
+    data, begin = await read_job_part(context, trial_id, job, name, -_TAIL_BYTES, _TAIL_BYTES)
+    text = data.decode("utf-8", errors="replace")
+    return text.partition("\n")[2] if begin > 0 else text
+
+
+async def _page(
+    context: ApiContext, template: str, root: str, values: Mapping[str, Any], status_code: int = 200
+) -> HTMLResponse:
+    """A page. `root`: the way from it to the first page, so that any prefix works."""
+    shared = {"root": root, "trouble": context.manager.trouble, "now": context.manager.clock.now()}
+    text = _environment().get_template(template).render(**shared, **values)
+    return HTMLResponse(text, status_code=status_code, headers={"Cache-Control": "no-store"})
+
+
+async def _problem(context: ApiContext, error: ManagerError, root: str) -> HTMLResponse:
+    values = {"title": error.title, "detail": str(error)}
+    return await _page(context, "problem.html", root, values, status_code=error.status_code)
+
+
+@cache
+def _environment() -> Any:
+    """The templates; loaded by the first page that somebody looks at."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for function in (
+        formats.show_number,
+        formats.show_value,
+        formats.show_duration,
+        formats.show_time,
+        formats.machine_time,
+    ):
+        environment.filters[function.__name__] = function
+    environment.globals.update(between=formats.between, query_text=formats.query_text)
+    return environment
