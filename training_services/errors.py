@@ -10,7 +10,8 @@ TrainingServiceError
 └── KeeperError           a keeper asked for something it cannot have; `status_code` is what it is answered over REST
     ├── UnknownNode       no such node here (404)
     ├── UnknownSession    the keeper must register again (409)
-    └── MalformedReport   the request contradicts itself (400)
+    ├── MalformedReport   the request contradicts itself (400)
+    └── ManagerLeaving    this manager is shutting down (503)
 """
 
 
@@ -64,3 +65,9 @@ class MalformedReport(KeeperError):
     """A keeper's report contradicts itself."""
 
     status_code = 400
+
+
+class ManagerLeaving(KeeperError):
+    """This manager is shutting down; another one will take the call."""
+
+    status_code = 503

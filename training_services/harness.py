@@ -53,6 +53,9 @@ class ServiceHarness(ABC):
         """The manager was restarted: another service on the same platform, whose jobs went on. Asked only of services
         that are `SupportsReattach`, when the first one no longer runs."""
 
+    async def reattached(self) -> None:  # noqa: B027 - most platforms have nothing to do
+        """Called after `restart`, when the new service was told by `reattach` of all its jobs."""
+
     @abstractmethod
     async def leftovers(self) -> list[str]:
         """What is left of jobs: processes, locks, temporary files. Asked after `clean_up`."""

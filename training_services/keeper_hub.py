@@ -18,14 +18,13 @@ from datetime import UTC, datetime
 
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
-from proctor.training_services.errors import UnknownNode, UnknownSession
+from proctor.training_services.errors import ManagerLeaving, UnknownNode, UnknownSession
 from proctor.training_services.expected_jobs import ExpectedJob, ExpectedJobs
 from proctor.training_services.keeper_reports import HubClient, Parcel, deliver_all, ended, split_body, started
 from proctor.training_services.keeper_sessions import Order, Session
 from proctor.training_services.keeper_watch import KeeperWatch
 from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.protocol import (
-    PROTOCOL_VERSION,
     Cancel,
     CommandBatch,
     CommandPoll,
@@ -78,6 +77,7 @@ class KeeperHub:
         self._ready_patience_seconds = ready_patience_seconds
         self._now = now
         self._ready = asyncio.Event()
+        self._is_closed = False
         self._keepers: dict[str, _Keeper] = {}
         self._clients: dict[str, HubClient] = {}
         self._jobs = ExpectedJobs()
@@ -94,7 +94,8 @@ class KeeperHub:
                     keeper.session.push(Cancel(job.job_id, job.token))
 
     def close(self) -> None:
-        """Stop watching nodes; polls that wait are answered."""
+        """Turn keepers away from now on, polls that wait included; watch nodes no more."""
+        self._is_closed = True
         self._watch.close()
         for keeper in self._keepers.values():
             _end_session(keeper)
@@ -127,10 +128,10 @@ class KeeperHub:
         return keeper is not None and hmac.compare_digest(keeper.secret.encode(), bearer.encode())
 
     async def register(self, node_id: str, registration: Registration) -> RegistrationAnswer:
-        """Begin a session; the one before is over. Raises UnknownNode."""
+        """Begin a session; the one before is over. Raises UnknownNode, ManagerLeaving."""
         await self._wait_until_ready()
+        self._require_open()
         keeper = self._keeper(node_id)
-        _warn_of_other_version(node_id, registration)
         _end_session(keeper)
         session = keeper.session = Session(registration)
         unknown = self._jobs.unexpected(registration.jobs)
@@ -149,6 +150,7 @@ class KeeperHub:
         """The commands after the keeper's cursor, as soon as there are any. Raises UnknownNode, UnknownSession."""
         session = self._session(node_id, poll.session)
         commands = await session.after(poll.cursor, min(poll.wait_seconds, LONGEST_POLL_SECONDS))
+        self._require_open()
         if session.is_closed:
             raise UnknownSession(f"the session of node {node_id}'s keeper is over; it must register again")
         for command in commands:
@@ -357,7 +359,12 @@ class KeeperHub:
         except KeyError:
             raise UnknownNode(f"there is no node {node_id} here") from None
 
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ManagerLeaving
+
     def _session(self, node_id: str, session_id: str) -> Session:
+        self._require_open()
         session = self._keeper(node_id).session
         if session is None or session.id != session_id:
             raise UnknownSession(f"the session of node {node_id}'s keeper is not known; it must register again")
@@ -381,13 +388,3 @@ def _end_session(keeper: _Keeper) -> None:
     if keeper.session is not None:
         keeper.session.close()
         keeper.session = None
-
-
-def _warn_of_other_version(node_id: str, registration: Registration) -> None:
-    if registration.protocol_version != PROTOCOL_VERSION:
-        log.warning(
-            "the keeper of node %s speaks version %s of the protocol, this manager version %s",
-            node_id,
-            registration.protocol_version,
-            PROTOCOL_VERSION,
-        )

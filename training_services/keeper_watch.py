@@ -5,11 +5,14 @@ its own absence against a node.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from proctor.training_services.nodes import NodePool, NodeStatus
-from proctor.trial_keeper.protocol import Registration, ReportHeader
+from proctor.trial_keeper.protocol import PROTOCOL_VERSION, Registration, ReportHeader
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -49,6 +52,9 @@ class KeeperWatch:
 
     def connect(self, node_id: str, registration: Registration) -> None:
         """A node's keeper has registered."""
+        if registration.protocol_version != PROTOCOL_VERSION:
+            theirs = registration.protocol_version
+            log.warning("node %s's keeper speaks protocol %s, this manager %s", node_id, theirs, PROTOCOL_VERSION)
         pulse = self._pulses.setdefault(node_id, _Pulse())
         pulse.missed = 0
         self._pool.connect(

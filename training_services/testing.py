@@ -231,6 +231,7 @@ class TrainingServiceContract:
         service = await harness.restart()
         after.listen(service)
         await _require_reattach(service).reattach([form], [])
+        await harness.reattached()
         async with serving(service):
             await service.submit_trial_job(form)  # known: starts nothing
             await service.cancel_trial_job(form.job_id)
@@ -249,6 +250,7 @@ class TrainingServiceContract:
         service = await harness.restart()
         after.listen(service)
         await _require_reattach(service).reattach([form], [])
+        await harness.reattached()
         async with serving(service):
             await after.end_of(form.job_id)
         assert after.records(form.job_id) == _all_records()
@@ -259,6 +261,7 @@ class TrainingServiceContract:
         service = await harness.restart()
         recorder.listen(service)
         await _require_reattach(service).reattach([form], [])
+        await harness.reattached()
         async with serving(service):
             await recorder.end_of(form.job_id)
         assert recorder.records(form.job_id) == _all_records()
