@@ -63,7 +63,7 @@ def fit(family: CurveFamily, history: Sequence[float], target: int) -> Predictio
         parameters = _fitted(family, x, unit)
         if parameters is None:
             return None
-        expected = float(family.function(float(target), *parameters))
+        expected = float(family.function(np.float64(target), *parameters))
         squares = float(np.sum((family.function(x, *parameters) - unit) ** 2))
     freedom = max(len(y) - len(parameters), 1)
     if not (np.isfinite(expected) and np.isfinite(squares) and abs(expected) <= _FARTHEST):

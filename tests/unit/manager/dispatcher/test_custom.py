@@ -1,0 +1,361 @@
+"""A user's own tuner and assessor: two threads, waiting tuners, late suggestions, checkpoints, errors."""
+
+import os
+import queue
+import sys
+import textwrap
+
+import pytest
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.session import Session
+
+TIME_LIMIT = 20.0
+SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
+
+
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch):
+    """What user code does to this process is undone."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    environment = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    for name in set(sys.modules) - before:
+        if name.startswith("own_"):
+            del sys.modules[name]
+
+
+class Conversation:
+    """A session with custom classes; what it says is taken from a queue, with a limit."""
+
+    def __init__(self, folder, tuner="", assessor="", class_args=None):
+        self.said = queue.SimpleQueue()
+        self.session = Session(lambda message: self.said.put(protocol.decode(protocol.encode(message))))
+        self.folder = folder
+        spec = protocol.AlgorithmSpec(name="Random")
+        if tuner:
+            spec = self._spec("own_tuner", tuner, class_args)
+        other = self._spec("own_assessor", assessor) if assessor else None
+        self.tell(protocol.Initialize("e", SPACE, spec, other, 7, str(folder / "checkpoint")))
+
+    def _spec(self, module, source, class_args=None):
+        (self.folder / f"{module}.py").write_text(textwrap.dedent(source))
+        return protocol.AlgorithmSpec(
+            class_name=f"{module}.Own", code_directory=str(self.folder), class_args=class_args or {}
+        )
+
+    def tell(self, *messages):
+        for message in messages:
+            self.session.handle(protocol.decode(protocol.encode(message)))
+        return self
+
+    def hear(self, count=1):
+        heard = [self.said.get(timeout=TIME_LIMIT) for _ in range(count)]
+        return heard[0] if count == 1 else heard
+
+    def started(self):
+        heard = self.hear()
+        assert isinstance(heard, protocol.Initialized), heard
+        return self
+
+    def close(self):
+        self.session.close()
+
+
+def request(position, *parameter_ids, answers=()):
+    return protocol.RequestTrialJobs(position, list(parameter_ids), list(answers))
+
+
+def end(position, parameter_id, value=None, status="SUCCEEDED", customized=False):
+    parameters = {"x": parameter_id}
+    facts = {"has_value": value is not None, "value": value, "customized": customized}
+    return protocol.TrialEnd(position, parameter_id, f"t{parameter_id}", parameters, status, **facts)
+
+
+DIARY = """
+    from proctor.sdk.tuner import Tuner
+
+    class Own(Tuner):
+        def __init__(self, step=1):
+            self.diary, self.step = [], step
+
+        def update_search_space(self, space):
+            self.diary.append(["space", sorted(space)])
+
+        def generate_parameters(self, parameter_id, **kwargs):
+            diary, self.diary = self.diary, []
+            return {"x": parameter_id * self.step, "diary": diary}
+
+        def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+            self.diary.append(["result", parameter_id, parameters["x"], repr(value), sorted(kwargs.items())])
+
+        def trial_end(self, parameter_id, success, **kwargs):
+            self.diary.append(["end", parameter_id, success])
+
+        def import_data(self, data):
+            self.diary.extend(["import", row["parameter"]["x"], row["value"]] for row in data)
+"""
+
+
+def diary_of(conversation, position, parameter_id):
+    """What the tuner has been told; asked until `trial_end`, which comes on another thread, is in it."""
+    return conversation.tell(request(position, parameter_id)).hear().parameters["diary"]
+
+
+def test_it_proposes_with_its_class_arguments(tmp_path):
+    conversation = Conversation(tmp_path, DIARY, class_args={"step": 3}).started()
+    heard = conversation.tell(request(1, 1, 2)).hear(2)
+    assert [message.parameters["x"] for message in heard] == [3, 6]
+    assert heard[0].parameters["diary"] == [["space", ["x"]]]
+
+
+def test_it_is_told_results_as_reported_and_the_end_after_them(tmp_path):
+    conversation = Conversation(tmp_path, DIARY).started()
+    conversation.tell(request(1, 1)).hear()
+    conversation.tell(end(2, 1, {"default": "NaN"}))
+    told, position, parameter_id = [], 3, 2
+    while ["end", 1, True] not in told:
+        told += diary_of(conversation, position, parameter_id)
+        position, parameter_id = position + 1, parameter_id + 1
+    facts = [["customized", False], ["trial_job_id", "t1"]]
+    assert told == [["result", 1, 1, "{'default': nan}", facts], ["end", 1, True]]
+
+
+def test_customized_trials_are_kept_from_a_tuner_that_did_not_ask_for_them(tmp_path):
+    conversation = Conversation(tmp_path, DIARY).started()
+    conversation.tell(end(1, 5, 0.5, customized=True))
+    assert diary_of(conversation, 2, 6) == [["space", ["x"]]]
+
+
+def test_customized_trials_are_told_to_a_tuner_that_asked_for_them(tmp_path):
+    asking = DIARY.replace(
+        "self.diary, self.step = [], step", "self.diary, self.step = [], step; self._accept_customized_trials()"
+    )
+    conversation = Conversation(tmp_path, asking).started()
+    conversation.tell(end(1, 5, 0.5, customized=True))
+    assert diary_of(conversation, 2, 6)[1][:3] == ["result", 5, 5]
+
+
+def test_results_of_an_earlier_process_come_as_imported_data(tmp_path):
+    conversation = Conversation(tmp_path, DIARY).started()
+    answers = [protocol.Answer(0, {"x": 0}), protocol.Answer(1, {"x": 1})]
+    conversation.tell(request(1, 0, 1, answers=answers), end(2, 0, 0.5), end(3, 1, 0.75))
+    assert diary_of(conversation, 4, 2) == [["space", ["x"]], ["import", 0, 0.5], ["import", 1, 0.75]]
+
+
+def test_a_tuner_that_waits_for_an_earlier_trial_gets_its_result(tmp_path):
+    waiting = """
+        import threading
+        from proctor.sdk.tuner import Tuner
+
+        class Own(Tuner):
+            def __init__(self):
+                self.heard = threading.Event()
+            def update_search_space(self, space):
+                pass
+            def generate_parameters(self, parameter_id, **kwargs):
+                if parameter_id == 1:
+                    self.heard.wait()
+                return {"x": parameter_id}
+            def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+                self.heard.set()
+    """
+    conversation = Conversation(tmp_path, waiting).started()
+    assert conversation.tell(request(1, 0, 1)).hear().parameter_id == 0
+    assert conversation.tell(end(2, 0, 0.5)).hear().parameter_id == 1
+
+
+def test_a_tuner_that_waits_for_the_end_of_a_trial_hears_it(tmp_path):
+    waiting = """
+        import threading
+        from proctor.sdk.tuner import Tuner
+
+        class Own(Tuner):
+            def __init__(self):
+                self.heard = threading.Event()
+            def update_search_space(self, space):
+                pass
+            def generate_parameters(self, parameter_id, **kwargs):
+                if parameter_id == 1:
+                    self.heard.wait()
+                return {"x": parameter_id}
+            def trial_end(self, parameter_id, success, **kwargs):
+                assert success is False
+                self.heard.set()
+    """
+    conversation = Conversation(tmp_path, waiting).started()
+    conversation.tell(request(1, 0, 1)).hear()
+    assert conversation.tell(end(2, 0, status="FAILED")).hear().parameter_id == 1
+
+
+def test_a_tuner_without_keyword_arguments_and_with_no_more_trials(tmp_path):
+    short = """
+        from proctor.sdk.errors import NoMoreTrialError
+
+        class Own:
+            def update_search_space(self, space):
+                pass
+            def generate_parameters(self, parameter_id):
+                if parameter_id >= 2:
+                    raise NoMoreTrialError("two are enough")
+                return {"x": parameter_id}
+            def receive_trial_result(self, parameter_id, parameters, value):
+                pass
+            def trial_end(self, parameter_id, success):
+                pass
+            def _on_exit(self):
+                pass
+    """
+    conversation = Conversation(tmp_path, short).started()
+    heard = conversation.tell(request(1, 0, 1, 2, 3)).hear(3)
+    assert heard[2] == protocol.NoMoreTrials(1, [2, 3])
+    conversation.tell(end(2, 0, 1.0), request(3, 4))
+    assert conversation.hear() == protocol.NoMoreTrials(3, [4])
+
+
+def test_several_proposals_at_once_and_one_that_comes_later(tmp_path):
+    late = """
+        from proctor.sdk.tuner import Tuner
+
+        class Own(Tuner):
+            def update_search_space(self, space):
+                pass
+            def generate_multiple_parameters(self, ids, **kwargs):
+                self.late = kwargs["st_callback"]
+                return [{"x": len(ids)}]
+            def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+                self.late(1, {"x": "late"})
+    """
+    conversation = Conversation(tmp_path, late).started()
+    heard = conversation.tell(request(4, 0, 1)).hear(2)
+    assert heard == [protocol.NewTrial(4, 0, {"x": 2}), protocol.NoMoreTrials(4, [1])]
+    assert conversation.tell(end(5, 0, 1.0)).hear() == protocol.NewTrial(4, 1, {"x": "late"})
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("raise ValueError('at import')", "ValueError: at import"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("other = 1", "has no class Own"),
+        ("class Own: pass", "lacks generate_parameters, update_search_space"),
+        (DIARY.replace("def __init__(self, step=1):", "def __init__(self, step):"), "TypeError"),
+        (DIARY.replace('self.diary.append(["space", sorted(space)])', "raise KeyError('space')"), "KeyError"),
+    ],
+)
+def test_a_class_that_cannot_begin_is_reported(tmp_path, source, words):
+    heard = Conversation(tmp_path, source).hear()
+    assert isinstance(heard, protocol.Error)
+    assert words in heard.summary
+    assert words.split(":")[0] in heard.traceback or "CustomClassError" in heard.traceback
+
+
+@pytest.mark.parametrize(
+    ("replaced", "by", "words"),
+    [
+        ("return {", "raise ZeroDivisionError('in generate') or {", "in generate"),
+        ("return {", "import sys; sys.exit(3); return {", "SystemExit"),
+        ("return {", "return 7 and 3 or {", "must propose a dictionary of parameters, found int"),
+        ("return {", "return {'bad': object()} or {", "MetricError"),
+    ],
+)
+def test_an_exception_is_reported_at_once(tmp_path, replaced, by, words):
+    conversation = Conversation(tmp_path, DIARY.replace(replaced, by)).started()
+    heard = conversation.tell(request(1, 0)).hear()
+    assert isinstance(heard, protocol.Error)
+    assert words in heard.summary
+    assert conversation.tell(protocol.Ping(1)).hear() == protocol.Pong(1)
+
+
+def test_an_exception_in_trial_end_is_reported_too(tmp_path):
+    source = DIARY.replace('self.diary.append(["end", parameter_id, success])', "raise KeyError('end')")
+    conversation = Conversation(tmp_path, source).started()
+    conversation.tell(request(1, 0)).hear()
+    assert "KeyError" in conversation.tell(end(2, 0, 0.5)).hear().summary
+
+
+def test_pings_are_answered_while_a_tuner_is_busy(tmp_path):
+    busy = """
+        import threading
+        from proctor.sdk.tuner import Tuner
+
+        class Own(Tuner):
+            def update_search_space(self, space):
+                pass
+            def generate_parameters(self, parameter_id, **kwargs):
+                threading.Event().wait()
+    """
+    conversation = Conversation(tmp_path, busy).started()
+    assert conversation.tell(request(1, 0), protocol.Ping(3)).hear() == protocol.Pong(3)
+
+
+SAVING = """
+    import json
+    import os
+    from proctor.sdk.tuner import Tuner
+
+    class Own(Tuner):
+        def __init__(self):
+            self.known, self.loaded = [], False
+        def update_search_space(self, space):
+            pass
+        def generate_parameters(self, parameter_id, **kwargs):
+            return {"x": parameter_id, "known": list(self.known), "loaded": self.loaded}
+        def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+            self.known.append(["result", parameter_id])
+        def import_data(self, data):
+            self.known.extend(["import", row["parameter"]["x"]] for row in data)
+        def save_checkpoint(self):
+            with open(os.path.join(self.get_checkpoint_path(), "known.json"), "w") as file:
+                json.dump(self.known, file)
+        def load_checkpoint(self):
+            self.loaded = True
+            with open(os.path.join(self.get_checkpoint_path(), "known.json")) as file:
+                self.known = json.load(file)
+"""
+
+
+def test_a_tuner_that_saves_itself_is_told_only_what_came_after(tmp_path):
+    first = Conversation(tmp_path, SAVING).started()
+    assert first.tell(request(1, 0, 1)).hear(2)[1].parameters["loaded"] is False
+    first.tell(end(2, 0, 0.5))
+    first.close()
+    answers = [protocol.Answer(0, {"x": 0}), protocol.Answer(1, {"x": 1})]
+    second = Conversation(tmp_path, SAVING).started()
+    second.tell(request(1, 0, 1, answers=answers), end(2, 0, 0.5), end(3, 1, 0.75))
+    proposed = second.tell(request(4, 2)).hear().parameters
+    assert proposed == {"x": 2, "known": [["result", 0], ["result", 1]], "loaded": True}
+
+
+def test_own_assessor_judges_the_whole_history(tmp_path):
+    source = """
+        from proctor.sdk.assessor import Assessor, AssessResult
+
+        class Own(Assessor):
+            def assess_trial(self, trial_job_id, trial_history):
+                if trial_history == [1, {"default": 2}]:
+                    return AssessResult.Bad
+                return len(trial_history) < 3
+    """
+    conversation = Conversation(tmp_path, assessor=source).started()
+    conversation.tell(protocol.ReportMetrics(1, [[0, "t0", 0, 1], [0, "t0", 1, {"default": 2}], [0, "t0", 2, 3]]))
+    assert conversation.hear() == protocol.KillTrial(1, 0, "t0")
+    conversation.tell(protocol.TrialRestarted(2, 0, "t0", 2, from_sequence=1))
+    conversation.tell(protocol.ReportMetrics(3, [[0, "t0", 1, 5], [0, "t0", 2, 6]]))
+    assert conversation.hear() == protocol.KillTrial(3, 0, "t0")
+
+
+def test_an_assessor_that_returns_something_else_is_reported(tmp_path):
+    source = """
+        from proctor.sdk.assessor import Assessor
+
+        class Own(Assessor):
+            def assess_trial(self, trial_job_id, trial_history):
+                return "good"
+    """
+    conversation = Conversation(tmp_path, assessor=source).started()
+    heard = conversation.tell(protocol.ReportMetrics(1, [[0, "t0", 0, 1]])).hear()
+    assert "must return AssessResult.Good or Bad (or a bool), found 'good'" in heard.summary

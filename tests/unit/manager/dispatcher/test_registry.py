@@ -1,0 +1,139 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from proctor.manager.dispatcher.algorithms import registry
+from proctor.manager.dispatcher.algorithms.registry import (
+    check_algorithm,
+    create_algorithm,
+    describe,
+    find_builtin,
+)
+from proctor.sdk.space import parse_search_space
+
+SPACE = parse_search_space({"x": {"_type": "uniform", "_value": [0, 1]}})
+NORMAL = parse_search_space({"x": {"_type": "normal", "_value": [0, 1]}})
+NESTED = parse_search_space({"x": {"_type": "choice", "_value": [{"_name": "a"}]}})
+
+
+def problems(kind="tuner", space=SPACE, **spec):
+    return {problem.path: problem.message for problem in check_algorithm(kind, spec, space)}
+
+
+@pytest.mark.parametrize(
+    "name", ["TPE", "tpe", "TpeTuner", "random", "GridSearch", "gridsearchtuner", "batchtuner", "GPTuner", "CMA-ES"]
+)
+def test_names_are_found_in_any_case_with_and_without_suffix(name):
+    assert find_builtin("tuner", name) is not None
+
+
+def test_all_of_nnis_arguments_of_the_offered_algorithms_are_accepted():
+    given = {
+        "TPE": {
+            "optimize_mode": "minimize",
+            "seed": 3,
+            "tpe_args": {
+                "constant_liar_type": "mean", "n_startup_jobs": 5, "n_ei_candidates": 9, "linear_forgetting": 25,
+                "prior_weight": 1.0, "gamma": 0.25,
+            },
+        },
+        "Random": {"seed": None, "optimize_mode": "maximize"},
+        "GridSearch": {"optimize_mode": "maximize"},
+        "Evolution": {"optimize_mode": "maximize", "population_size": 32},
+        "GP": {
+            "optimize_mode": "maximize", "utility": "ei", "kappa": 5, "xi": 0, "nu": 2.5, "alpha": 1e-6,
+            "cold_start_num": 10, "selection_num_warm_up": 1e5, "selection_num_starting_points": 250,
+        },
+    }  # fmt: skip
+    for name, class_args in given.items():
+        assert problems(name=name, class_args=class_args) == {}
+        create_algorithm("tuner", name, class_args, 1).update_search_space(SPACE)
+    assert problems("assessor", name="Medianstop", class_args={"optimize_mode": "minimize", "start_step": 3}) == {}
+    curve = {"epoch_num": 20, "start_step": 6, "threshold": 0.9, "gap": 2, "optimize_mode": "minimize"}
+    assert problems("assessor", name="Curvefitting", class_args=curve) == {}
+
+
+def test_a_wrong_argument_is_named_with_the_nearest():
+    found = problems(name="TPE", class_args={"optimise_mode": "minimize", "tpe_args": {"gama": 1}})
+    assert "did you mean 'optimize_mode'?" in found["class_args", "optimise_mode"]
+    assert "did you mean 'gamma'?" in found["class_args", "tpe_args", "gama"]
+
+
+@pytest.mark.parametrize(
+    ("class_args", "words"),
+    [
+        ({"optimize_mode": "max"}, "minimize, maximize"),
+        ({"seed": "one"}, "a whole number, found 'one'"),
+        ({"seed": True}, "a whole number, found True"),
+        ({"tpe_args": 3}, "a mapping, found 3"),
+        ({"tpe_args": {"n_ei_candidates": 0}}, "at least 1, found 0"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_was_expected(class_args, words):
+    assert [words in message for message in problems(name="TPE", class_args=class_args).values()] == [True]
+
+
+def test_a_required_argument_is_missed():
+    assert "epoch_num is missing" in problems("assessor", name="Curvefitting")["class_args",]
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("Anneal", "TPE"), ("SMAC", "TPE"), ("metistuner", "GP"), ("BOHB", "Medianstop"), ("PPOTuner", "Evolution")],
+)
+def test_what_nni_has_and_we_do_not_is_refused_with_the_nearest(name, instead):
+    assert instead in problems(name=name)["name",]
+
+
+def test_unknown_and_misplaced_names_are_told_apart():
+    assert "did you mean 'Random'?" in problems(name="Randon")["name",]
+    assert "'assessor'" in problems(name="Medianstop")["name",]
+
+
+def test_search_spaces_that_an_algorithm_cannot_search_are_refused_where_they_are_wrong():
+    assert list(problems(name="GP", space=NORMAL)) == [("search_space", "x", "_type")]
+    assert list(problems(name="CmaEs", space=NESTED)) == [("search_space",)]
+    assert list(problems(name="Batch")) == [("search_space",)]
+    numbers = parse_search_space({"x": {"_type": "choice", "_value": [{"a": 1}, 3]}})
+    assert list(problems(name="Batch", space=numbers)) == [("search_space", "x", "_value", 1)]
+    for name in ("TPE", "Random", "GridSearch", "Evolution"):
+        assert problems(name=name, space=NESTED) == problems(name=name, space=NORMAL) == {}
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr(registry, "find_spec", lambda module: None)
+    assert "pip install 'proctor[gp]'" in problems(name="GP")["name",]
+    assert problems(name="TPE") == {}
+
+
+def test_a_custom_class_is_looked_for_but_not_run(tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit('was run')")
+    assert problems(class_name="mine.Tuner", code_directory=str(tmp_path)) == {}
+    assert "mine2.py" in problems(class_name="mine2.Tuner", code_directory=str(tmp_path))["class_name",]
+    assert "module.Class" in problems(class_name="Tuner", code_directory=str(tmp_path))["class_name",]
+    missing = str(tmp_path / "nowhere")
+    assert "nowhere" in problems(class_name="mine.Tuner", code_directory=missing)["code_directory",]
+
+
+def test_either_a_name_or_a_class_is_needed():
+    assert "neither" in problems()[()]
+    assert "both" in problems(name="TPE", class_name="a.B")[()]
+
+
+def test_the_description_is_plain_data():
+    assert {entry["name"] for entry in json.loads(json.dumps(describe()))} >= {"TPE", "Medianstop"}
+
+
+def test_making_an_algorithm_with_wrong_arguments_says_what_is_wrong():
+    with pytest.raises(ValueError, match="optimise_mode"):
+        create_algorithm("tuner", "TPE", {"optimise_mode": "x"}, 1)
+
+
+def test_neither_the_registry_nor_the_host_imports_a_heavy_library():
+    code = (
+        "import sys, proctor.manager.dispatcher.host, proctor.manager.dispatcher.algorithms.tuners.random_search;"
+        "sys.exit(' '.join({'numpy', 'scipy', 'optuna', 'torch', 'asyncio', 'pydantic'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""

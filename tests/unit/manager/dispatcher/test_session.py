@@ -1,0 +1,132 @@
+"""A session with built-in algorithms: messages in, messages out, all in the caller's thread."""
+
+import json
+
+import pytest
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.session import Session
+
+SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
+FINITE = {"x": {"_type": "choice", "_value": [1, 2]}}
+
+
+class Conversation:
+    """A session, and everything it said after a trip through the wire's form."""
+
+    def __init__(self, tuner="Random", assessor=None, space=SPACE, class_args=None):
+        self.said = []
+        self.session = Session(lambda message: self.said.append(protocol.decode(protocol.encode(message))))
+        spec = protocol.AlgorithmSpec(name=tuner, class_args=class_args or {})
+        other = protocol.AlgorithmSpec(name=assessor) if assessor else None
+        self.tell(protocol.Initialize("e", space, spec, other, 7, ""))
+
+    def tell(self, *messages):
+        """Returns what is said in answer."""
+        before = len(self.said)
+        for message in messages:
+            self.session.handle(protocol.decode(protocol.encode(message)))
+        return self.said[before:]
+
+    def ask(self, position, *parameter_ids, answers=()):
+        return self.tell(protocol.RequestTrialJobs(position, list(parameter_ids), list(answers)))
+
+
+def end(position, parameter_id, parameters, status="SUCCEEDED", **value):
+    return protocol.TrialEnd(position, parameter_id, f"t{parameter_id}", parameters, status, **value)
+
+
+def test_it_says_whether_it_wants_intermediate_metrics():
+    assert Conversation().said == [protocol.Initialized(wants_intermediate=False)]
+    assert Conversation(assessor="Medianstop").said == [protocol.Initialized(wants_intermediate=True)]
+
+
+def test_every_id_is_answered_in_order():
+    said = Conversation().ask(1, 4, 5, 6)
+    assert [(message.position, message.parameter_id) for message in said] == [(1, 4), (1, 5), (1, 6)]
+
+
+def test_a_finite_space_ends_in_no_more_and_goes_on_when_it_grows():
+    conversation = Conversation(space=FINITE)
+    assert conversation.ask(1, 0, 1, 2, 3)[2:] == [protocol.NoMoreTrials(1, [2, 3])]
+    larger = {"x": {"_type": "choice", "_value": [1, 2, 3]}}
+    conversation.tell(protocol.UpdateSearchSpace(2, larger))
+    assert [message.parameters for message in conversation.ask(3, 4)] == [{"x": 3}]
+
+
+def test_a_restarted_session_goes_on_with_the_same_suggestions():
+    first = Conversation(tuner="TPE", class_args={"tpe_args": {"n_startup_jobs": 2}})
+    inputs = []
+    for position in range(1, 9, 2):
+        (suggestion,) = first.ask(position, position)
+        answer = protocol.Answer(position, suggestion.parameters, suggestion.state)
+        inputs.append(protocol.RequestTrialJobs(position, [position], [answer]))
+        inputs.append(end(position + 1, position, suggestion.parameters, has_value=True, value=1.0 / position))
+        first.tell(inputs[-1])
+    second = Conversation(tuner="TPE", class_args={"tpe_args": {"n_startup_jobs": 2}})
+    assert second.tell(*inputs) == []
+    assert second.ask(9, 9, 10) == first.ask(9, 9, 10)
+
+
+def test_ids_that_had_no_answer_yet_are_answered_in_the_replay():
+    first = Conversation().ask(1, 0, 1)
+    answer = protocol.Answer(0, first[0].parameters, first[0].state)
+    assert Conversation().ask(1, 0, 1, answers=[answer]) == first[1:]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", {"default": "NaN"}, {"other": 1}, None, "text", [1]])
+@pytest.mark.parametrize("tuner", ["TPE", "Evolution", "Random"])
+def test_no_value_upsets_a_tuner(tuner, value):
+    conversation = Conversation(tuner=tuner, assessor="Medianstop")
+    (suggestion,) = conversation.ask(1, 0)
+    rows = [[0, "t0", 0, value]]
+    conversation.tell(
+        protocol.ReportMetrics(2, rows),
+        end(3, 0, suggestion.parameters, has_value=True, value=value),
+        protocol.ImportData(4, [{"parameter": {"x": 0.5}, "value": value}]),
+        protocol.AddCustomizedTrial(5, 1, {"x": 0.25}),
+        end(6, 1, {"x": 0.25}, status="FAILED"),
+    )
+    assert [type(message) for message in conversation.ask(7, 2)] == [protocol.NewTrial]
+
+
+def test_the_assessor_condemns_a_trial_once_and_a_restart_gives_it_a_new_chance():
+    conversation = Conversation(assessor="Medianstop")
+    conversation.ask(1, 0, 1)
+    conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 5], [0, "t0", 1, 5]]), end(3, 0, {}))
+    kill = protocol.KillTrial(4, 1, "t1")
+    assert conversation.tell(protocol.ReportMetrics(4, [[1, "t1", 0, 1], [1, "t1", 1, 1]])) == [kill]
+    conversation.tell(protocol.TrialRestarted(5, 1, "t1", 2))
+    assert conversation.tell(protocol.ReportMetrics(6, [[1, "t1", 0, 6], [1, "t1", 1, 1]])) == []
+
+
+def test_the_last_metric_of_a_trial_stopped_early_is_its_result():
+    reported, told = Conversation(tuner="Evolution", assessor="Medianstop"), Conversation(tuner="Evolution")
+    for conversation, value in ((reported, {}), (told, {"has_value": True, "value": 0.75})):
+        (suggestion,) = conversation.ask(1, 0)
+        conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 0.5], [0, "t0", 1, {"default": 0.75}]]))
+        conversation.tell(end(3, 0, suggestion.parameters, status="EARLY_STOPPED", **value))
+    for conversation in (reported, told):
+        population = conversation.session._tuner._algorithm._population
+        assert [loss for loss, _, _ in population] == [-0.75]
+
+
+def test_an_algorithm_that_raises_is_reported_at_once_and_nothing_follows():
+    conversation = Conversation(tuner="TPE", class_args={"optimise_mode": 1})
+    (error,) = conversation.said
+    assert "optimise_mode" in error.summary
+    assert "Traceback" in error.traceback
+    assert conversation.ask(1, 0) == []
+    assert conversation.tell(protocol.Ping(5)) == [protocol.Pong(5)]
+
+
+def test_another_protocol_version_is_refused():
+    said = []
+    spec = protocol.AlgorithmSpec(name="Random")
+    Session(said.append).handle(protocol.Initialize("e", SPACE, spec, None, 7, "", version=99))
+    assert "protocol 99" in said[0].summary
+
+
+def test_suggestions_survive_json():
+    (suggestion,) = Conversation(tuner="CmaEs").ask(1, 0)
+    assert json.loads(json.dumps(suggestion.state)) == suggestion.state
