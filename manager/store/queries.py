@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
-_MARK = "-- name: "
+_MARK = "\n-- name: "
 
 
 @cache

@@ -1,4 +1,4 @@
--- Every statement of the store. "-- name: x" begins one; {columns}, {values} and {assignments} stand for column names
+-- Every statement of the store. A line with its name begins each; {columns}, {values} and {assignments} stand for column names
 -- that the Python side checks against the row type.
 
 -- ---- the control database ------------------------------------------------------------------------------------------

@@ -9,10 +9,19 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any
 
-from proctor.manager.store.connections import describe, open_reader, trouble_of
+from proctor.manager.store.connections import describe, open_reader, primary_code
 from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
 
 _PROGRESS_STEPS = 10_000  # SQLite instructions between two looks at the clock: well under a millisecond
+
+_UNREADABLE = {
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +109,17 @@ class ReaderPool:
         self._tell(request.future, result, None)
 
     def _translate(self, error: Exception, request: ReadRequest) -> Exception:
-        if isinstance(error, sqlite3.OperationalError):
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
-                translated: Exception = ReadTimeout(
-                    f"A read of {self._path} took longer than {request.time_limit_seconds:g} s and was interrupted. "
-                    "Ask for less at a time."
-                )
-            elif trouble_of(error) is not None:
-                translated = DatabaseUnusable(f"The database {self._path} cannot be read: {describe(error)}.")
-            else:
-                return error
-            translated.__cause__ = error
-            return translated
-        return error
+        if not isinstance(error, sqlite3.Error):
+            return error
+        code = primary_code(error)
+        if code == sqlite3.SQLITE_INTERRUPT:
+            translated: Exception = ReadTimeout(
+                f"A read of {self._path} took longer than {request.time_limit_seconds:g} s and was interrupted. "
+                "Ask for less at a time."
+            )
+        elif code in _UNREADABLE:
+            translated = DatabaseUnusable(f"The database {self._path} cannot be read: {describe(error)}.")
+        else:
+            return error
+        translated.__cause__ = error
+        return translated

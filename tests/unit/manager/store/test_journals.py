@@ -1,0 +1,214 @@
+"""Storing journals: each record once and in order, whatever the chunks and whatever a trial writes."""
+
+import json
+import math
+import sqlite3
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proctor.manager.store import metrics
+from proctor.manager.store.connections import open_writer
+from proctor.manager.store.errors import OffsetGap
+from proctor.manager.store.journals import StoredChunk, store_chunk
+from proctor.manager.store.rows import MetricRow
+
+
+def _line(**record: Any) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+def _store(connection: sqlite3.Connection, data: bytes, offset: int = 0, **names: Any) -> StoredChunk:
+    fixed = {"trial_id": "trial000", "job": 1, "member": 0, "time": 99.0}
+    return store_chunk(connection, **(fixed | names), offset=offset, data=data)
+
+
+def _rows(connection: sqlite3.Connection) -> list[MetricRow]:
+    return metrics.page(connection, "trial000", limit=1000)
+
+
+def test_plain_numbers_become_rows(metrics_database: sqlite3.Connection) -> None:
+    data = _line(kind="intermediate", value=0.5, time=1.5) + _line(kind="intermediate", value=7, time=2.5, step=40)
+    chunk = _store(metrics_database, data)
+    assert chunk == StoredChunk(len(data), [(1, 0, 0.5), (2, 1, 7.0)])
+    first, second = _rows(metrics_database)
+    assert first == MetricRow(1, "trial000", 1, 0, 0, "intermediate", 0, None, 0.5, None, 1.5)
+    assert (second.offset, second.step, second.value, second.data) == (data.index(b"\n") + 1, 40, 7.0, None)
+
+
+@pytest.mark.parametrize(
+    ("reported", "value", "kept"),
+    [
+        ({"default": 0.5, "loss": 1.25}, 0.5, {"default": 0.5, "loss": 1.25}),
+        ({"default": "NaN", "loss": 1}, None, {"default": "NaN", "loss": 1}),
+        ("NaN", None, "NaN"),
+        ("-Infinity", None, "-Infinity"),
+        (math.nan, None, "NaN"),
+        ({"default": 1.0, "worst": math.inf}, 1.0, {"default": 1.0, "worst": "Infinity"}),
+        (True, None, True),
+        ([1, 2], None, [1, 2]),
+        ("text", None, "text"),
+        (10**400, None, 10**400),
+        (2**70, float(2**70), float(2**70)),
+        ({"loss": 1.0}, None, {"loss": 1.0}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["intermediate", "final"])
+def test_whatever_was_reported_is_kept_and_its_number_is_found(
+    metrics_database: sqlite3.Connection, kind: str, reported: Any, value: float | None, kept: Any
+) -> None:
+    chunk = _store(metrics_database, _line(kind=kind, value=reported, time=1.0))
+    told = chunk.finals if kind == "final" else [(value, told) for _, _, told in chunk.intermediates]
+    assert told == [(value, kept)]
+    [row] = _rows(metrics_database)
+    assert (row.value, row.reported) == (value, kept)
+
+
+def test_a_record_without_a_time_gets_that_of_its_arrival(metrics_database: sqlite3.Connection) -> None:
+    _store(metrics_database, _line(kind="final", value=1.0) + _line(kind="final", value=1.0, time="NaN"))
+    assert [row.time for row in _rows(metrics_database)] == [99.0, 99.0]
+
+
+def test_kinds_are_counted_each_for_itself(metrics_database: sqlite3.Connection) -> None:
+    data = b"".join(
+        [
+            _line(kind="intermediate", value=0.1, time=1.0),
+            _line(kind="lost", count=7, time=2.0),
+            b"nonsense\n",
+            _line(kind="final", value=0.2, time=3.0),
+            _line(kind="intermediate", value=0.3, time=4.0),
+            _line(kind="final", value=0.4, time=5.0),
+        ]
+    )
+    chunk = _store(metrics_database, data)
+    assert (chunk.lost, chunk.unreadable) == (7, 1)
+    assert chunk.finals == [(0.2, 0.2), (0.4, 0.4)]
+    found = [(row.kind, row.sequence, row.reported) for row in _rows(metrics_database)]
+    assert found == [
+        ("intermediate", 0, 0.1),
+        ("lost", 0, 7.0),
+        ("unreadable", 0, "nonsense"),
+        ("final", 0, 0.2),
+        ("intermediate", 1, 0.3),
+        ("final", 1, 0.4),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b'{"kind":"intermediate","value":1.0,"time":1.0} trailing',
+        b"[1,2]",
+        b"null",
+        b'{"kind":"unheard-of","value":1}',
+        b'{"kind":"intermediate","time":1.0}',
+        b'{"kind":"lost","count":"many"}',
+        b'{"kind":"lost","count":-1}',
+        b'{"kind":"checkpoint","path":5}',
+        b'{"kind":"checkpoint","path":"\\ud800"}',
+        b'{"kind":"checkpoint","path":"a\\u0000b"}',
+        b'{"kind":["intermediate"],"value":1.0}',
+        b'{"kind":"final","value":' + b"9" * 5000 + b"}",
+        b'{"kind":"final","value":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"kind":"final","value":"' + b"\xff\xfe" + b"x" * 5000,
+        b"\x00\x01\x02",
+    ],
+)
+def test_a_line_that_is_no_record_is_kept_counted_and_harms_nobody(
+    metrics_database: sqlite3.Connection, line: bytes
+) -> None:
+    around = _line(kind="intermediate", value=0.5, time=1.0)
+    chunk = _store(metrics_database, around + line + b"\n" + around)
+    assert (chunk.unreadable, len(chunk.intermediates)) == (1, 2)
+    assert chunk.end_offset == 2 * len(around) + len(line) + 1
+    [row] = metrics.page(metrics_database, "trial000", kind="unreadable", limit=10)
+    assert line.decode("utf-8", "replace").startswith(row.data)
+    assert row.offset == len(around)
+    assert row.time == 99.0
+
+
+def test_text_beyond_ascii_keeps_byte_offsets(metrics_database: sqlite3.Connection) -> None:
+    first = '{"kind":"final","value":{"default":1.0,"name":"Zürich ☃"},"time":1.0}\n'.encode()
+    _store(metrics_database, first + b"\n" + _line(kind="intermediate", value=2.0, time=2.0))
+    one, two = _rows(metrics_database)
+    assert one.reported == {"default": 1.0, "name": "Zürich ☃"}
+    assert (one.offset, two.offset) == (0, len(first) + 1)
+
+
+def test_a_line_without_its_end_waits_for_the_next_chunk(metrics_database: sqlite3.Connection) -> None:
+    line = _line(kind="intermediate", value=0.5, time=1.0)
+    assert _store(metrics_database, line + line[:10]).end_offset == len(line)
+    assert _store(metrics_database, line[:10], offset=len(line)) == StoredChunk(len(line))
+    assert _store(metrics_database, line, offset=len(line)).end_offset == 2 * len(line)
+    assert metrics.offset_of(metrics_database, "trial000", 1) == 2 * len(line)
+
+
+def test_a_gap_is_refused_and_says_where_to_begin(metrics_database: sqlite3.Connection) -> None:
+    line = _line(kind="intermediate", value=0.5, time=1.0)
+    _store(metrics_database, line)
+    with pytest.raises(OffsetGap, match=f"Send it again from byte {len(line)}") as caught:
+        _store(metrics_database, line, offset=len(line) + 1)
+    assert caught.value.expected == len(line)
+
+
+def test_checkpoints_know_their_place_in_the_curve(metrics_database: sqlite3.Connection) -> None:
+    data = _line(kind="intermediate", value=0.5, time=1.0) * 3
+    data += _line(kind="checkpoint", path="output/checkpoints/3", step=30, time=4.0)
+    [checkpoint] = _store(metrics_database, data).checkpoints
+    assert (checkpoint.path, checkpoint.step, checkpoint.sequence, checkpoint.job) == ("output/checkpoints/3", 30, 3, 1)
+    assert metrics.latest_checkpoint(metrics_database, "trial000") == checkpoint
+
+
+def test_jobs_and_members_have_journals_of_their_own(metrics_database: sqlite3.Connection) -> None:
+    line = _line(kind="intermediate", value=0.5, time=1.0)
+    _store(metrics_database, line * 2)
+    _store(metrics_database, line, member=1)
+    _store(metrics_database, line, job=2)
+    _store(metrics_database, line, trial_id="trial001")
+    assert metrics.offsets(metrics_database, "trial000", 1) == {0: 2 * len(line), 1: len(line)}
+    assert metrics.offset_of(metrics_database, "trial000", 2) == len(line)
+    assert metrics.offset_of(metrics_database, "trial000", 3) == 0
+    assert [row.sequence for row in _rows(metrics_database)] == [0, 1, 0, 0]
+
+
+_RECORDS = st.lists(
+    st.one_of(
+        st.floats().map(lambda value: _line(kind="intermediate", value=value, time=1.0)),
+        st.floats().map(lambda value: _line(kind="intermediate", value={"default": value}, time=1.0, step=3)),
+        st.floats(allow_nan=False).map(lambda value: _line(kind="final", value=value, time=1.0)),
+        st.just(_line(kind="checkpoint", path="output/checkpoints/1", step=1, time=1.0)),
+        st.just(_line(kind="lost", count=2, time=1.0)),
+        st.binary(max_size=8).map(lambda junk: junk.replace(b"\n", b"") + b"\n"),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(records=_RECORDS, cuts=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 600)), max_size=8))
+def test_however_it_is_cut_and_repeated_a_journal_is_stored_once(
+    records: list[bytes], cuts: list[tuple[int, int]]
+) -> None:
+    journal = b"".join(records)
+    with tempfile.TemporaryDirectory() as folder:
+        whole = open_writer(f"{folder}/whole.db", "metrics")
+        pieces = open_writer(f"{folder}/pieces.db", "metrics")
+        expected = [_store(whole, journal)] if journal else []
+        chunks = [
+            _store(pieces, journal[start : start + length], offset=start)
+            for start, length in cuts
+            if start <= metrics.offset_of(pieces, "trial000", 1)
+        ]
+        end = metrics.offset_of(pieces, "trial000", 1)
+        chunks.append(_store(pieces, journal[end:], offset=end))
+        assert metrics.rows_between(pieces, 1, 10**6) == metrics.rows_between(whole, 1, 10**6)
+        for name in ("intermediates", "finals", "checkpoints"):
+            told = [item for chunk in chunks for item in getattr(chunk, name)]
+            assert told == [item for chunk in expected for item in getattr(chunk, name)]
+        assert chunks[-1].end_offset == len(journal)
+        whole.close()
+        pieces.close()

@@ -1,0 +1,58 @@
+"""No statement reads a table that grows from one end to the other."""
+
+import re
+import sqlite3
+
+import pytest
+
+from proctor.manager.store.queries import load_queries, query_with
+
+_METRICS = ("journals.", "metrics.", "checkpoints.")
+_GROWING = re.compile(r"SCAN (trials|trial_jobs|trial_counts|dispatcher_inputs|events|metrics|journals|checkpoints)\b")
+_ALLOWED = {
+    # These walk the table in the order of its own key and stop at the first row.
+    "events.first_id",
+    "metrics.last_id",
+}
+
+
+def _plan(connection: sqlite3.Connection, name: str) -> list[str]:
+    statement = query_with(name, ["id", "status"]) if "{" in load_queries()[name] else load_queries()[name]
+    parameters = dict.fromkeys(re.findall(r":(\w+)", statement), "[]")
+    values: object = [None] * statement.count("?") if "?" in statement else parameters
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", sorted(load_queries()))
+def test_a_statement_finds_its_rows_by_an_index(
+    name: str, control: sqlite3.Connection, metrics_database: sqlite3.Connection
+) -> None:
+    plan = _plan(metrics_database if name.startswith(_METRICS) else control, name)
+    scans = [step for step in plan if _GROWING.search(step)]
+    if name in _ALLOWED:
+        assert load_queries()[name].endswith("LIMIT 1;")
+    else:
+        assert scans == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trials.page_by_sequence",
+        "trials.page_by_sequence_backwards",
+        "trials.page_by_value",
+        "trials.page_by_value_backwards",
+        "trials.page_without_value",
+        "trials.lowest",
+        "events.after",
+        "events.after_of_experiment",
+        "inputs.after",
+        "metrics.page_of_kind",
+        "metrics.latest_intermediate",
+    ],
+)
+def test_a_page_is_read_in_the_order_of_its_index_without_sorting(
+    name: str, control: sqlite3.Connection, metrics_database: sqlite3.Connection
+) -> None:
+    plan = _plan(metrics_database if name.startswith(_METRICS) else control, name)
+    assert not any("TEMP B-TREE" in step for step in plan)

@@ -1,0 +1,107 @@
+"""Reading metrics: pages, replay, the visible curve, the latest of everything."""
+
+import json
+import sqlite3
+from typing import Any
+
+import pytest
+
+from proctor.manager.store import metrics
+
+
+def _report(
+    connection: sqlite3.Connection, job: int, values: list[float], *, trial_id: str = "trial000", **names: Any
+) -> metrics.StoredChunk:
+    """One more chunk of intermediates of a job."""
+    member = names.pop("member", 0)
+    lines = (json.dumps({"kind": "intermediate", "value": value, "time": 1.0}) + "\n" for value in values)
+    offset = metrics.offset_of(connection, trial_id, job, member)
+    return metrics.store_chunk(
+        connection, trial_id=trial_id, job=job, member=member, offset=offset, data="".join(lines).encode(), **names
+    )
+
+
+def _checkpoint(connection: sqlite3.Connection, job: int) -> int:
+    line = json.dumps({"kind": "checkpoint", "path": f"output/checkpoints/{job}", "time": 1.0}).encode() + b"\n"
+    offset = metrics.offset_of(connection, "trial000", job)
+    chunk = metrics.store_chunk(connection, trial_id="trial000", job=job, member=0, offset=offset, data=line)
+    return chunk.checkpoints[0].sequence
+
+
+def _curve(connection: sqlite3.Connection) -> list[tuple[int, float | None]]:
+    return [(row.sequence, row.value) for row in metrics.curve(connection, "trial000")]
+
+
+def test_the_curve_of_one_job_is_what_it_reported(metrics_database: sqlite3.Connection) -> None:
+    _report(metrics_database, 1, [0.1, 0.2])
+    _report(metrics_database, 1, [0.3])
+    _report(metrics_database, 1, [9.0], trial_id="trial001")
+    _report(metrics_database, 1, [9.0], member=1)
+    assert _curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 0.3)]
+    assert metrics.curve(metrics_database, "nobody") == []
+
+
+def test_a_job_from_the_start_replaces_the_curve(metrics_database: sqlite3.Connection) -> None:
+    _report(metrics_database, 1, [0.1, 0.2])
+    _report(metrics_database, 2, [0.5])
+    assert _curve(metrics_database) == [(0, 0.5)]
+
+
+def test_a_resumed_job_continues_the_curve_from_its_checkpoint(metrics_database: sqlite3.Connection) -> None:
+    _report(metrics_database, 1, [0.1, 0.2])
+    assert _checkpoint(metrics_database, 1) == 2
+    _report(metrics_database, 1, [0.3, 0.4])  # lost with its process
+    chunk = _report(metrics_database, 2, [1.3], first_sequence=2)
+    assert chunk.intermediates == [(5, 2, 1.3)]
+    assert _checkpoint(metrics_database, 2) == 3
+    _report(metrics_database, 2, [1.4, 1.5])
+    _report(metrics_database, 3, [2.4], first_sequence=3)
+    assert _curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 1.3), (3, 2.4)]
+
+
+def test_a_job_that_resumed_earlier_hides_what_lay_between(metrics_database: sqlite3.Connection) -> None:
+    _report(metrics_database, 1, [0.1, 0.2, 0.3])
+    _report(metrics_database, 2, [1.3, 1.4], first_sequence=2)
+    _report(metrics_database, 3, [2.2], first_sequence=1)
+    assert _curve(metrics_database) == [(0, 0.1), (1, 2.2)]
+
+
+def test_pages_follow_the_order_of_storing_over_all_kinds(metrics_database: sqlite3.Connection) -> None:
+    for job in (1, 2):
+        _report(metrics_database, job, [0.1, 0.2])
+        _report(metrics_database, job, [5.0], trial_id="trial001")
+        final = b'{"kind":"final","value":0.5,"time":1.0}\n'
+        offset = metrics.offset_of(metrics_database, "trial000", job)
+        metrics.store_chunk(metrics_database, trial_id="trial000", job=job, member=0, offset=offset, data=final)
+    first = metrics.page(metrics_database, "trial000", limit=4)
+    rest = metrics.page(metrics_database, "trial000", after_id=first[-1].id, limit=4)
+    assert [row.id for row in first + rest] == [1, 2, 4, 5, 6, 8]
+    finals = metrics.page(metrics_database, "trial000", kind="final", limit=4)
+    assert [(row.id, row.job) for row in finals] == [(4, 1), (8, 2)]
+
+
+def test_rows_are_replayed_by_their_ids(metrics_database: sqlite3.Connection) -> None:
+    _report(metrics_database, 1, [0.1, 0.2])
+    _report(metrics_database, 1, [0.3], trial_id="trial001")
+    replayed = metrics.rows_between(metrics_database, 2, 3)
+    assert [(row.trial_id, row.value) for row in replayed] == [("trial000", 0.2), ("trial001", 0.3)]
+    assert metrics.last_id(metrics_database) == 3
+
+
+def test_an_empty_database_has_nothing_latest(metrics_database: sqlite3.Connection) -> None:
+    assert metrics.last_id(metrics_database) == 0
+    assert metrics.latest_intermediate(metrics_database, "trial000") is None
+    assert metrics.latest_checkpoint(metrics_database, "trial000") is None
+
+
+def test_the_latest_are_those_stored_last(metrics_database: sqlite3.Connection) -> None:
+    _report(metrics_database, 1, [0.1])
+    _checkpoint(metrics_database, 1)
+    _checkpoint(metrics_database, 2)
+    _report(metrics_database, 2, [0.2])
+    latest = metrics.latest_intermediate(metrics_database, "trial000")
+    assert latest is not None
+    assert latest.value == pytest.approx(0.2)
+    checkpoint = metrics.latest_checkpoint(metrics_database, "trial000")
+    assert checkpoint is not None
+    assert checkpoint.job == 2
