@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager.config import ConfigError, LoadedExperiment, describe_problems, load_experiment_mapping
+from proctor.manager.engine import code
 from proctor.manager.engine.trials import new_id
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -55,6 +56,8 @@ def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) 
     for folder in (directory, directory / "log", directory / "checkpoint", directory / "trials"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(directory / CONFIG_FILE, loaded.config.canonical())
+    if loaded.config.code_snapshot:
+        code.freeze(Path(loaded.config.trial_code_directory), directory)
     if handover.environment:
         _write(directory / ENVIRONMENT_FILE, dict(handover.environment))
     secrets = {**loaded.secrets, **handover.secrets}

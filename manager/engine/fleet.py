@@ -10,6 +10,7 @@ from pathlib import Path
 from proctor.manager.clock import Clock
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher.client import Opener
+from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.forms import FormWriter
 from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.recovery import load_state
@@ -93,6 +94,7 @@ class Fleet:
         config = ExperimentConfig.from_canonical(state.row.config)
         directory = Path(state.row.directory)
         service = self.make_service(state.row)
+        forms = FormWriter(config, directory)
         around = Surroundings(
             config=config,
             control=self._means.control,
@@ -101,7 +103,8 @@ class Fleet:
             placer=self._placer(service, config),
             clock=self._means.clock,
             feed=self._means.feed,
-            forms=FormWriter(config, directory),
+            forms=forms,
+            code=CodeWatch(forms.code_directory, self._means.clock),
             open_dispatcher=self._means.open_dispatcher(state.row, config),
             checkpoint_directory=str(directory / "checkpoint"),
         )

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from proctor.manager.config import ExperimentConfig
+from proctor.manager.engine.code import SNAPSHOT_FOLDER
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import NodePlacement, TrialJobForm
 
@@ -16,6 +17,13 @@ class FormWriter:
         self._directory = directory
         environment_file = directory / "environment.json"
         self._environment_file = str(environment_file) if environment_file.exists() else None
+
+    @property
+    def code_directory(self) -> Path:
+        """Where trials run: the user's directory, or the frozen copy of it."""
+        if self._config.code_snapshot:
+            return self._directory / SNAPSHOT_FOLDER
+        return Path(self._config.trial_code_directory)
 
     def job_directory(self, trial: TrialRow, number: int) -> Path:
         """Where the files of a trial's job lie."""
@@ -33,7 +41,7 @@ class FormWriter:
             parameter_id=job.parameter_id,
             parameter_file=parameter_file(trial, job),
             command=self._config.trial_command,
-            code_directory=str(self._config.trial_code_directory),
+            code_directory=str(self.code_directory),
             directory=str(self.job_directory(trial, job.number)),
             environment_file=self._environment_file,
             gpu_number=self._config.trial_gpu_number,

@@ -79,7 +79,7 @@ class Manager:
         dry_run: bool = False,
     ) -> ExperimentRow:
         """Check, write down and start an experiment. Raises BadRequest with every problem, Conflict for a used id."""
-        loaded = creation.check(config, directory)
+        loaded = await asyncio.to_thread(creation.check, config, directory)
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())
@@ -89,7 +89,7 @@ class Manager:
         if folder.exists() or await self._exists(experiment_id):
             raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
         try:
-            creation.write_folder(folder, loaded, handed)
+            await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
         except OSError as error:
             raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
         await self.control.write(lambda c: experiments.insert(c, row))

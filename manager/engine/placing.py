@@ -58,7 +58,14 @@ async def _place(state: ExperimentState, step: Step, around: Surroundings, trial
         trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
         return True
     checkpoint = await _checkpoint(around, trial)
-    trial_moves.create_job(state, step, trial, token=token, placement=place, checkpoint=checkpoint)
+    fingerprint = await around.code.fingerprint()
+    if state.code_fingerprint not in {None, fingerprint}:
+        text = f"the code in {around.forms.code_directory} has changed; this trial and later ones run the new code"
+        step.note("notice", {"text": text}, trial_id=trial.row.id)
+    state.code_fingerprint = fingerprint
+    trial_moves.create_job(
+        state, step, trial, token=token, placement=place, checkpoint=checkpoint, code_fingerprint=fingerprint
+    )
     step.submit.append(trial)
     return True
 

@@ -34,6 +34,7 @@ class ExperimentState:
     by_job: dict[str, LiveTrial] = field(default_factory=dict)
     requested: set[int] = field(default_factory=set)
     exhausted: bool = False
+    code_fingerprint: str | None = None  # of the code that the newest job runs; None before the first
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
 
     def take_position(self) -> int:

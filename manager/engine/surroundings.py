@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from proctor.manager.clock import Clock
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher.client import Opener
+from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.forms import FormWriter
 from proctor.manager.engine.placer import Placer
 from proctor.manager.events import ChangeFeed
@@ -25,6 +26,7 @@ class Surroundings:
     clock: Clock
     feed: ChangeFeed
     forms: FormWriter
+    code: CodeWatch
     open_dispatcher: Opener
     checkpoint_directory: str
 

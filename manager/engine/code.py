@@ -1,0 +1,76 @@
+"""The user's code: which version a job ran, and a frozen copy of it where one is asked for.
+
+Local trials run in place, so editing the code changes the trials that start later. That is shown: a fingerprint of the
+directory is kept with every job, and a notice says when it is another than the job's before.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from proctor.manager.clock import Clock
+
+LOOK_SECONDS = 2.0
+"""A fingerprint is taken at most this often; jobs that start in between share it."""
+MAX_FILES = 2000
+"""Beyond this many files the rest is not looked at, in the order of their paths."""
+IGNORED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".pytest_cache"})
+SNAPSHOT_FOLDER = "code"
+
+
+class CodeWatch:
+    """Fingerprints of one code directory."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._taken_at: float | None = None
+        self._fingerprint = ""
+
+    async def fingerprint(self) -> str:
+        """What identifies the directory's present content: paths, sizes and times of its files."""
+        now = self._clock.monotonic()
+        if self._taken_at is None or now - self._taken_at > LOOK_SECONDS:
+            self._fingerprint = await asyncio.to_thread(take_fingerprint, self._directory)
+            self._taken_at = now
+        return self._fingerprint
+
+
+def take_fingerprint(directory: Path) -> str:
+    """Sixteen hexadecimal digits that change when a file is added, removed or written. Links are not followed."""
+    digest = hashlib.sha256()
+    for number, (path, entry) in enumerate(_files(str(directory), "")):
+        if number >= MAX_FILES:
+            break
+        facts = entry.stat(follow_symlinks=False)
+        digest.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Files below a folder by path; folders that cannot be read, and those that hold no code, are passed over."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name in IGNORED:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(entry.path, f"{prefix}{entry.name}/")
+        else:
+            yield prefix + entry.name, entry
+
+
+def freeze(code_directory: Path, experiment_directory: Path) -> None:
+    """Copy the code into the experiment's folder. Links stay links, dangling ones too. Raises OSError."""
+    target = experiment_directory / SNAPSHOT_FOLDER
+
+    def unwanted(folder: str, names: list[str]) -> set[str]:
+        ours = {name for name in names if os.path.join(folder, name) == str(experiment_directory)}
+        return ours | IGNORED.intersection(names)
+
+    shutil.copytree(code_directory, target, symlinks=True, ignore=unwanted)
