@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +34,7 @@ def file_and_sqlite_rate(folder: Path, lines: int) -> float:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("CREATE TABLE reports (id INTEGER PRIMARY KEY, line TEXT)")
     with journal.open() as file:
-        while batch := [(line,) for line, _ in zip(file, range(BATCH), strict=False)]:
+        while batch := [(line,) for line in islice(file, BATCH)]:
             connection.execute("BEGIN")
             connection.executemany("INSERT INTO reports (line) VALUES (?)", batch)
             connection.execute("COMMIT")
