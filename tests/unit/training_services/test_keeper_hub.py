@@ -1,0 +1,516 @@
+"""The hub with a client that records and a keeper that is played by calling the hub's methods."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
+from proctor.training_services.errors import MalformedReport, ManagerLeaving, UnknownNode, UnknownSession
+from proctor.training_services.keeper_hub import HubClient, KeeperHub
+from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.trial_keeper.protocol import (
+    Cancel,
+    Chunk,
+    Command,
+    CommandPoll,
+    End,
+    EndReason,
+    Exit,
+    JobReport,
+    Launch,
+    Registration,
+    ReportAnswer,
+    ReportHeader,
+    Start,
+    Update,
+    manager_proof,
+)
+
+pytestmark = pytest.mark.anyio
+
+NODE = "node-1"
+SECRET = "a secret"
+LINE = b'{"kind":"final","value":1.0,"time":1.0}\n'
+
+
+class FakeClient(HubClient):
+    """Takes everything, unless told to refuse; `stored` is what it answers."""
+
+    def __init__(self) -> None:
+        self.journals: dict[str, bytes] = {}
+        self.changes: list[StatusChange] = []
+        self.notes: list[StatusChange] = []
+        self.refuse_metrics = self.refuse_status = False
+        self.strangers: set[str] = set()
+
+    async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        if self.refuse_metrics:
+            raise RuntimeError("not now")
+        for chunk in chunks:
+            journal = self.journals.get(chunk.job_id, b"")
+            self.journals[chunk.job_id] = journal + chunk.data[len(journal) - chunk.offset :]
+        return {(c.job_id, c.member): len(self.journals[c.job_id]) for c in chunks if c.job_id not in self.strangers}
+
+    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+        if self.refuse_status:
+            raise RuntimeError("not now")
+        self.changes.extend(changes)
+
+    def note_change(self, change: StatusChange) -> None:
+        self.notes.append(change)
+
+    def statuses(self) -> list[tuple[str, TrialJobStatus]]:
+        return [(change.job_id, change.status) for change in self.changes]
+
+
+class FakeKeeper:
+    """Speaks the keeper's part."""
+
+    def __init__(self, hub: KeeperHub) -> None:
+        self.hub = hub
+        self.session = ""
+        self.cursor = 0
+
+    async def register(self, *jobs: JobReport) -> list[str]:
+        """Begin a session; returns the jobs that the manager does not know."""
+        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], list(jobs))
+        answer = await self.hub.register(NODE, registration)
+        self.session, self.cursor, self.offsets = answer.session, 0, answer.offsets
+        return answer.unknown
+
+    async def take(self, wait_seconds: float = 0.0) -> list[Command]:
+        """Take the commands there are."""
+        batch = await self.hub.poll(NODE, CommandPoll(self.session, self.cursor, wait_seconds))
+        if batch.commands:
+            self.cursor = batch.commands[-1].number
+        return batch.commands
+
+    async def orders(self) -> list[tuple[str, str]]:
+        """(type, job id) of the commands there are."""
+        return [(command.type, command.order["job_id"]) for command in await self.take()]
+
+    async def say(
+        self, *, chunks: Sequence[tuple[str, int, bytes]] = (), starts: Sequence[str] = (), ends: Sequence[str] = ()
+    ) -> ReportAnswer:
+        header = ReportHeader(
+            self.session,
+            chunks=[Chunk(job_id, token(job_id), "0", offset, len(data)) for job_id, offset, data in chunks],
+            starts=[Start(job_id, token(job_id), 7, 100.0) for job_id in starts],
+            ends=[End(job_id, token(job_id), exit_ok()) for job_id in ends],
+        )
+        return await self.hub.report(NODE, header, b"".join(data for _, _, data in chunks))
+
+
+def token(job_id: str) -> str:
+    return f"token of {job_id}"
+
+
+def exit_ok() -> Exit:
+    return Exit(EndReason.EXITED_OK, 0, None, 100.0, 200.0)
+
+
+def launch(job_id: str, **changes: object) -> Launch:
+    fields = {
+        "job_id": job_id,
+        "token": token(job_id),
+        "experiment_id": "e1",
+        "trial_id": job_id,
+        "sequence_id": 0,
+        "directory": "/job",
+        "command": "true",
+        "code_directory": "/",
+        "parameter_file": "{}",
+        "environment_file": None,
+    }
+    return Launch(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def found(job_id: str, *, pid: int | None = 7, ended: bool = False) -> JobReport:
+    return JobReport(job_id, token(job_id), pid, 100.0, exit=exit_ok() if ended else None)
+
+
+class Stage:
+    """A hub with one node, one attached experiment and a keeper that has not registered."""
+
+    def __init__(self) -> None:
+        self.pool = NodePool()
+        self.hub = KeeperHub(self.pool, heartbeat_seconds=0.01, ready_patience_seconds=0.01)
+        self.pool.add(NODE, "remote")
+        self.hub.add_node(NODE, SECRET)
+        self.client = FakeClient()
+        self.hub.attach("e1", self.client)
+        self.keeper = FakeKeeper(self.hub)
+
+    def submit(self, *job_ids: str, experiment_id: str = "e1") -> None:
+        for job_id in job_ids:
+            self.hub.expect(job_id, token(job_id), experiment_id)
+            self.hub.send(NODE, launch(job_id))
+
+
+@pytest.fixture
+async def stage(anyio_backend: str) -> AsyncIterator[Stage]:
+    stage = Stage()
+    stage.hub.ready()
+    yield stage
+    stage.hub.close()
+
+
+async def test_a_keeper_is_known_by_its_secret_and_knows_the_manager_by_it(stage: Stage) -> None:
+    assert stage.hub.hello(NODE, "00ff") == manager_proof(SECRET, "00ff")
+    assert stage.hub.authenticate(NODE, SECRET)
+    assert not stage.hub.authenticate(NODE, "another secret")
+    assert not stage.hub.authenticate("nobody", SECRET)
+    with pytest.raises(UnknownNode):
+        stage.hub.hello("nobody", "00ff")
+
+
+async def test_registering_connects_the_node(stage: Stage) -> None:
+    assert stage.pool.node(NODE).status is NodeStatus.CONNECTING
+    await stage.keeper.register()
+    assert stage.pool.node(NODE).status is NodeStatus.CONNECTED
+    assert stage.pool.node(NODE).hostname == "host"
+
+
+async def test_a_launch_wakes_the_poll_that_waits_for_it(stage: Stage) -> None:
+    await stage.keeper.register()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        polling = group.create_task(stage.keeper.take(wait_seconds=60.0))
+        await asyncio.sleep(0)
+        stage.submit("a.1")
+    assert [command.type for command in polling.result()] == ["Launch"]
+
+
+async def test_commands_are_repeated_until_the_cursor_passes_them(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1", "b.1")
+    first = await stage.keeper.take()
+    stage.keeper.cursor = first[0].number
+    assert await stage.keeper.take() == first[1:]
+    assert await stage.keeper.take() == []
+
+
+async def test_a_session_that_is_not_the_newest_must_register_again(stage: Stage) -> None:
+    await stage.keeper.register()
+    old = FakeKeeper(stage.hub)
+    old.session = stage.keeper.session
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        polling = group.create_task(_expect_unknown_session(old))
+        await asyncio.sleep(0)
+        await stage.keeper.register()
+    assert polling.result()
+    with pytest.raises(UnknownSession):
+        await old.say()
+
+
+async def _expect_unknown_session(keeper: FakeKeeper) -> bool:
+    with pytest.raises(UnknownSession):
+        await keeper.take(wait_seconds=60.0)
+    return True
+
+
+async def test_a_report_goes_to_its_experiment_and_is_acknowledged_when_taken(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    await stage.keeper.take()
+    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"])
+    assert [(item.job_id, item.member, item.offset) for item in answer.acknowledged] == [("a.1", "0", len(LINE))]
+    assert answer.ended == ["a.1"]
+    assert answer.fenced == []
+    assert stage.client.statuses() == [("a.1", TrialJobStatus.RUNNING), ("a.1", TrialJobStatus.ENDED)]
+    assert stage.client.journals == {"a.1": LINE}
+
+
+async def test_what_an_experiment_does_not_take_is_not_acknowledged_and_does_not_hold_up_another(
+    stage: Stage,
+) -> None:
+    other = FakeClient()
+    stage.hub.attach("e2", other)
+    await stage.keeper.register()
+    stage.submit("a.1")
+    stage.submit("b.1", experiment_id="e2")
+    stage.client.refuse_metrics = True
+    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE), ("b.1", 0, LINE)], ends=["a.1", "b.1"])
+    assert [item.job_id for item in answer.acknowledged] == ["b.1"]
+    assert answer.ended == ["b.1"]
+    assert stage.client.changes == []  # the end waits for the metrics
+    stage.client.refuse_metrics = False
+    again = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
+    assert again.ended == ["a.1"]
+    assert stage.client.journals == {"a.1": LINE}
+
+
+async def test_an_end_is_told_only_when_all_metrics_before_it_are_stored(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1", "b.1")
+    stage.client.journals["a.1"] = LINE[:10]
+
+    async def store_half(chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        return {(chunk.job_id, chunk.member): chunk.end - 1 for chunk in chunks}
+
+    stage.client.store_chunks = store_half  # type: ignore[method-assign]
+    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "b.1"])
+    assert answer.ended == ["b.1"]
+    assert stage.client.statuses() == [("b.1", TrialJobStatus.ENDED)]
+
+
+async def test_a_start_that_was_not_taken_is_noted_because_keepers_say_it_once(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    stage.client.refuse_status = True
+    await stage.keeper.say(starts=["a.1"])
+    assert [(note.job_id, note.status) for note in stage.client.notes] == [("a.1", TrialJobStatus.RUNNING)]
+
+
+async def test_a_job_nobody_knows_is_fenced(stage: Stage) -> None:
+    await stage.keeper.register()
+    answer = await stage.keeper.say(chunks=[("x.1", 0, LINE)], starts=["y.1"], ends=["z.1"])
+    assert answer.fenced == ["x.1", "y.1", "z.1"]
+    assert answer.acknowledged == []
+
+
+async def test_a_stale_token_is_fenced(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.hub.expect("a.1", "a newer token", "e1")
+    answer = await stage.keeper.say(ends=["a.1"])
+    assert answer.fenced == ["a.1"]
+
+
+async def test_a_job_whose_metrics_are_refused_is_fenced_and_forgotten(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    stage.client.strangers.add("a.1")
+    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
+    assert answer.fenced == ["a.1"]
+    assert answer.ended == []
+    assert await stage.keeper.register(found("a.1")) == ["a.1"]
+
+
+async def test_a_job_of_an_experiment_that_is_not_attached_is_kept_by_the_keeper(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    stage.hub.detach("e1", stage.client)
+    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
+    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
+
+
+async def test_detaching_a_client_that_was_replaced_does_nothing(stage: Stage) -> None:
+    newer = FakeClient()
+    stage.hub.attach("e1", newer)
+    stage.hub.detach("e1", stage.client)
+    await stage.keeper.register()
+    stage.submit("a.1")
+    assert (await stage.keeper.say(ends=["a.1"])).ended == ["a.1"]
+    assert newer.statuses() == [("a.1", TrialJobStatus.ENDED)]
+
+
+async def test_a_report_whose_lengths_are_wrong_is_malformed(stage: Stage) -> None:
+    await stage.keeper.register()
+    header = ReportHeader(stage.keeper.session, chunks=[Chunk("a.1", "t", "0", 0, 10)])
+    with pytest.raises(MalformedReport, match=r"a\.1"):
+        await stage.hub.report(NODE, header, b"short")
+    with pytest.raises(MalformedReport, match="10 bytes"):
+        await stage.hub.report(NODE, header, b"much too long")
+    with pytest.raises(MalformedReport, match="member"):
+        await stage.hub.report(NODE, ReportHeader(stage.keeper.session, [Chunk("a.1", "t", "x", 0, 0)]), b"")
+
+
+# ---- keepers that come back
+
+
+async def test_a_keeper_that_comes_back_is_ordered_again_what_it_does_not_have(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1", "b.1")
+    await stage.keeper.take()
+    assert await stage.keeper.register(found("b.1")) == []
+    assert await stage.keeper.orders() == [("Launch", "a.1")]
+
+
+async def test_what_was_ordered_while_there_was_no_keeper_reaches_the_next_one(stage: Stage) -> None:
+    stage.submit("a.1", "b.1")
+    await stage.keeper.register(found("b.1"))
+    assert await stage.keeper.orders() == [("Launch", "a.1")]
+
+
+async def test_a_stop_is_repeated_to_a_keeper_that_comes_back_unless_the_job_has_ended(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1", "b.1")
+    await stage.keeper.take()
+    for job_id in ("a.1", "b.1"):
+        stage.hub.send(NODE, Cancel(job_id, token(job_id)))
+    await stage.keeper.register(found("a.1"), found("b.1", ended=True))
+    assert await stage.keeper.orders() == [("Cancel", "a.1")]
+
+
+async def test_a_changed_limit_is_in_the_launch_that_is_repeated(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1", "b.1")
+    await stage.keeper.take()
+    for job_id in ("a.1", "b.1"):
+        stage.hub.send(NODE, Update(job_id, token(job_id), 30.0))
+    await stage.keeper.register(found("b.1"))
+    commands = await stage.keeper.take()
+    assert [(command.type, command.order["max_duration_seconds"]) for command in commands] == [
+        ("Launch", 30.0),
+        ("Update", 30.0),
+    ]
+
+
+async def test_a_job_stopped_before_its_launch_was_handed_over_is_never_launched(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    stage.hub.send(NODE, Cancel("a.1", token("a.1")))
+    assert await stage.keeper.take() == []
+    [note] = stage.client.notes
+    assert note.exit is not None
+    assert note.exit.reason is EndReason.CANCELED
+
+
+async def test_a_stopped_job_that_a_keeper_never_got_ends_when_it_comes_back(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    await stage.keeper.take()  # handed over, and lost on the way
+    stage.hub.send(NODE, Cancel("a.1", token("a.1")))
+    await stage.keeper.register()
+    assert await stage.keeper.take() == []
+    assert [note.exit and note.exit.reason for note in stage.client.notes] == [EndReason.CANCELED]
+
+
+async def test_a_job_that_ran_and_is_gone_ends_as_unknown(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    await stage.keeper.take()
+    await stage.keeper.say(starts=["a.1"])
+    await stage.keeper.register()
+    assert [note.exit and note.exit.reason for note in stage.client.notes] == [EndReason.EXIT_UNKNOWN]
+    assert await stage.keeper.take() == []
+
+
+async def test_stored_offsets_are_told_to_a_keeper_that_comes_back(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    await stage.keeper.say(chunks=[("a.1", 0, LINE)])
+    await stage.keeper.register(found("a.1"))
+    assert stage.keeper.offsets == {"a.1": {"0": len(LINE)}}
+
+
+# ---- managers that come back
+
+
+@pytest.fixture
+async def restarted(anyio_backend: str) -> AsyncIterator[Stage]:
+    """A manager that has not reattached its experiments yet."""
+    stage = Stage()
+    yield stage
+    stage.hub.close()
+
+
+async def test_no_job_is_unknown_before_the_experiments_are_reattached(restarted: Stage) -> None:
+    assert await restarted.keeper.register(found("a.1"), found("stray.1")) == []
+    answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
+    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
+    restarted.hub.expect("a.1", token("a.1"), "e1")
+    restarted.hub.adopt(NODE, launch("a.1"))
+    restarted.hub.ready()
+    assert await restarted.keeper.orders() == [("Cancel", "stray.1")]
+    answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
+    assert answer.ended == ["a.1"]
+    assert answer.fenced == ["stray.1"]
+
+
+async def test_a_registration_waits_for_the_experiments() -> None:
+    stage = Stage()
+    stage.hub = KeeperHub(stage.pool, ready_patience_seconds=60.0)
+    stage.hub.add_node(NODE, SECRET)
+    keeper = FakeKeeper(stage.hub)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        registering = group.create_task(keeper.register(found("a.1"), found("stray.1")))
+        await asyncio.sleep(0)
+        assert not registering.done()
+        stage.hub.attach("e1", stage.client)
+        stage.hub.expect("a.1", token("a.1"), "e1")
+        stage.hub.adopt(NODE, launch("a.1"))
+        stage.hub.ready()
+    stage.hub.close()
+    assert registering.result() == ["stray.1"]
+
+
+async def test_an_adopted_job_that_runs_is_told_as_running(restarted: Stage) -> None:
+    await restarted.keeper.register(found("a.1", pid=41), found("b.1", pid=None))
+    await restarted.keeper.say(starts=["b.1"])  # said once, before anybody listens
+    for job_id in ("a.1", "b.1", "c.1"):
+        restarted.hub.expect(job_id, token(job_id), "e1")
+        restarted.hub.adopt(NODE, launch(job_id))
+    assert [(note.job_id, note.pid) for note in restarted.client.notes] == [("a.1", 41), ("b.1", 7)]
+    assert await restarted.keeper.orders() == [("Launch", "c.1")]
+
+
+async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_not_started(restarted: Stage) -> None:
+    restarted.hub.expect("a.1", token("a.1"), "e1")
+    restarted.hub.adopt(NODE, launch("a.1"))
+    restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
+    assert restarted.client.notes == []
+    restarted.hub.ready()
+    await restarted.keeper.register(found("a.1"))
+    assert await restarted.keeper.orders() == [("Cancel", "a.1")]
+
+
+async def test_an_abandoned_experiment_has_no_jobs_any_more(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    stage.submit("b.1", experiment_id="e2")
+    assert stage.hub.abandon("e1") == ["a.1"]
+    assert await stage.keeper.register(found("a.1"), found("b.1")) == ["a.1"]
+
+
+# ---- silence
+
+
+async def test_a_node_without_a_word_falls_silent_with_a_reason_and_is_connected_by_the_next_word(
+    stage: Stage,
+) -> None:
+    await stage.keeper.register()
+    await _until(stage.pool, NodeStatus.SILENT)
+    assert "no word from its keeper" in stage.pool.node(NODE).reason
+    await stage.keeper.say()
+    assert stage.pool.node(NODE).status is NodeStatus.CONNECTED
+    assert stage.client.notes == []
+
+
+async def test_a_node_that_is_silent_for_too_long_is_lost_with_its_jobs(stage: Stage) -> None:
+    stage.hub.add_node(NODE, SECRET, lost_after_seconds=0.05)
+    await stage.keeper.register()
+    stage.submit("a.1")
+    await _until(stage.pool, NodeStatus.LOST)
+    assert [note.exit and note.exit.reason for note in stage.client.notes] == [EndReason.NODE_LOST]
+    with pytest.raises(UnknownSession):
+        await stage.keeper.say()
+    assert await stage.keeper.register(found("a.1")) == ["a.1"]
+    assert stage.pool.node(NODE).status is NodeStatus.CONNECTED
+
+
+async def test_a_hub_that_is_closed_turns_keepers_away(stage: Stage) -> None:
+    await stage.keeper.register()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        polling = group.create_task(_expect_leaving(stage.keeper))
+        await asyncio.sleep(0)
+        stage.hub.close()
+    assert polling.result()
+    with pytest.raises(ManagerLeaving):
+        await stage.keeper.register()
+
+
+async def _expect_leaving(keeper: FakeKeeper) -> bool:
+    with pytest.raises(ManagerLeaving):
+        await keeper.take(wait_seconds=60.0)
+    return True
+
+
+async def _until(pool: NodePool, status: NodeStatus) -> None:
+    news = asyncio.Event()
+    stop = pool.on_change(news.set)
+    async with asyncio.timeout(20):
+        while pool.node(NODE).status is not status:
+            await news.wait()
+            news.clear()
+    stop()
