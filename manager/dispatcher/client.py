@@ -18,8 +18,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 500
 RESTART_DELAYS_SECONDS = (0.0, 0.25, 1.0, 4.0, 10.0)
-STEADY_SECONDS = 60.0
-"""A dispatcher that lived this long starts the restart delays from the beginning again."""
+"""Before the next start, by how many dispatchers in a row have ended without a suggestion."""
 
 
 class Channel(ABC):
@@ -70,6 +69,7 @@ class DispatcherClient:
         self._restarted = restarted
         self._late: list[ToDispatcher] = []  # told since the conversation began, not sent yet
         self._told = 0
+        self._has_suggested = False
         self._bell = asyncio.Event()
 
     def tell(self, messages: Sequence[ToDispatcher]) -> None:
@@ -79,17 +79,16 @@ class DispatcherClient:
 
     async def run(self) -> None:
         """Serve until cancelled. Raises DispatcherGone when it cannot be kept alive."""
-        loop = asyncio.get_running_loop()
-        attempt = 0
+        fruitless = 0
         while True:
-            started = loop.time()
+            self._has_suggested = False
             epitaph = await self._converse()
-            attempt = 0 if loop.time() - started > STEADY_SECONDS else attempt + 1
-            if attempt >= len(RESTART_DELAYS_SECONDS):
-                raise DispatcherGone(f"the dispatcher ended {attempt} times in a row: {epitaph}")
+            fruitless = 0 if self._has_suggested else fruitless + 1
+            if fruitless >= len(RESTART_DELAYS_SECONDS):
+                raise DispatcherGone(f"the dispatcher ended {fruitless} times in a row: {epitaph}")
             log.warning("dispatcher ended, starting it again: %s", epitaph, extra={"action": "dispatcher.restart"})
             self._restarted(epitaph)
-            await asyncio.sleep(RESTART_DELAYS_SECONDS[attempt])
+            await asyncio.sleep(RESTART_DELAYS_SECONDS[fruitless])
 
     async def _converse(self) -> str:
         """One dispatcher's life; returns why it ended."""
@@ -100,7 +99,9 @@ class DispatcherClient:
                 speaker = group.create_task(self._speak(channel), name="dispatcher speaker")
                 async for line in channel.lines():
                     failpoint("manager.dispatcher.receive.before")
-                    self._receive(protocol.decode(line))  # type: ignore[arg-type]
+                    message = protocol.decode(line)
+                    self._has_suggested = self._has_suggested or isinstance(message, protocol.NewTrial)
+                    self._receive(message)  # type: ignore[arg-type]
                 speaker.cancel()
         return channel.epitaph()
 
