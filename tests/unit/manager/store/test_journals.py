@@ -22,7 +22,7 @@ def _line(**record: Any) -> bytes:
 
 
 def _store(connection: sqlite3.Connection, data: bytes, offset: int = 0, **names: Any) -> StoredChunk:
-    fixed = {"trial_id": "trial000", "job": 1, "member": 0, "time": 99.0}
+    fixed: dict[str, Any] = {"trial_id": "trial000", "job": 1, "member": 0, "time": 99.0}
     return store_chunk(connection, **(fixed | names), offset=offset, data=data)
 
 

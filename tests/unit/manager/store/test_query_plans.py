@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ _ALLOWED = {
 def _plan(connection: sqlite3.Connection, name: str) -> list[str]:
     statement = query_with(name, ["id", "status"]) if "{" in load_queries()[name] else load_queries()[name]
     parameters = dict.fromkeys(re.findall(r":(\w+)", statement), "[]")
-    values: object = [None] * statement.count("?") if "?" in statement else parameters
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]  # type: ignore[call-overload]
+    values: Any = [None] * statement.count("?") if "?" in statement else parameters
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
 
 @pytest.mark.parametrize("name", sorted(load_queries()))

@@ -1,0 +1,131 @@
+"""The store against the real world: SIGKILL at any moment, and a file system that is full."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proctor.manager.store import events
+from proctor.manager.store.database import HEALTHY, Database
+
+WRITER = """
+import asyncio, sys
+from proctor.manager.store import events
+from proctor.manager.store.database import Database
+
+def note(c):
+    return events.append(c, time=1.0, kind=events.NOTICE, data={"text": "x" * 200})
+
+async def main():
+    async with await Database.open(sys.argv[1], "control") as database:
+        for _ in range(int(sys.argv[2])):
+            ids = await asyncio.gather(*(database.write(note) for _ in range(3)))
+            print(*ids, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def _start_writer(path: str, rounds: int, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, path, str(rounds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def _acknowledged(lines: list[str]) -> list[int]:
+    """Ids in whole lines: a line that SIGKILL has cut may end in half a number."""
+    return [int(number) for line in lines if line.endswith("\n") for number in line.split()]
+
+
+def _stored(path: str) -> list[int]:
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    ids = [row[0] for row in connection.execute("SELECT id FROM events ORDER BY id")]
+    connection.close()
+    return ids
+
+
+def test_what_was_acknowledged_survives_sigkill_again_and_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "control.db")
+    acknowledged: list[int] = []
+    for lines_before_the_kill in (1, 7, 23, 60):
+        with _start_writer(path, 1_000_000) as child:
+            assert child.stdout is not None
+            lines = [child.stdout.readline() for _ in range(lines_before_the_kill)]
+            os.kill(child.pid, signal.SIGKILL)
+            lines += child.stdout.readlines()
+        acknowledged += _acknowledged(lines)
+        stored = _stored(path)
+        assert set(acknowledged) <= set(stored)
+        assert stored == list(range(1, len(stored) + 1))
+        assert len(stored) % 3 == 0  # what was asked in one turn was committed together, or not at all
+
+
+@pytest.mark.parametrize(("place", "stored"), [("before", 6), ("after", 9)])
+def test_a_commit_happens_whole_or_not_at_all(tmp_path: Path, place: str, stored: int) -> None:
+    path = str(tmp_path / "control.db")
+    with _start_writer(path, 10, PROCTOR_FAILPOINT=f"control.commit.{place}@3") as child:
+        assert child.stdout is not None
+        lines = child.stdout.readlines()
+    assert child.returncode == -signal.SIGKILL
+    assert _acknowledged(lines) == [1, 2, 3, 4, 5, 6]
+    assert len(_stored(path)) == stored
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _fill(filler: Path) -> None:
+    """Take what is left of the file system."""
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while os.write(descriptor, b"x" * 4096):
+            continue
+    os.close(descriptor)
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_loses_nothing_and_is_recovered_from(small_disk: Path) -> None:
+    def note(connection: sqlite3.Connection) -> int:
+        return events.append(connection, time=1.0, kind=events.NOTICE, data={"text": "x" * 60_000})
+
+    path = str(small_disk / "control.db")
+    told: asyncio.Queue[str] = asyncio.Queue()
+    async with await Database.open(path, "control") as database:
+        database.on_health_change(told.put_nowait)
+        assert await database.write(note) == 1
+        filler = small_disk / "filler"
+        _fill(filler)
+        writing = asyncio.gather(*(database.write(note) for _ in range(4)))
+        async with asyncio.timeout(60):
+            sentence = await told.get()
+        assert re.match(rf"The database {path} cannot be written: .*\(SQLITE_(FULL|IOERR\w*)\)", sentence)
+        assert await database.read(events.last_id) == 1
+        assert not writing.done()
+        filler.unlink()
+        async with asyncio.timeout(60):
+            assert await writing == [2, 3, 4, 5]
+            assert await told.get() == HEALTHY
+    assert _stored(path) == [1, 2, 3, 4, 5]

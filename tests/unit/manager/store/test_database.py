@@ -1,0 +1,300 @@
+"""Database files: shared commits, savepoints, reads, closing, migrations."""
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from proctor.manager.store import events
+from proctor.manager.store.database import HEALTHY, Database
+from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase, ReadTimeout
+from proctor.manager.store.migrations import load_migrations
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+
+pytestmark = pytest.mark.anyio
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where the database of a test lies."""
+    return str(tmp_path / "control.db")
+
+
+def _note(connection: sqlite3.Connection) -> int:
+    return events.append(connection, time=1.0, kind=events.NOTICE, data={})
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    return events.last_id(connection)
+
+
+class _Gate:
+    """A write that holds the writer thread until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        self.entered.set()
+        assert self.opened.wait(30)
+
+    def open_once_entered(self) -> None:
+        assert self.entered.wait(30)
+        self.opened.set()
+
+
+async def test_a_write_returns_its_result_once_it_is_committed(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        assert await database.write(_note) == 1
+        other = sqlite3.connect(path)
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (1,)
+        other.close()
+        assert (database.commits, database.health, database.pending) == (1, HEALTHY, 0)
+
+
+async def test_the_file_is_its_owners_and_keeps_every_commit_on_disk(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        settings = await database.write(
+            lambda c: [c.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+        )
+        assert settings == ["wal", 2]
+        assert await database.write(lambda c: c.execute("PRAGMA foreign_keys").fetchone()) == (1,)
+
+
+async def test_writes_of_one_turn_share_one_commit_and_keep_their_order(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        assert await asyncio.gather(*(database.write(_note) for _ in range(50))) == list(range(1, 51))
+        assert database.commits == 1
+
+
+async def test_writes_that_queue_up_behind_a_commit_share_the_next_one(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        gate = _Gate()
+        waiting: list[Awaitable[object]] = [database.write(gate)]
+        await asyncio.to_thread(gate.entered.wait, 30)
+        for _ in range(20):
+            waiting.append(database.write(_note))
+            await asyncio.sleep(0)
+        gate.opened.set()
+        await asyncio.gather(*waiting)
+        assert database.commits == 1  # the gate itself changed nothing
+
+
+async def test_a_write_that_changes_nothing_is_no_commit(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        assert await database.write(_last) == 0
+        assert database.commits == 0
+
+
+async def test_a_write_that_raises_takes_back_only_itself(path: str) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        _note(connection)
+        raise LookupError("the caller's own error")
+
+    def clash(connection: sqlite3.Connection) -> None:
+        _note(connection)
+        connection.execute("INSERT INTO nodes (id, kind, status) VALUES ('n', 'local', 'x'), ('n', 'local', 'x')")
+
+    async with await Database.open(path, "control") as database:
+        results = await asyncio.gather(
+            database.write(_note), database.write(fail), database.write(clash), database.write(_note),
+            return_exceptions=True,
+        )  # fmt: skip
+        assert [type(result) for result in results] == [int, LookupError, sqlite3.IntegrityError, int]
+        assert (await database.read(_last), database.commits, database.health) == (2, 1, HEALTHY)
+
+
+async def test_a_write_that_ends_the_transaction_harms_no_other(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        results = await asyncio.gather(
+            database.write(_note), database.write(lambda c: c.execute("ROLLBACK")), database.write(_note),
+            return_exceptions=True,
+        )  # fmt: skip
+        assert [type(result) for result in results] == [int, sqlite3.OperationalError, int]
+        assert await database.read(_last) == 2
+
+
+async def test_a_cancelled_caller_stops_waiting_and_the_write_goes_on(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        gate = _Gate()
+        holding = database.write(gate)
+        await asyncio.to_thread(gate.entered.wait, 30)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await database.write(_note)
+        gate.opened.set()
+        await holding
+        assert await database.write(_last) == 1
+        assert database.pending == 0
+
+
+async def test_a_read_sees_every_write_that_was_awaited_and_changes_nothing(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        for expected in range(1, 6):
+            await database.write(_note)
+            assert list(await asyncio.gather(database.read(_last), database.read(_last))) == [expected] * 2
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            await database.read(_note)
+        assert await database.read(_last) == 5
+
+
+async def test_a_read_stays_on_one_state_of_the_database(path: str) -> None:
+    seen: list[int] = []
+    read_once, written = threading.Event(), threading.Event()
+
+    def look_twice(connection: sqlite3.Connection) -> None:
+        seen.append(_last(connection))
+        read_once.set()
+        assert written.wait(30)
+        seen.append(_last(connection))
+
+    async with await Database.open(path, "control") as database:
+        looking = database.read(look_twice)
+        await asyncio.to_thread(read_once.wait, 30)
+        await database.write(_note)
+        written.set()
+        await looking
+        assert seen == [0, 0]
+
+
+async def test_a_read_that_takes_too_long_is_interrupted_and_the_next_one_works(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        with pytest.raises(ReadTimeout, match=r"longer than 0\.01 s"):
+            await database.read(lambda c: c.execute(ENDLESS).fetchone(), time_limit_seconds=0.01)
+        assert await database.read(_last) == 0
+
+
+async def test_what_a_read_raises_reaches_its_caller(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            await database.read(lambda c: c.execute("SELECT * FROM nowhere"))
+
+
+async def test_closing_carries_out_what_was_asked_and_refuses_the_rest(path: str) -> None:
+    database = await Database.open(path, "control")
+    gate = _Gate()
+    asked = [database.write(gate), *(database.write(_note) for _ in range(5)), database.read(_last)]
+    closing = [asyncio.ensure_future(database.close()) for _ in range(2)]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    await asyncio.gather(*closing)
+    assert [future.done() for future in asked] == [True] * 7  # type: ignore[attr-defined]
+    assert asked[5].result() == 5  # type: ignore[attr-defined]
+    with pytest.raises(DatabaseUnusable, match="is closed"):
+        await database.write(_note)
+    with pytest.raises(DatabaseUnusable, match="is closed"):
+        await database.read(_last)
+    await database.close()
+    assert database.pending == 0
+    assert not os.path.exists(f"{path}-wal")
+
+
+async def test_outside_work_is_told_while_it_lasts(path: str) -> None:
+    told: list[int] = []
+    async with await Database.open(path, "control", on_pending=told.append) as database:
+        assert sum(told) == 0
+        writing, reading = database.write(_note), database.read(_last)
+        assert (sum(told), database.pending) == (2, 2)
+        await asyncio.gather(writing, reading)
+        assert (sum(told), database.pending) == (0, 0)
+        with pytest.raises(LookupError):
+            await database.write(_raise)
+    assert sum(told) == 0
+
+
+def _raise(connection: sqlite3.Connection) -> None:
+    raise LookupError
+
+
+def test_virtual_time_stands_still_while_a_write_is_under_way(path: str) -> None:
+    gate = _Gate()
+
+    async def main(loop: VirtualTimeLoop) -> int:
+        async with await Database.open(path, "control", on_pending=loop.pending) as database:
+            holding = database.write(gate)
+            threading.Thread(target=gate.open_once_entered).start()
+            async with asyncio.timeout(0.001):
+                await holding
+                return await database.write(_note)
+
+    assert run_virtual(main) == 1
+
+
+async def test_reopening_keeps_the_rows_and_the_version(path: str) -> None:
+    for expected in (1, 2):
+        async with await Database.open(path, "control") as database:
+            assert await database.write(_note) == expected
+            version = await database.read(lambda c: c.execute("PRAGMA user_version").fetchone()[0])
+            assert version == len(load_migrations("control"))
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_left_alone(path: str) -> None:
+    async with await Database.open(path, "control") as database:
+        await database.write(lambda c: c.execute("PRAGMA user_version = 999"))
+    before = Path(path).read_bytes()
+    with pytest.raises(NewerDatabase, match="has version 999, written by a newer Proctor"):
+        await Database.open(path, "control")
+    assert Path(path).read_bytes() == before
+
+
+async def test_a_database_of_another_kind_is_refused(path: str) -> None:
+    await (await Database.open(path, "control")).close()
+    with pytest.raises(DatabaseUnusable, match="is not a Proctor metrics database"):
+        await Database.open(path, "metrics")
+
+
+async def test_a_file_that_is_no_database_is_refused(path: str) -> None:
+    Path(path).write_bytes(b"dear diary" * 1000)
+    with pytest.raises(DatabaseUnusable, match="file is not a database"):
+        await Database.open(path, "control")
+    assert Path(path).read_bytes() == b"dear diary" * 1000
+
+
+async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnusable, match=r"nowhere/control\.db cannot be opened"):
+        await Database.open(str(tmp_path / "nowhere" / "control.db"), "control")
+
+
+async def test_a_failed_migration_leaves_the_version_before_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await (await Database.open(path, "control")).close()
+    scripts = (*load_migrations("control"), "CREATE TABLE fine (id INTEGER);\nCREATE TABLE fine (id INTEGER);")
+    monkeypatch.setattr("proctor.manager.store.migrations.load_migrations", lambda schema: scripts)
+    with pytest.raises(DatabaseUnusable, match="table fine already exists"):
+        await Database.open(path, "control")
+    monkeypatch.undo()
+    async with await Database.open(path, "control") as database:
+        tables = await database.read(lambda c: c.execute("SELECT name FROM sqlite_schema").fetchall())
+        assert ("events",) in tables
+        assert ("fine",) not in tables
+
+
+async def test_the_log_stays_bounded_and_reaches_the_database(path: str) -> None:
+    def write_much(connection: sqlite3.Connection) -> None:
+        events.append(connection, time=1.0, kind=events.NOTICE, data={"text": "x" * 128 * 1024})
+
+    largest = 0
+    async with await Database.open(path, "control") as database:
+        for _ in range(320):  # 40 MiB
+            await database.write(write_much)
+            largest = max(largest, os.stat(f"{path}-wal").st_size)
+        assert os.stat(path).st_size > 16 * 2**20
+    assert largest < 20 * 2**20
+
+
+async def test_a_checkpoint_is_due_now_and_then_beside_the_writes(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    async with await Database.open(path, "control") as database:
+        monkeypatch.setattr(database._readers, "checkpoint", lambda: asked.append("checkpoint"))
+        for _ in range(251):
+            await database.write(_note)
+        assert len(asked) == 1
+        await database.write(lambda c: [_note(c) for _ in range(10_001)] and None)
+        assert len(asked) == 2
