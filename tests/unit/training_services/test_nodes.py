@@ -1,0 +1,131 @@
+"""The pool: nodes, capacity, reservations, and who is told of changes."""
+
+import pytest
+
+from proctor.training_services.base import NodePlacement
+from proctor.training_services.capacity import SharingPolicy
+from proctor.training_services.errors import ReservationRefused, UnknownNode
+from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
+
+SHARE = NodePlacement("local", (GpuSlot("GPU-0", 0),))
+
+
+def device(*processes: DeviceProcess, used_mb: int = 0) -> Device:
+    return Device(0, "GPU-0", "Fake", 80_000, used_mb, 0, list(processes))
+
+
+@pytest.fixture
+def pool() -> NodePool:
+    pool = NodePool()
+    pool.add("local", "local")
+    pool.connect("local", [device()], driver_note="", hostname="here", version="0", seen_at=1.0)
+    return pool
+
+
+def count_changes(pool: NodePool) -> list[int]:
+    """A list that grows with every change."""
+    changes: list[int] = []
+    pool.on_change(lambda: changes.append(1))
+    return changes
+
+
+def test_a_node_begins_as_connecting_and_says_so(pool: NodePool) -> None:
+    pool.add("gpu-3", "remote", reason="its keeper is being started")
+    [capacity] = pool.capacity(["gpu-3"])
+    assert capacity.gpus is None
+    assert not capacity.ready
+    assert capacity.reason == "node gpu-3 is connecting: its keeper is being started"
+
+
+def test_an_unknown_node_is_an_error_that_lists_the_known_ones(pool: NodePool) -> None:
+    with pytest.raises(UnknownNode, match="known nodes: local"):
+        pool.node("gpu-3")
+    assert pool.capacity(["gpu-3"])[0].reason == "node gpu-3 is not known to the manager"
+
+
+def test_a_reservation_shows_in_the_capacity_with_its_holder(pool: NodePool) -> None:
+    pool.reserve("a.1", "t", "trial 17 of experiment Ab3dE5f7", SHARE, SharingPolicy(2))
+    [gpu] = pool.capacity(["local"])[0].gpus or ()
+    assert [(held.job_id, held.holder, held.slot, held.policy.max_trials_per_gpu) for held in gpu.holdings] == [
+        ("a.1", "trial 17 of experiment Ab3dE5f7", 0, 2)
+    ]
+
+
+def test_reserving_twice_is_reserving_once(pool: NodePool) -> None:
+    first = pool.reserve("a.1", "t", "trial 1", SHARE)
+    assert pool.reserve("a.1", "t", "trial 1", SHARE) == first
+    assert pool.reservations("local") == (first,)
+    with pytest.raises(ReservationRefused, match=r"a\.1"):
+        pool.reserve("a.1", "another token", "trial 1", SHARE)
+
+
+def test_a_share_that_is_held_is_refused_with_its_holder(pool: NodePool) -> None:
+    pool.reserve("a.1", "t", "trial 1", SHARE, SharingPolicy(2))
+    with pytest.raises(ReservationRefused, match="held by trial 1"):
+        pool.reserve("b.1", "t", "trial 2", SHARE, SharingPolicy(2))
+
+
+def test_a_gpu_whose_holder_wants_it_for_itself_is_refused(pool: NodePool) -> None:
+    pool.reserve("a.1", "t", "trial 1", SHARE, SharingPolicy(1))
+    with pytest.raises(ReservationRefused, match="held by trial 1"):
+        pool.reserve("b.1", "t", "trial 2", NodePlacement("local", (GpuSlot("GPU-0", 1),)), SharingPolicy(2))
+
+
+def test_a_refused_reservation_holds_nothing(pool: NodePool) -> None:
+    pool.reserve("a.1", "t", "trial 1", SHARE)
+    with pytest.raises(ReservationRefused):
+        pool.reserve("b.1", "t", "trial 2", SHARE)
+    assert pool.reservation("b.1") is None
+
+
+def test_releasing_gives_back_once_and_is_never_an_error(pool: NodePool) -> None:
+    pool.reserve("a.1", "t", "trial 1", SHARE)
+    changes = count_changes(pool)
+    pool.release("a.1")
+    pool.release("a.1")
+    pool.release("never.1")
+    assert len(changes) == 1
+    assert pool.reserve("b.1", "t", "trial 2", SHARE).job_id == "b.1"
+
+
+def test_what_a_job_held_before_a_restart_is_held_again_before_its_node_is_known() -> None:
+    pool = NodePool()
+    pool.restore("a.1", SHARE, "trial 1", SharingPolicy(1))
+    pool.add("local", "local")
+    pool.connect("local", [device()], driver_note="", hostname="here", version="0", seen_at=1.0)
+    with pytest.raises(ReservationRefused, match="trial 1"):
+        pool.reserve("b.1", "t", "trial 2", SHARE)
+
+
+def test_processes_of_our_own_trials_are_not_foreign(pool: NodePool) -> None:
+    pool.hear("local", 2.0, devices=[device(DeviceProcess(10, 5, "a.1"), DeviceProcess(11, 7))])
+    [gpu] = pool.capacity(["local"])[0].gpus or ()
+    assert [process.pid for process in gpu.foreign] == [11]
+
+
+def test_only_what_matters_to_placement_or_people_is_a_change(pool: NodePool) -> None:
+    changes = count_changes(pool)
+    pool.hear("local", 2.0, devices=[device(used_mb=5)], disk_free_mb=100)
+    assert changes == []
+    assert (pool.node("local").seen_at, pool.node("local").disk_free_mb) == (2.0, 100)
+    pool.hear("local", 3.0, devices=[device(DeviceProcess(11, 7))])
+    pool.hear("local", 3.0, notes=["the disk is nearly full"])
+    pool.set_status("local", NodeStatus.SILENT, "no word for 15 s")
+    pool.set_status("local", NodeStatus.SILENT, "no word for 15 s")
+    assert len(changes) == 3
+
+
+def test_a_callback_that_was_stopped_is_not_called(pool: NodePool) -> None:
+    changes: list[int] = []
+    stop = pool.on_change(lambda: changes.append(1))
+    stop()
+    stop()
+    pool.set_status("local", NodeStatus.LOST, "gone")
+    assert changes == []
+
+
+def test_a_node_that_was_removed_is_unknown(pool: NodePool) -> None:
+    pool.remove("local")
+    pool.remove("local")
+    assert pool.nodes() == ()
