@@ -55,6 +55,7 @@ class FakeManager:
         self._commands: list[Command] = []
         self._session = ""
         self._sessions = 0
+        self._life: object = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._idle = asyncio.Event()
@@ -68,8 +69,11 @@ class FakeManager:
     async def start(self) -> None:
         """Listen on a fresh socket and swap the pointer to it."""
         self._sessions += 1
+        self._life = life = object()
         path = self.directory / f"manager-{self._sessions}.sock"
-        self._server = await asyncio.start_unix_server(self._serve, str(path), limit=64 * 1024 * 1024)
+        self._server = await asyncio.start_unix_server(
+            lambda reader, writer: self._serve(life, reader, writer), str(path), limit=64 * 1024 * 1024
+        )
         swap = self.directory / "socket.new"
         swap.write_text(str(path))
         swap.replace(self.pointer)
@@ -78,6 +82,7 @@ class FakeManager:
         """Die: the socket closes, sessions and unsent commands are forgotten."""
         assert self._server is not None
         self._server.close()
+        self._life = None
         for writer in list(self._writers):
             writer.transport.abort()
         await self.forget_session()
@@ -123,11 +128,11 @@ class FakeManager:
             self._commands = []
             self.changed.notify_all()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, life: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         self._idle.clear()
         try:
-            while True:
+            while life is self._life:  # a connection that was being accepted when we died is dead, too
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 lines = head.split("\r\n")
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
@@ -138,6 +143,8 @@ class FakeManager:
                 if self.before_answer is not None:
                     self.before_answer(path.rsplit("/", 1)[1])
                 data = json.dumps(answer).encode()
+                if life is not self._life:
+                    return
                 writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):

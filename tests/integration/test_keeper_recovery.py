@@ -1,0 +1,225 @@
+"""Whatever is killed, whenever: a job starts once, ends once, and its reports arrive once and in order."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
+
+from proctor.trial_keeper.identity import open_process
+from proctor.trial_keeper.processes import survey
+from proctor.trial_keeper.protocol import Cancel, EndReason, Launch
+from proctor.trial_keeper.start import find_keeper
+
+pytestmark = pytest.mark.anyio
+
+# Every place in keeper, spawner and reaper where something is written or done (docs/keeper.md lists what each is).
+STARTING = [
+    "keeper.intent.before",
+    "keeper.intent.after",
+    "keeper.launch.before",
+    "keeper.launch.after",
+    "spawner.fork.before",
+    "spawner.fork.after",
+    "reaper.claim.before",
+    "reaper.claim.after",
+    "reaper.start.before",
+    "reaper.start.after",
+]
+ENDING = [
+    "reaper.exit.before",
+    "reaper.exit.after",
+    "keeper.report.before",
+    "keeper.report.after",
+    "keeper.exit.ack.before",
+    "keeper.exit.ack.after",
+]
+STOPPING = ["keeper.stop.signal.before", "keeper.stop.signal.after", "reaper.stop.before", "reaper.stop.after"]
+WITHOUT_REAPER = ["keeper.stop.before", "keeper.stop.after"]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with open_node(tmp_path / "node") as node:
+        yield node
+
+
+def counting(node: Node, job_id: str, count: int) -> Launch:
+    """A trial that reports 1, 2, 3, … at once and notes in a ledger of its own that it was started."""
+    journal = node.job_directory(job_id) / "journal"
+    command = f"echo $$ >> {node.directory}/ledger; for i in $(seq {count}); do echo $i >> {journal}; sleep 0.01; done"
+    return node.launch(job_id, command)
+
+
+def numbers(count: int) -> bytes:
+    return "".join(f"{number}\n" for number in range(1, count + 1)).encode()
+
+
+def ledger(node: Node) -> list[str]:
+    path = node.directory / "ledger"
+    return path.read_text().split() if path.exists() else []
+
+
+async def test_a_new_keeper_adopts_the_jobs_of_one_that_was_killed(node: Node) -> None:
+    await node.manager.command(counting(node, "T.1", 100), node.launch("U.1", "sleep 600"))
+    start = await node.manager.start_of("T.1")
+    await node.manager.start_of("U.1")
+    await node.kill()
+    await node.start()
+    await node.manager.until(lambda: len(node.manager.registrations) == 2)
+    assert {job.job_id: job.pid for job in node.manager.registrations[1].jobs}["T.1"] == start.pid
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert node.manager.journals["T.1", "0"] == numbers(100)
+    assert ledger(node) == [str(start.pid)]
+    await node.manager.command(Cancel("U.1", "token of U.1"))
+    assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+
+
+async def test_a_job_that_ends_while_no_keeper_runs_is_told_by_the_next_one(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 0.3; echo 1 >> $PROCTOR_JOB_DIR/journal; exit 5"))
+    await node.manager.start_of("T.1")
+    reaper = node.process("T.1").reaper
+    await node.kill()
+    descriptor = open_process(reaper.pid, reaper.started)
+    if descriptor is not None:
+        await readable(descriptor)
+        os.close(descriptor)
+    await node.start()
+    assert (await node.manager.end_of("T.1")).code == 5
+    assert node.manager.journals["T.1", "0"] == b"1\n"
+
+
+async def test_a_restarted_manager_gets_everything_once(node: Node) -> None:
+    await node.manager.command(counting(node, "T.1", 200))
+    for count in (20, 60, 100):
+        await node.manager.until(lambda count=count: len(node.manager.journals.get(("T.1", "0"), b"")) > count)
+        await node.manager.stop()
+        await node.manager.start()
+    await node.manager.until(lambda: len(node.manager.journals["T.1", "0"]) > 200)
+    await node.manager.forget_session()
+    await node.manager.end_of("T.1")
+    assert node.manager.journals["T.1", "0"] == numbers(200)
+    assert not node.manager.overlaps
+    assert len(node.manager.registrations) >= 4
+
+
+async def test_a_manager_that_cannot_prove_itself_learns_nothing(node: Node) -> None:
+    await node.manager.stop()
+    node.manager.knows_secret = False
+    known = len(node.manager.registrations)
+    await node.manager.start()
+    log = node.keeper_directory / "log"
+    await eventually(lambda: "does not know this node's secret" in log.read_text())
+    assert len(node.manager.registrations) == known
+    await node.manager.stop()
+    node.manager.knows_secret = True
+    await node.manager.start()
+    await node.manager.until(lambda: len(node.manager.registrations) == known + 1)
+
+
+async def test_a_job_whose_reaper_was_killed_is_stopped_and_its_end_unknown(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "setsid sleep 600 & trap '' TERM; while true; do sleep 1; done"))
+    await node.manager.start_of("T.1")
+    await eventually(lambda: len(node.members("T.1")) >= 2)
+    await kill_and_wait(node.process("T.1").reaper.pid)
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
+    assert node.members("T.1") == []
+
+
+async def test_reaper_and_keeper_killed_together_leave_nothing(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600"))
+    await node.manager.start_of("T.1")
+    reaper = node.process("T.1").reaper.pid
+    await node.kill()
+    await kill_and_wait(reaper)
+    assert node.members("T.1")
+    await node.start()
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
+    assert node.members("T.1") == []
+
+
+async def test_a_killed_spawner_is_started_again(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600"))
+    await node.manager.start_of("T.1")
+    spawner = survey()[node.process("T.1").reaper.pid].parent
+    await kill_and_wait(spawner)
+    await node.manager.command(node.launch("U.1", "true"))
+    assert (await node.manager.end_of("U.1")).reason == EndReason.EXITED_OK
+    await node.manager.command(Cancel("T.1", "token of T.1"))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+
+
+async def test_only_one_keeper_serves_a_directory(node: Node) -> None:
+    first = await node.start()
+    assert await node.start() == first
+    assert find_keeper(node.keeper_directory) == first
+
+
+async def keep_alive(node: Node) -> None:
+    """Start the keeper again whenever it is dead, as the local training service does."""
+    while True:
+        await node.start()
+        pid = find_keeper(node.keeper_directory)
+        if pid is not None:
+            descriptor = os.pidfd_open(pid)
+            await readable(descriptor, seconds=60)
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("place", [*STARTING, *ENDING, *STOPPING, *WITHOUT_REAPER])
+async def test_a_kill_at_any_place_changes_nothing_but_the_end(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The keeper is restarted with the fail point; the counter lets exactly one process die there."""
+    counter = tmp_path / "counter"
+    await node.stop()
+    monkeypatch.setenv("PROCTOR_FAILPOINT", place)
+    monkeypatch.setenv("PROCTOR_FAILPOINT_COUNTER", str(counter))
+    await node.start()
+    launch = counting(node, "T.1", 20)
+    stops = place in (*STOPPING, *WITHOUT_REAPER)
+    if stops:
+        launch = node.launch("T.1", launch.command + "; sleep 600")
+    keeper = asyncio.ensure_future(keep_alive(node))
+    try:
+        await command_until_started(node, launch)
+        if stops:
+            await node.manager.until(lambda: node.manager.journals.get(("T.1", "0")) == numbers(20))
+        if place in WITHOUT_REAPER:
+            await kill_and_wait(node.process("T.1").reaper.pid)
+        elif stops:
+            await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.2))
+        end = await node.manager.end_of("T.1")
+        await eventually(counter.exists)  # otherwise the place was never passed
+        await eventually(lambda: not list(node.records.path.iterdir()))
+    finally:
+        keeper.cancel()
+    assert len(ledger(node)) <= 1
+    if end.reason == EndReason.EXIT_UNKNOWN:  # only the death of the reaper may cost the job its end
+        assert place.startswith("reaper.") or place in WITHOUT_REAPER
+    elif stops:
+        assert end.reason == EndReason.CANCELED
+    else:
+        assert (end.reason, len(ledger(node))) == (EndReason.EXITED_OK, 1)
+    if len(ledger(node)) == 1 and end.reason != EndReason.EXIT_UNKNOWN:
+        assert node.manager.journals["T.1", "0"] == numbers(20)
+    assert node.members("T.1") == []
+    assert not node.manager.overlaps
+
+
+async def command_until_started(node: Node, launch: Launch) -> None:
+    """Give the launch in every session, as a manager does that has not heard of the job."""
+    manager = node.manager
+
+    def has_started() -> bool:
+        return launch.job_id in manager.starts or launch.job_id in manager.ends
+
+    def has_news(known: int) -> bool:
+        return len(manager.registrations) > known or has_started()
+
+    while not has_started():
+        await manager.command(launch)
+        await manager.until(partial(has_news, len(manager.registrations)))

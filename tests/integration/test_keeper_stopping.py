@@ -1,0 +1,199 @@
+"""Stopping a job ends everything of it, however it has hidden, and nothing else."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
+
+from proctor.trial_keeper.identity import open_process
+from proctor.trial_keeper.processes import descendants, survey
+from proctor.trial_keeper.protocol import Cancel, EndReason, Launch, Shutdown, Update
+
+pytestmark = pytest.mark.anyio
+
+# A launcher like torchrun: workers in sessions of their own, which ignore SIGTERM, and a launcher that waits for them.
+TORCHRUN = """
+import os, signal, subprocess, sys
+code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+workers = [subprocess.Popen([sys.executable, "-c", code], start_new_session=True) for _ in range(3)]
+open(os.environ["PROCTOR_OUTPUT_DIR"] + "/ready", "w").close()
+for worker in workers:
+    worker.wait()
+"""
+READY = 'touch "$PROCTOR_OUTPUT_DIR/ready"'
+HIDERS = {
+    "plain": f"{READY}; sleep 600",
+    "setsid": f"setsid sleep 600 & {READY}; sleep 600",
+    "double fork": f"( ( setsid sleep 600 & ) & ) ; {READY}; sleep 600",
+    "no environment": f"setsid env -i sleep 600 & (env -i sleep 600 &); {READY}; sleep 600",
+    "ignores SIGTERM": f"trap '' TERM; {READY}; while true; do sleep 1; done",
+    "stopped": f"sleep 600 & kill -STOP $!; {READY}; kill -STOP $$",
+    "torchrun": f"{sys.executable} $PROCTOR_OUTPUT_DIR/launcher.py",
+}
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with open_node(tmp_path / "node") as node:
+        yield node
+
+
+async def start_ready(node: Node, launch: Launch) -> int:
+    """Start a job and wait until it says that it is ready; returns the trial's pid."""
+    output = Path(launch.directory) / "output"
+    output.mkdir(parents=True)
+    (output / "launcher.py").write_text(TORCHRUN)
+    await node.manager.command(launch)
+    await node.manager.start_of(launch.job_id)
+    await eventually((output / "ready").exists)
+    return node.process(launch.job_id).trial.pid
+
+
+def children_of(pid: int) -> set[int]:
+    """All living descendants of the reaper of a job, the trial included."""
+    return descendants(survey(), (pid,))
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    return pid in survey()
+
+
+@pytest.mark.parametrize("hider", HIDERS)
+async def test_a_cancelled_job_leaves_nothing(node: Node, hider: str) -> None:
+    await start_ready(node, node.launch("T.1", HIDERS[hider]))
+    everything = children_of(node.process("T.1").reaper.pid)
+    assert everything
+    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
+    end = await node.manager.end_of("T.1")
+    assert end.reason == EndReason.CANCELED
+    assert not [pid for pid in everything if alive(pid)]
+    assert node.members("T.1") == []
+
+
+async def test_a_trial_that_listens_may_finish_within_its_grace(node: Node) -> None:
+    script = "trap 'echo saved; exit 0' TERM; touch $PROCTOR_OUTPUT_DIR/ready; while true; do sleep 0.05; done"
+    await start_ready(node, node.launch("T.1", script))
+    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=20))
+    end = await node.manager.end_of("T.1")
+    assert (end.reason, end.code) == (EndReason.CANCELED, 0)
+    assert node.output("T.1") == "saved\n"
+    assert json.loads((node.job_directory("T.1") / "control.json").read_text())["stop"] is True
+
+
+async def test_a_process_of_the_job_started_through_another_daemon_ends_too(node: Node) -> None:
+    await start_ready(node, node.launch("T.1", HIDERS["plain"]))
+    stranger = await asyncio.create_subprocess_exec(
+        "sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.1"}, start_new_session=True
+    )
+    other = await asyncio.create_subprocess_exec("sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.11"})
+    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
+    await node.manager.end_of("T.1")
+    assert await stranger.wait() == -15
+    assert other.returncode is None
+    other.kill()
+    await other.wait()
+
+
+async def test_a_stray_process_of_a_job_that_ended_by_itself_is_swept_up(node: Node) -> None:
+    stray = await asyncio.create_subprocess_exec("sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.1"})
+    await node.manager.command(node.launch("T.1", "true"))
+    await node.manager.end_of("T.1")
+    assert await asyncio.wait_for(stray.wait(), 30) == -15
+
+
+async def test_orders_with_another_token_are_left(node: Node) -> None:
+    await start_ready(node, node.launch("T.1", HIDERS["plain"]))
+    await node.manager.command(Cancel("T.1", "an old token", grace_seconds=0), node.launch("U.1", "true"))
+    await node.manager.end_of("U.1")
+    assert "T.1" not in node.manager.ends
+    assert alive(node.process("T.1").trial.pid)
+
+
+async def test_a_job_is_stopped_before_it_has_started_only_once(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600"), Cancel("T.1", "token of T.1", grace_seconds=0.5))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+
+
+async def test_the_duration_limit_holds_while_the_manager_is_away(node: Node) -> None:
+    pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.0))
+    trial = open_process(pid, node.process("T.1").trial.started)
+    assert trial is not None
+    await node.manager.stop()
+    await readable(trial)
+    os.close(trial)
+    await node.manager.start()
+    end = await node.manager.end_of("T.1")
+    assert end.reason == EndReason.DEADLINE
+    assert "1 s" in end.detail
+
+
+async def test_the_duration_limit_survives_the_keeper_and_counts_from_the_start(node: Node) -> None:
+    await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.5))
+    await node.kill()
+    await node.start()
+    end = await node.manager.end_of("T.1")
+    assert end.reason == EndReason.DEADLINE
+    assert end.ended_at - end.started_at >= 1.5
+
+
+async def test_a_duration_limit_can_be_changed_while_the_job_runs(node: Node) -> None:
+    await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=600))
+    await start_ready(node, node.launch("U.1", HIDERS["plain"], max_duration_seconds=600))
+    no_limit = Update("U.1", "token of U.1", max_duration_seconds=None)
+    await node.manager.command(Update("T.1", "token of T.1", max_duration_seconds=0.1), no_limit)
+    assert (await node.manager.end_of("T.1")).reason == EndReason.DEADLINE
+    record = await eventually(lambda: [found for found in node.records.read_all()[0] if found.launch.job_id == "U.1"])
+    await eventually(lambda: node.records.read_all()[0][0].launch.max_duration_seconds is None)
+    assert record[0].stop is None
+
+
+async def test_a_job_with_a_lease_ends_when_the_manager_stays_away(node: Node) -> None:
+    pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], lease_seconds=1.0))
+    other = await start_ready(node, node.launch("U.1", HIDERS["plain"]))
+    trial = open_process(pid, node.process("T.1").trial.started)
+    assert trial is not None
+    await node.manager.stop()
+    await readable(trial)
+    os.close(trial)
+    await node.manager.start()
+    assert (await node.manager.end_of("T.1")).reason == EndReason.LEASE_EXPIRED
+    assert alive(other)
+
+
+async def test_a_keeper_told_to_shut_down_leaves_when_its_last_job_has_ended(node: Node) -> None:
+    pid = await node.start()
+    keeper = os.pidfd_open(pid)
+    await start_ready(node, node.launch("T.1", HIDERS["plain"]))
+    await node.manager.command(Shutdown(), Cancel("T.1", "token of T.1", grace_seconds=0))
+    await node.manager.end_of("T.1")
+    await readable(keeper)
+    os.close(keeper)
+
+
+@pytest.mark.parametrize("answer", ["unknown", "fenced"])
+async def test_a_job_that_is_not_the_managers_is_stopped_and_forgotten(node: Node, answer: str) -> None:
+    report = "echo x >> $PROCTOR_JOB_DIR/journal"
+    pid = await start_ready(
+        node, node.launch("T.1", f"{HIDERS['ignores SIGTERM']}".replace("sleep 1", f"sleep 1; {report}"))
+    )
+    trial = open_process(pid, node.process("T.1").trial.started)
+    assert trial is not None
+    getattr(node.manager, answer).add("T.1")
+    if answer == "unknown":
+        await node.manager.forget_session()
+    await readable(trial)
+    os.close(trial)
+    await eventually(lambda: not list(node.records.path.iterdir()))
+    assert "T.1" not in node.manager.ends
+
+
+async def test_a_killed_trial_was_killed_from_outside(node: Node) -> None:
+    await kill_and_wait(await start_ready(node, node.launch("T.1", HIDERS["setsid"])))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.SIGNALED
+    assert node.members("T.1") == []
