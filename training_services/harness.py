@@ -65,13 +65,15 @@ class Recorder:
     """The listeners of a test: keeps what it took and can refuse to take it.
 
     :param refusals: how many calls of each listener to refuse by raising, before any is taken.
+    :param patience_seconds: how long what a test waits for may take.
     """
 
-    def __init__(self, refusals: int = 0) -> None:
+    def __init__(self, refusals: int = 0, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.journals: dict[str, bytes] = {}
         self.changes: list[StatusChange] = []
         self.refused: list[JournalChunk | StatusChange] = []
         self._refusals = {"metrics": refusals, "status": refusals}
+        self._patience_seconds = patience_seconds
         self._news = asyncio.Condition()
 
     def listen(self, service: TrainingService) -> None:
@@ -124,7 +126,7 @@ class Recorder:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something to be taken or refused."""
-        async with asyncio.timeout(PATIENCE_SECONDS), self._news:
+        async with asyncio.timeout(self._patience_seconds), self._news:
             await self._news.wait_for(condition)
 
     async def end_of(self, job_id: str) -> StatusChange:

@@ -1,0 +1,224 @@
+"""The local service between the engine's listeners and a hub whose keeper is played here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proctor.training_services.base import NodePlacement, TrialJobForm, TrialJobStatus
+from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.local.service import LocalTrainingService
+from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.testing import Recorder, serving
+from proctor.trial_keeper.protocol import (
+    Chunk,
+    Command,
+    CommandPoll,
+    End,
+    EndReason,
+    Exit,
+    GpuSlot,
+    Registration,
+    ReportAnswer,
+    ReportHeader,
+    Start,
+)
+
+pytestmark = pytest.mark.anyio
+
+LINE = b'{"kind":"final","value":1.0,"time":1.0}\n'
+
+
+class Stage:
+    """One experiment's local service; `keeper` methods play node `local`'s."""
+
+    def __init__(self, code: Path) -> None:
+        self.code = code
+        self.pool = NodePool()
+        self.hub = KeeperHub(self.pool)
+        self.hub.ready()
+        self.pool.add("local", "local", reason="its keeper is being started")
+        self.hub.add_node("local", "secret")
+        settings = {"platform": "local", "gpu_indices": [0, 1], "max_trial_number_per_gpu": 2}
+        context = ServiceContext("e1", Path("/home/x/experiments/e1"), self.pool, self.hub, settings)
+        self.service = LocalTrainingService(context, clean_up_seconds=0.01)
+        self.recorder = Recorder()
+        self.recorder.listen(self.service)
+        self.session = ""
+
+    def form(self, job_id: str = "a.1") -> TrialJobForm:
+        return TrialJobForm(
+            job_id=job_id,
+            token="t",
+            experiment_id="e1",
+            trial_id=job_id,
+            sequence_id=17,
+            number=1,
+            parameter_id=0,
+            parameter_file="{}",
+            command="python trial.py",
+            code_directory=str(self.code),
+            directory="/job",
+            placement=NodePlacement("local"),
+        )
+
+    async def register(self) -> None:
+        answer = await self.hub.register("local", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
+        self.session = answer.session
+
+    async def orders(self) -> list[Command]:
+        return (await self.hub.poll("local", CommandPoll(self.session, 0, 0.0))).commands
+
+    async def say(self, *, start: str = "", chunk: str = "", end: str = "") -> ReportAnswer:
+        ended = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
+        header = ReportHeader(
+            self.session,
+            chunks=[Chunk(chunk, "t", "0", 0, len(LINE))] if chunk else [],
+            starts=[Start(start, "t", 7, 1.0)] if start else [],
+            ends=[End(end, "t", ended)] if end else [],
+        )
+        return await self.hub.report("local", header, LINE if chunk else b"")
+
+
+@pytest.fixture
+async def stage(anyio_backend: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.hub.close()
+
+
+async def test_a_form_becomes_a_launch(stage: Stage) -> None:
+    form = replace(
+        stage.form(),
+        gpu_number=1,
+        placement=NodePlacement("local", (GpuSlot("GPU-0", 1),)),
+        environment={"A": "b"},
+        environment_file="/home/x/environment.json",
+        max_duration_seconds=60.0,
+        lease_seconds=30.0,
+        resume_checkpoint="/checkpoints/3",
+    )
+    launch = stage.service.launch(form)
+    assert launch.gpus == [GpuSlot("GPU-0", 1)]
+    assert launch.environment == {"A": "b"}
+    assert (launch.directory, launch.code_directory) == ("/job", str(stage.code))
+    assert (launch.environment_file, launch.resume_checkpoint) == ("/home/x/environment.json", "/checkpoints/3")
+    assert (launch.max_duration_seconds, launch.lease_seconds) == (60.0, 30.0)
+    assert "manager /home/x, experiment e1, trial 17" in launch.holder
+
+
+@pytest.mark.parametrize(
+    ("gpu_number", "gpus", "expected"), [(None, None, None), (0, (), []), (0, None, []), (None, (), [])]
+)
+async def test_unmanaged_gpus_are_told_from_none(
+    stage: Stage, gpu_number: int | None, gpus: tuple[GpuSlot, ...] | None, expected: list[GpuSlot] | None
+) -> None:
+    form = replace(stage.form(), gpu_number=gpu_number, placement=NodePlacement("local", gpus))
+    assert stage.service.launch(form).gpus == expected
+
+
+async def test_what_can_never_run_is_refused_with_a_sentence(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "trial.py"
+    file.touch()
+    for change, sentence in (
+        ({"command": "  "}, "trialCommand is empty"),
+        ({"code_directory": str(tmp_path / "missing")}, "it does not exist"),
+        ({"code_directory": str(file)}, "it is a file"),
+        ({"gpu_number": 2}, "needs 2 GPUs and its placement names 0"),
+    ):
+        with pytest.raises(SubmissionRefused, match=sentence):
+            await stage.service.submit_trial_job(replace(stage.form(), **change))  # type: ignore[arg-type]
+    assert await stage.service.list_trial_jobs() == []
+
+
+async def test_another_token_for_a_known_job_is_refused(stage: Stage) -> None:
+    await stage.service.submit_trial_job(stage.form())
+    with pytest.raises(SubmissionRefused, match="another token"):
+        await stage.service.submit_trial_job(replace(stage.form(), token="u"))
+
+
+async def test_a_node_that_is_gone_makes_the_service_unavailable(stage: Stage) -> None:
+    stage.hub.remove_node("local")
+    with pytest.raises(ServiceUnavailable, match="no node local"):
+        await stage.service.submit_trial_job(stage.form())
+    assert await stage.service.list_trial_jobs() == []
+
+
+async def test_a_job_that_waits_for_its_node_says_so(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.recorder.until(lambda: len(stage.recorder.of("a.1")) == 1)
+        stage.pool.set_status("local", NodeStatus.FAILED, "its keeper cannot be started: no space left")
+        await stage.recorder.until(lambda: len(stage.recorder.of("a.1")) == 2)
+    assert [change.detail for change in stage.recorder.of("a.1")] == [
+        "waiting: node local is connecting: its keeper is being started",
+        "waiting: node local is failed: its keeper cannot be started: no space left",
+    ]
+    assert {change.status for change in stage.recorder.of("a.1")} == {TrialJobStatus.SUBMITTED}
+
+
+async def test_before_anybody_listens_nothing_is_acknowledged(stage: Stage) -> None:
+    await stage.register()
+    await stage.service.submit_trial_job(stage.form())
+    stage.service.remove_trial_job_metric_listener(stage.recorder.take_metrics)
+    stage.service.remove_status_listener(stage.recorder.take_changes)
+    answer = await stage.say(start="a.1", chunk="a.1", end="a.1")
+    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
+    stage.recorder.listen(stage.service)
+    answer = await stage.say(chunk="a.1", end="a.1")
+    assert answer.ended == ["a.1"]
+    assert stage.recorder.statuses("a.1") == [TrialJobStatus.RUNNING, TrialJobStatus.ENDED]
+
+
+async def test_an_early_stop_shows_in_the_detail(stage: Stage) -> None:
+    await stage.register()
+    await stage.service.submit_trial_job(stage.form())
+    await stage.orders()
+    await stage.say(start="a.1")
+    await stage.service.cancel_trial_job("a.1", is_early_stopped=True)
+    detail = await stage.service.get_trial_job("a.1")
+    assert (detail.status, detail.is_early_stopped) == (TrialJobStatus.STOPPING, True)
+    assert [command.type for command in await stage.orders()] == ["Launch", "Cancel"]
+
+
+async def test_when_the_service_stops_serving_the_keeper_keeps_what_it_has(stage: Stage) -> None:
+    await stage.register()
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await asyncio.sleep(0)
+    assert (await stage.say(end="a.1")).ended == []
+
+
+async def test_cleaning_up_gives_up_jobs_that_do_not_end(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    await stage.register()
+    await stage.service.submit_trial_job(stage.form())
+    await stage.orders()
+    await stage.service.clean_up()
+    assert "a.1" in caplog.text
+    assert await stage.service.list_trial_jobs() == []
+    assert (await stage.say(start="a.1")).fenced == ["a.1"]
+
+
+async def test_cleaning_up_takes_the_last_words_of_jobs_that_nobody_listens_to(stage: Stage) -> None:
+    await stage.register()
+    await stage.service.submit_trial_job(stage.form())
+    await stage.orders()
+    stage.service.remove_trial_job_metric_listener(stage.recorder.take_metrics)
+    stage.service.remove_status_listener(stage.recorder.take_changes)
+    stage.service._clean_up_seconds = 20.0
+    async with asyncio.TaskGroup() as group:
+        cleaning = group.create_task(stage.service.clean_up())
+        await asyncio.sleep(0)
+        assert (await stage.say(chunk="a.1", end="a.1")).ended == ["a.1"]
+    assert cleaning.done()
+
+
+async def test_placement_is_asked_for_under_the_settings_of_now(stage: Stage) -> None:
+    request = stage.service.placement_request(1)
+    assert (request.gpu_number, request.max_trials_per_gpu, request.gpu_indices) == (1, 2, (0, 1))
+    await stage.service.set_cluster_metadata("use_active_gpu", True)
+    assert stage.service.placement_request(1).use_active_gpu
