@@ -37,15 +37,20 @@ def first_trial_seconds(folder: Path) -> float:
     started = time.time()
     try:
         with (folder / "create.out").open("wb") as output:
-            subprocess.run(
-                [*harness.CLI, "create", "--config", str(config)], env=environment, check=True, stdout=output
-            )
-        harness.wait_for(lambda: stamps.exists() or None, "the first trial to start")
-        return float(stamps.read_text().split()[1]) - started
+            command = [*harness.CLI, "create", "--config", str(config)]
+            subprocess.run(command, env=environment, check=True, stdout=output, stderr=output)
+        first = harness.wait_for(lambda: _first_stamp(stamps), "the first trial to start")
+        return first - started
     finally:
         subprocess.run([*harness.CLI, "stop", "--all"], env=environment, check=False, capture_output=True)
         subprocess.run([*harness.CLI, "manager", "stop"], env=environment, check=False, capture_output=True)
         harness.end_keepers(home)
+
+
+def _first_stamp(stamps: Path) -> float | None:
+    """When the first trial wrote its first line, if it has."""
+    words = stamps.read_text().split() if stamps.exists() else []
+    return float(words[1]) if len(words) > 1 else None
 
 
 def measure(quick: bool) -> list[Row]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -141,3 +142,16 @@ def test_the_nni_example_runs_unchanged_in_its_own_environment(proctor: CommandL
     reported = {t["sequence_id"]: t["final_value"] for t in trials if t["status"] == "SUCCEEDED"}
     assert reported
     assert reported == {number: written[number] for number in reported}
+
+
+def test_the_custom_tuner_proposes_and_learns(proctor: CommandLine, tmp_path: Path) -> None:
+    experiment, outcome = proctor.create(copy("custom_tuner", tmp_path, maxTrialNumber=8))
+    trials = sorted(proctor.trials(experiment), key=lambda trial: trial["sequence_id"])
+    assert [trial["status"] for trial in trials] == ["SUCCEEDED"] * 8
+    for trial in trials:
+        x, y = trial["parameters"]["x"], trial["parameters"]["y"]
+        assert trial["final_value"] == pytest.approx(-((x - 1.0) ** 2) - (y + 2.0) ** 2)
+    first_draws = random.Random(1)  # the seed of the example's classArgs: no other tuner begins like this
+    assert trials[0]["parameters"] == {"x": first_draws.uniform(-5, 5), "y": first_draws.uniform(-5, 5)}
+    best = max(trials, key=lambda trial: trial["final_value"])
+    assert f"({best['id']})" in outcome
