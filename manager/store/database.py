@@ -23,7 +23,13 @@ class Database:
     """A database file with one writer thread and a few query-only readers. Made by `open`; belongs to one loop."""
 
     def __init__(
-        self, connection: sqlite3.Connection, path: str, schema: Schema, on_pending: Callable[[int], None]
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        schema: Schema,
+        *,
+        on_pending: Callable[[int], None],
+        threads: bool,
     ) -> None:
         self.path = path
         self.schema = schema
@@ -42,7 +48,9 @@ class Database:
             tell_health=lambda health: self._call(self._heal, health),
         )
         self._readers = ReaderPool(path, size=_READERS, tell=lambda *answer: self._call(self._resolve, *answer))
-        self._writer.start()
+        self._threads = threads
+        if threads:
+            self._writer.start()
 
     @classmethod
     async def open(
@@ -52,11 +60,14 @@ class Database:
         *,
         on_pending: Callable[[int], None] = lambda change: None,
         connection_class: type[sqlite3.Connection] = sqlite3.Connection,
+        threads: bool = True,
     ) -> Self:
         """Open the file, made and migrated as needed.
 
         `on_pending` is called in the loop with +1 and -1 as work begins and ends outside of it (a virtual clock
-        stands still meanwhile). Raises DatabaseUnusable or NewerDatabase with a sentence that says what to do.
+        stands still meanwhile). Without `threads` everything is done in the loop, which it blocks, in the same order
+        every time: what simulations need. Raises DatabaseUnusable or NewerDatabase with a sentence that says what to
+        do.
         """
         on_pending(1)
         opening = asyncio.get_running_loop().run_in_executor(None, open_writer, path, schema, connection_class)
@@ -67,7 +78,7 @@ class Database:
             raise
         finally:
             on_pending(-1)
-        return cls(connection, path, schema, on_pending)
+        return cls(connection, path, schema, on_pending=on_pending, threads=threads)
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,7 +112,11 @@ class Database:
         """Run `function` in a reader thread, on one consistent state of the database. It sees every write that was
         awaited before. Raises ReadTimeout."""
         future = self._start()
-        self._readers.put(ReadRequest(function, future, time_limit_seconds))
+        request = ReadRequest(function, future, time_limit_seconds)
+        if self._threads:
+            self._readers.put(request)
+        else:
+            self._loop.call_soon(self._readers.run, request)
         return future
 
     def on_health_change(self, callback: Callable[[str], None]) -> None:
@@ -114,13 +129,21 @@ class Database:
         if self._closing is None:
             self._hand_over()
             self._change_pending(1)
-            self._closing = self._loop.run_in_executor(None, self._close_threads)
+            if self._threads:
+                self._closing = self._loop.run_in_executor(None, self._close_files)
+            else:
+                self._closing = self._loop.create_future()
+                self._loop.call_soon(self._close_in_loop, self._closing)
             self._closing.add_done_callback(lambda _: self._change_pending(-1))
         await asyncio.shield(self._closing)
 
-    def _close_threads(self) -> None:
+    def _close_files(self) -> None:
         self._readers.close()
         self._writer.close()
+
+    def _close_in_loop(self, closing: "asyncio.Future[None]") -> None:
+        self._close_files()
+        closing.set_result(None)
 
     def _start(self) -> "asyncio.Future[Any]":
         if self._closing is not None:
@@ -129,9 +152,13 @@ class Database:
         return self._loop.create_future()
 
     def _hand_over(self) -> None:
-        if self._outbox:
-            self._writer.put(self._outbox)
-            self._outbox = []
+        requests, self._outbox = self._outbox, []
+        if not requests:
+            return
+        if self._threads:
+            self._writer.put(requests)
+        else:
+            self._writer.run(requests)
 
     def _change_pending(self, change: int) -> None:
         self.pending += change
@@ -151,7 +178,7 @@ class Database:
     def _take(self, committed: Committed) -> None:
         for outcome in committed.outcomes:
             self._resolve(outcome.future, outcome.result, outcome.error)
-        if committed.checkpoint_due and self._closing is None:
+        if committed.checkpoint_due and self._closing is None and self._threads:
             self._readers.checkpoint()
 
     def _resolve(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:

@@ -49,12 +49,17 @@ class ReaderPool:
         self._tell = tell
         self._queue: SimpleQueue[ReadRequest | _Checkpoint | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._own_connection: sqlite3.Connection | None = None  # of `run`
         self._busy = 0
         self._lock = threading.Lock()
 
     def put(self, request: ReadRequest) -> None:
         """Queue a read."""
         self._put(request)
+
+    def run(self, request: ReadRequest) -> None:
+        """Carry out a read in the calling thread; instead of `put`."""
+        self._own_connection = self._carry_out(request, self._own_connection)
 
     def checkpoint(self) -> None:
         """Queue a passive checkpoint: it disturbs neither readers nor the writer."""
@@ -67,6 +72,9 @@ class ReaderPool:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        if self._own_connection is not None:
+            self._own_connection.close()
+            self._own_connection = None
 
     def _put(self, item: ReadRequest | _Checkpoint) -> None:
         with self._lock:
@@ -81,20 +89,26 @@ class ReaderPool:
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
         while (item := self._queue.get()) is not None:
-            try:
-                connection = connection or open_reader(self._path)
-                if isinstance(item, ReadRequest):
-                    self._answer(connection, item)
-                else:
-                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            except Exception as error:
-                if isinstance(item, ReadRequest):
-                    self._tell(item.future, None, self._translate(error, item))
-            finally:
-                with self._lock:
-                    self._busy -= 1
+            connection = self._carry_out(item, connection)
+            with self._lock:
+                self._busy -= 1
         if connection is not None:
             connection.close()
+
+    def _carry_out(
+        self, item: ReadRequest | _Checkpoint, connection: sqlite3.Connection | None
+    ) -> sqlite3.Connection | None:
+        """Do one thing, on a connection that is opened if there is none yet; returns the connection."""
+        try:
+            connection = connection or open_reader(self._path)
+            if isinstance(item, ReadRequest):
+                self._answer(connection, item)
+            else:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except Exception as error:
+            if isinstance(item, ReadRequest):
+                self._tell(item.future, None, self._translate(error, item))
+        return connection
 
     def _answer(self, connection: sqlite3.Connection, request: ReadRequest) -> None:
         deadline = monotonic() + request.time_limit_seconds

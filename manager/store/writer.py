@@ -79,6 +79,10 @@ class Writer:
         """Start the thread."""
         self._thread.start()
 
+    def run(self, requests: Sequence[Request]) -> None:
+        """Carry out requests in the calling thread; instead of `start` and `put`."""
+        self._carry_out(requests)
+
     def put(self, requests: Sequence[Request]) -> None:
         """Queue requests; they are carried out in order."""
         self._queue.put(requests)
@@ -87,8 +91,11 @@ class Writer:
         """Carry out what is queued, close the connection, end the thread; waits for it. While the file cannot be
         written, what is queued fails with DatabaseUnusable."""
         self._closing.set()
-        self._queue.put(None)
-        self._thread.join()
+        if self._thread.ident is None:
+            self._connection.close()
+        else:
+            self._queue.put(None)
+            self._thread.join()
 
     def _serve(self) -> None:
         open_for_more = True

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -298,3 +298,27 @@ async def test_a_checkpoint_is_due_now_and_then_beside_the_writes(path: str, mon
         assert len(asked) == 1
         await database.write(lambda c: [_note(c) for _ in range(10_001)] and None)
         assert len(asked) == 2
+
+
+async def test_without_threads_everything_happens_in_the_loop_in_the_order_asked(path: str) -> None:
+    order: list[str] = []
+
+    def step(name: str) -> Callable[[sqlite3.Connection], int]:
+        def run(connection: sqlite3.Connection) -> int:
+            order.append(f"{name} in {threading.current_thread().name}")
+            return _note(connection) if name.startswith("write") else _last(connection)
+
+        return run
+
+    here = threading.current_thread().name
+    database = await Database.open(path, "control", threads=False)
+    first = database.write(step("write 1")), database.read(step("read 1"))
+    assert list(await asyncio.gather(*first)) == [1, 1]
+    with pytest.raises(LookupError):
+        await database.write(_raise)
+    last = database.read(step("read 2"))
+    await database.close()
+    assert await last == 1
+    assert order == [f"write 1 in {here}", f"read 1 in {here}", f"read 2 in {here}"]
+    assert (database.commits, database.pending) == (1, 0)
+    assert not os.path.exists(f"{path}-wal")
