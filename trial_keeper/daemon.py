@@ -69,7 +69,7 @@ class Keeper:
         self._leave_when_idle = False
         self._facts = DeviceFacts([], [])
         self._disk_notes: list[str] = []
-        self._survey = DeviceSurvey(self._trials)
+        self._survey = DeviceSurvey()
         self._outbox = Outbox(
             on_stored=lambda job: self._jobs.forget(job), on_fenced=lambda job: self._jobs.disown(job)
         )
@@ -213,7 +213,7 @@ class Keeper:
             await self._look_at_devices()
 
     async def _look_at_devices(self) -> None:
-        before, self._facts = self._facts, await asyncio.to_thread(self._survey.read)
+        before, self._facts = self._facts, await asyncio.to_thread(self._survey.read, self._trials())
         if self._facts != before:
             self._outbox.mark_devices(self._facts.devices)
 

@@ -1,7 +1,7 @@
 """What GPUs this node has and who uses them, from NVML through `pynvml`. No driver means no GPUs, said once."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,9 @@ class DeviceFacts:
 
 
 class DeviceSurvey:
-    """Asks NVML; all methods may block for as long as the driver does.
+    """Asks NVML; all methods may block for as long as the driver does."""
 
-    `own_jobs` returns the living trials of this keeper: pid of the trial → job id.
-    """
-
-    def __init__(self, own_jobs: Callable[[], Mapping[int, str]]) -> None:
-        self._own_jobs = own_jobs
+    def __init__(self) -> None:
         self._nvml: Any = None
         self.driver_note = ""
 
@@ -57,8 +53,11 @@ class DeviceSurvey:
         """Whether there is anything to ask."""
         return self._nvml is not None
 
-    def read(self) -> DeviceFacts:
-        """All devices as they are now. A device that does not answer is left out, with a note."""
+    def read(self, trials: Mapping[int, str]) -> DeviceFacts:
+        """All devices as they are now. A device that does not answer is left out, with a note.
+
+        :param trials: this keeper's living trials: pid → job id.
+        """
         if self._nvml is None:
             return DeviceFacts([], [])
         try:
@@ -66,7 +65,7 @@ class DeviceSurvey:
         except self._nvml.NVMLError as error:
             return DeviceFacts([], [f"the NVIDIA driver does not answer: {_said(error)}"])
         devices, notes = [], []
-        owners = _Owners(self._own_jobs())
+        owners = _Owners(trials)
         for index in range(count):
             try:
                 devices.append(self._read_one(index, owners))
@@ -96,14 +95,24 @@ class DeviceSurvey:
 
     def _read_processes(self, handle: Any, owners: "_Owners") -> list[DeviceProcess]:
         found: dict[int, int] = {}
-        for ask in (self._nvml.nvmlDeviceGetComputeRunningProcesses, self._nvml.nvmlDeviceGetGraphicsRunningProcesses):
-            try:
-                processes = ask(handle)
-            except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
-                continue
-            for process in processes:
+        for kind in ("Compute", "Graphics"):
+            for process in self._ask_processes(kind, handle):
                 found[int(process.pid)] = int(process.usedGpuMemory or 0) // _MEBIBYTE
         return [DeviceProcess(pid, memory, owners.job_of(pid)) for pid, memory in sorted(found.items())]
+
+    def _ask_processes(self, kind: str, handle: Any) -> list[Any]:
+        """By the newest function that the driver has: `pynvml` refuses the unversioned name on older drivers."""
+        for version in ("_v3", "_v2"):
+            ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses{version}", None)
+            if ask is None:
+                continue
+            try:
+                return list(ask(handle))
+            except self._nvml.NVMLError_FunctionNotFound:
+                continue
+            except self._nvml.NVMLError_NotSupported:
+                break
+        return []
 
 
 class _Owners:

@@ -32,6 +32,7 @@ def start_keeper(
     secret: str,
     executable: str = sys.executable,
     gpu_lock_directory: str = "",
+    device_refresh_seconds: float = 5.0,
 ) -> int:
     """Make sure that a keeper serves `directory`, and return its pid. Blocks until it does; may be called again.
 
@@ -40,9 +41,15 @@ def start_keeper(
 
     :param manager_pointer: the file that holds the path of the manager's Unix socket.
     :param gpu_lock_directory: where this machine's GPU leases lie; empty for the default.
+    :param device_refresh_seconds: how often NVML is asked, when there are devices.
     :raises KeeperNotStarted: it did not come up; says where its log is.
     """
-    settings = KeeperSettings(node_id, str(manager_pointer), gpu_lock_directory=gpu_lock_directory)
+    settings = KeeperSettings(
+        node_id,
+        str(manager_pointer),
+        gpu_lock_directory=gpu_lock_directory,
+        device_refresh_seconds=device_refresh_seconds,
+    )
     write_settings(directory, settings, secret)
     pid = find_keeper(directory)
     if pid is not None:

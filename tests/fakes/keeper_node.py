@@ -27,6 +27,7 @@ class Node:
     manager: FakeManager
     executable: str = sys.executable
     gpu_lock_directory: str = ""
+    device_refresh_seconds: float = 5.0
 
     @property
     def keeper_directory(self) -> Path:
@@ -47,6 +48,7 @@ class Node:
             manager_pointer=self.manager.pointer,
             secret=SECRET,
             executable=self.executable,
+            device_refresh_seconds=self.device_refresh_seconds,
             gpu_lock_directory=self.gpu_lock_directory or str(self.directory / "gpu-locks"),
         )
 
