@@ -3,11 +3,14 @@
 import warnings
 from typing import Any
 
+import torch
 from optuna.samplers import GPSampler
 
 from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import Distribution, OptunaTuner, Sampler
 
 COLD_START = 10
+
+torch.set_num_threads(1)  # sums do not depend on the number of cores, and the cores are left to the trials
 
 
 class GpTuner(OptunaTuner):
