@@ -1,0 +1,218 @@
+"""What must hold when an experiment is over, whatever was killed on the way.
+
+`Ending` is read from the databases and files of a home whose processes have all ended; each `check_…` raises
+AssertionError with what is wrong.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chaos.harness import EXPERIMENT_ID
+
+TERMINAL = {"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED"}
+TEMPORARY = ("*.new", "*.tmp", ".unfinished*", ".probe*", "*-wal", "*-shm", "*-journal", "*.unreadable")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What one job says of itself."""
+
+    processes: list[tuple[int, int]]
+    """(pid, start time), one for each time that a process began."""
+    ended: list[tuple[int, int]]
+    done: list[tuple[str, float]]
+    """(kind, value) of every report whose call had returned."""
+    tried: list[tuple[str, float]]
+    """The same of every report that was begun."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Ledger":
+        """The ledger of a job."""
+        entries: dict[str, list[Any]] = {"begin": [], "end": [], "done": [], "try": []}
+        for line in path.read_text().splitlines():
+            kind, *rest = json.loads(line)
+            entries[kind].append(tuple(rest))
+        return cls(entries["begin"], entries["end"], entries["done"], entries["try"])
+
+
+@dataclass(frozen=True)
+class Ending:
+    """All that is left of the experiment."""
+
+    home: Path
+    experiments: list[dict[str, Any]]
+    trials: dict[str, dict[str, Any]]
+    jobs: dict[str, dict[str, Any]]
+    events: list[dict[str, Any]]
+    metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """The stored records of each job by its id, by their places in its journal."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, home: Path, ledgers: Path) -> "Ending":
+        """Read a home that no process uses any more."""
+        control = home / "control.db"
+        ending = cls(
+            home,
+            experiments=_rows(control, "SELECT * FROM experiments"),
+            trials={row["id"]: row for row in _rows(control, "SELECT * FROM trials ORDER BY sequence_id")},
+            jobs={row["id"]: row for row in _rows(control, "SELECT * FROM trial_jobs ORDER BY trial_id, number")},
+            events=_rows(control, "SELECT * FROM events ORDER BY id"),
+        )
+        database = home / "experiments" / EXPERIMENT_ID / "metrics.db"
+        for row in _rows(database, "SELECT * FROM metrics ORDER BY trial_id, job, member, offset, id"):
+            ending.metrics.setdefault(f"{row['trial_id']}.{row['job']}", []).append(row)
+        for row in _rows(database, "SELECT * FROM journals"):
+            ending.offsets[f"{row['trial_id']}.{row['job']}"] = row["offset"]
+        for path in ledgers.iterdir():
+            ending.ledgers[path.name] = Ledger.read(path)
+        return ending
+
+    def jobs_of(self, trial_id: str) -> list[dict[str, Any]]:
+        """A trial's jobs in the order of their numbers."""
+        return [job for job in self.jobs.values() if job["trial_id"] == trial_id]
+
+    def outcome(self) -> list[tuple[Any, ...]]:
+        """What two runs of the same experiment must have in common, by parameter id: parameters, status, result, and
+        the values of each trial's newest job."""
+        found = []
+        for trial in self.trials.values():
+            stored = self.metrics.get(f"{trial['id']}.{trial['jobs']}", [])
+            values = [(row["kind"], row["value"]) for row in stored]
+            result = (trial["final_value"], trial["final_data"], trial["latest_value"], trial["intermediate_count"])
+            found.append((trial["parameter_id"], trial["parameters"], trial["status"], *result, values))
+        return sorted(found)
+
+
+def check(ending: Ending, *, trials: int, killed: Collection[str] = ()) -> None:
+    """Everything.
+
+    :param trials: how many trials the experiment has.
+    :param killed: the jobs whose trial or reaper may have been killed.
+    """
+    check_list(ending, trials)
+    check_ended_once(ending)
+    check_restarts(ending, killed)
+    check_processes(ending)
+    check_values(ending)
+    check_nothing_left(ending)
+
+
+def check_list(ending: Ending, trials: int) -> None:
+    """The experiment is there, once, and has as many trials as it should, numbered without a gap."""
+    found = [(row["id"], row["status"]) for row in ending.experiments]
+    assert found in ([(EXPERIMENT_ID, "DONE")], [(EXPERIMENT_ID, "STOPPED")]), found
+    assert os.listdir(ending.home / "experiments") == [EXPERIMENT_ID]
+    assert [row["sequence_id"] for row in ending.trials.values()] == list(range(trials))
+    assert len({row["parameter_id"] for row in ending.trials.values()}) == trials
+
+
+def check_ended_once(ending: Ending) -> None:
+    """Every trial and every job has one event that says that it ended, and nothing after it."""
+    ends = Counter(trial for trial, status in _status_events(ending, "trial.status", "trial_id") if status in TERMINAL)
+    assert ends == Counter(ending.trials.keys()), f"ends of trials: {ends}"
+    last = dict(_status_events(ending, "trial.status", "trial_id"))
+    assert last == {key: row["status"] for key, row in ending.trials.items()}
+    ends = Counter(job for job, status in _status_events(ending, "job.status", "job_id") if status == "ENDED")
+    assert ends == Counter(ending.jobs.keys()), f"ends of jobs: {ends}"
+
+
+def check_restarts(ending: Ending, killed: Collection[str]) -> None:
+    """A trial has one job, and one more for each of its jobs that was killed; every end has its reason."""
+    for trial_id, trial in ending.trials.items():
+        jobs = ending.jobs_of(trial_id)
+        assert [job["number"] for job in jobs] == list(range(1, trial["jobs"] + 1))
+        for job in jobs[:-1]:
+            assert job["id"] in killed, f"{job['id']} was run again though nobody killed it: {job}"
+            assert job["end_reason"] in ("SIGNALED", "EXIT_UNKNOWN"), job
+        assert jobs[-1]["end_reason"] in ("EXITED_OK", "EARLY_STOPPED"), jobs[-1]
+        assert trial["status"] == ("SUCCEEDED" if jobs[-1]["end_reason"] == "EXITED_OK" else "EARLY_STOPPED"), trial
+
+
+def check_processes(ending: Ending) -> None:
+    """Each job was one process, the one that the manager names, from its beginning to its end."""
+    for job_id, job in ending.jobs.items():
+        ledger = ending.ledgers.get(job_id)
+        if ledger is None:
+            assert job["end_reason"] != "EXITED_OK", f"{job_id} ended well, and never began"
+            continue
+        assert len(ledger.processes) == 1, f"{job_id} was started {len(ledger.processes)} times"
+        assert job["pid"] in (ledger.processes[0][0], None), f"{job_id}: {job['pid']} and {ledger.processes}"
+        if job["end_reason"] == "EXITED_OK":
+            assert ledger.ended == ledger.processes, job_id
+    assert ending.ledgers.keys() <= ending.jobs.keys(), "a trial ran that nobody knows"
+
+
+def check_values(ending: Ending) -> None:
+    """What a job says it has reported is stored once, in order; and is at the place in the journal where it stands."""
+    for job_id, ledger in ending.ledgers.items():
+        rows = ending.metrics.get(job_id, [])
+        values = [(row["kind"], row["value"]) for row in rows]
+        assert values[: len(ledger.done)] == ledger.done, f"{job_id} reported {ledger.done}, stored is {values}"
+        assert values in (ledger.done, ledger.tried), f"{job_id} tried {ledger.tried}, stored is {values}"
+        assert [row["id"] for row in rows] == sorted(row["id"] for row in rows), f"{job_id}: stored out of order"
+        _check_journal(ending, job_id)
+    for trial in ending.trials.values():
+        finals = [row["value"] for job in ending.jobs_of(trial["id"]) for row in _finals(ending, job["id"])]
+        assert trial["final_value"] == (finals[0] if finals else None), f"{trial['id']}: of {finals} shown is {trial}"
+        newest = [row for row in ending.metrics.get(f"{trial['id']}.{trial['jobs']}", []) if row["kind"] != "final"]
+        assert trial["intermediate_count"] == len(newest), f"{trial['id']}: {newest}, shown {trial}"
+        assert trial["latest_value"] == (newest[-1]["value"] if newest else None), f"{trial['id']}: {trial}"
+
+
+def check_nothing_left(ending: Ending) -> None:
+    """No lock is held, no temporary file and no half of anything is left."""
+    for pattern in TEMPORARY:
+        assert not (found := sorted(ending.home.rglob(pattern))), f"left behind: {found}"
+    locks = [ending.home / "manager.lock", ending.home / "nodes/local/keeper.lock"]
+    for path in locks:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not (ending.home / "manager.json").exists()
+    for folder in ("incoming", "nodes/local/jobs"):
+        assert not (found := os.listdir(ending.home / folder)), f"left behind in {folder}: {found}"
+    assert os.listdir(ending.home / "run") == ["socket"], "only the pointer stays, for keepers that wait"
+    assert not Path((ending.home / "run" / "socket").read_text()).exists()
+    trials = ending.home / "experiments" / EXPERIMENT_ID / "trials"
+    numbers = Counter(path.parent.parent.name.partition("-")[2] for path in trials.glob("*/jobs/*"))
+    assert numbers == {key: row["jobs"] for key, row in ending.trials.items()}, "a folder for every job, and no other"
+
+
+def _check_journal(ending: Ending, job_id: str) -> None:
+    """The journal's file and what is stored of it are the same."""
+    trial_id, _, number = job_id.rpartition(".")
+    sequence_id = ending.trials[trial_id]["sequence_id"]
+    folder = ending.home / "experiments" / EXPERIMENT_ID / "trials"
+    (path,) = folder.glob(f"{sequence_id}-{trial_id}/jobs/{number}/journal")
+    data, place, places = path.read_bytes(), 0, []
+    for line in data.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            places.append(place)
+        place += len(line)
+    assert [row["offset"] for row in ending.metrics.get(job_id, [])] == places, job_id
+    assert ending.offsets.get(job_id, 0) == data.rfind(b"\n") + 1, job_id
+
+
+def _finals(ending: Ending, job_id: str) -> Iterator[dict[str, Any]]:
+    return (row for row in ending.metrics.get(job_id, []) if row["kind"] == "final")
+
+
+def _status_events(ending: Ending, kind: str, owner: str) -> Iterator[tuple[str, str]]:
+    return ((row[owner], json.loads(row["data"])["status"]) for row in ending.events if row["kind"] == kind)
+
+
+def _rows(path: Path, statement: str) -> list[dict[str, Any]]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    try:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(statement)]
+    finally:
+        connection.close()

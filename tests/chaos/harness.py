@@ -1,0 +1,222 @@
+"""A manager under test: a real process in a home of its own, started again whenever it was killed, spoken to over REST."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chaos.processes import TAG, tagged
+
+from proctor.sdk.client import Client
+from proctor.sdk.client.errors import ClientError, Conflict, NotFound
+from proctor.trial_keeper.identity import start_time
+
+TRIAL_SCRIPT = Path(__file__).with_name("trial_script.py")
+EXPERIMENT_ID = "chaos"
+LOOK_SECONDS = 0.03
+PATIENCE_SECONDS = 120.0
+T = TypeVar("T")
+
+
+class House:
+    """One home and the processes of it.
+
+    :param folder: an empty folder for the home, the ledgers and the output of the managers.
+    :param environment: added to that of the manager, and so of all its descendants but the trials.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.home = folder / "home"
+        self.ledgers = folder / "ledgers"
+        self.ledgers.mkdir()
+        self.tag = uuid.uuid4().hex
+        self.deaths: list[int] = []
+        """The exit codes of managers that have ended without being asked to."""
+        self._output = folder / "manager.out"
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client: Client | None = None
+
+    # ---- the manager
+
+    @property
+    def manager_pid(self) -> int:
+        """Of the manager that was started last."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start a manager; returns at once."""
+        self._close_client()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "proctor.manager", "--home", str(self.home), "--port", "0"],
+                env={**kept, **self._environment, TAG: self.tag},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def is_up(self) -> bool:
+        """Whether the manager runs; one that was killed is started again. Reaps it."""
+        if self._process is not None and self._process.poll() is None:
+            return True
+        if self._process is not None:
+            self.deaths.append(self._process.returncode)
+            assert self._process.returncode == -signal.SIGKILL, f"the manager failed by itself:\n{self.said()}"
+        self.start()
+        return False
+
+    def ask(self, question: Callable[[Client], T]) -> T:
+        """Ask the manager over REST, as often and of as many managers as it takes. Raises what no retry helps."""
+
+        def answer() -> T | None:
+            if not self.is_up():
+                return None
+            try:
+                if self._client is None:
+                    self._client = Client(home=self.home)
+                return question(self._client)
+            except (Conflict, NotFound):
+                raise
+            except ClientError:
+                self._close_client()
+                return None
+
+        return self.wait_for(answer, "an answer of the manager")
+
+    def wait_for(self, look: Callable[[], T | None], what: str) -> T:
+        """Look until there is something, between looks wait for the manager's end."""
+        gives_up = time.monotonic() + PATIENCE_SECONDS
+        while (found := look()) is None:
+            if time.monotonic() > gives_up:
+                raise AssertionError(f"waited {PATIENCE_SECONDS:g} s in vain for {what}\n{self.said()}")
+            self.pause(LOOK_SECONDS)
+        return found
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not longer than the manager lives."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            time.sleep(seconds)
+            return
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            select.select([descriptor], [], [], seconds)
+        finally:
+            os.close(descriptor)
+
+    def said(self) -> str:
+        """For a failing test: the last of what managers, keeper and dispatcher have logged."""
+        logs = [self._output, self.home / "nodes/local/log", self.home / "nodes/local/spawner.log"]
+        logs += (self.home / "experiments").glob("*/log/dispatcher.log")
+        return "\n".join(f"--- {path.name}\n{_tail(path)}" for path in logs if path.exists())
+
+    # ---- the experiment
+
+    def create(self, config: Mapping[str, Any]) -> None:
+        """Create the experiment, however often the manager dies meanwhile."""
+        self.ask(lambda client: client.health())
+
+        def attempt(client: Client) -> bool:
+            with suppress(NotFound):
+                client.experiment(EXPERIMENT_ID)
+                return True
+            handover = self._hand_over()
+            try:
+                client.create_experiment(
+                    config, directory=TRIAL_SCRIPT.parent, handover=handover, experiment_id=EXPERIMENT_ID
+                )
+            finally:
+                (self.home / "incoming" / handover).unlink(missing_ok=True)
+            return True
+
+        self.ask(attempt)
+
+    def trial_command(self, *, steps: int, seconds: tuple[float, float], losers: bool = False) -> str:
+        """The command of trials that report `steps` intermediate values and run for so long."""
+        words = [sys.executable, "-S", TRIAL_SCRIPT, self.ledgers, steps, *seconds, *(["--losers"] * losers)]
+        return " ".join(map(str, words))
+
+    def status(self) -> str:
+        """The experiment's."""
+        return str(self.ask(lambda client: client.experiment(EXPERIMENT_ID))["status"])
+
+    def wait_until_done(self) -> None:
+        """Until the experiment is DONE. Fails when it is in ERROR."""
+
+        def done() -> bool | None:
+            found = self.ask(lambda client: client.experiment(EXPERIMENT_ID))
+            assert found["status"] != "ERROR", f"{found['reason']}\n{found['error']}\n{self.said()}"
+            return True if found["status"] == "DONE" else None
+
+        self.wait_for(done, "the experiment to be DONE")
+
+    def stop_experiment(self) -> None:
+        """Stop it, and wait until it is."""
+        self.ask(lambda client: client.stop_experiment(EXPERIMENT_ID))
+        self.wait_for(lambda: True if self.status() == "STOPPED" else None, "the experiment to be STOPPED")
+
+    # ---- the end
+
+    def shut_down(self) -> None:
+        """Have the manager leave over REST, and wait until nothing of ours runs any more."""
+        self.ask(lambda client: client.shutdown() or True)
+        assert self._process is not None
+        assert self._process.wait(PATIENCE_SECONDS) == 0, self.said()
+        self._close_client()
+        self.wait_for(lambda: None if tagged(self.tag) else True, f"the end of {tagged(self.tag)}")
+
+    def kill_everything(self) -> None:
+        """After a failure: nothing of ours may outlive the test."""
+        self._close_client()
+        for _ in range(3):
+            for pid in tagged(self.tag):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def _hand_over(self) -> str:
+        """What `create` hands over: the environment of the trials."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PROCTOR_", "PYTHON"))}
+        name = f"{uuid.uuid4().hex}.json"
+        body = {"environment": {**kept, TAG: self.tag}, "cwd": str(TRIAL_SCRIPT.parent), "executable": sys.executable}
+        with open(self.home / "incoming" / name, "x") as file:
+            json.dump(body, file)
+        return name
+
+    def _close_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+@contextmanager
+def house(folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[House]:
+    """A house with a manager in it. On leaving, nothing of it runs."""
+    built = House(folder, environment)
+    built.start()
+    try:
+        yield built
+    finally:
+        built.kill_everything()
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 6000))
+        return file.read().decode(errors="replace")
+
+
+__all__ = ["EXPERIMENT_ID", "House", "house", "start_time"]

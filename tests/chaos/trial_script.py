@@ -1,0 +1,70 @@
+"""The trial of the chaos tests: reports values, and keeps a ledger of its own of what it has reported.
+
+`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS`: every job appends to `LEDGERS/<job id>` by single writes, one JSON list
+a line: `["begin", pid, start time]`, `["try", kind, value]` before each report, `["done", kind, value]` after it, and
+at its end `["end", pid, start time]`. A value says which job and which report it belongs to, so that none looks like
+another. How long it takes follows from its parameter `x`. A trial with `x` below `LOSER` reports zeros and then waits to
+be stopped; the assessor has reason to.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import proctor
+
+LOSER = 0.25
+PATIENCE_SECONDS = 60
+
+
+def start_time() -> int:
+    """Of this process, in clock ticks since boot."""
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+
+
+class Ledger:
+    """One job's own record."""
+
+    def __init__(self, folder: str) -> None:
+        path = os.path.join(folder, os.environ["PROCTOR_JOB_ID"])
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, *entry: object) -> None:
+        """Append one line."""
+        os.write(self._descriptor, (json.dumps(entry) + "\n").encode())
+
+    def report(self, kind: str, value: float) -> None:
+        """Report a value, with an entry on either side."""
+        self.write("try", kind, value)
+        if kind == "final":
+            proctor.report_final_result(value)
+        else:
+            proctor.report_intermediate_result(value)
+        self.write("done", kind, value)
+
+
+def main() -> None:
+    """Run one trial."""
+    folder, steps, least, most = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    ledger = Ledger(folder)
+    ledger.write("begin", os.getpid(), start_time())
+    x = proctor.get_next_parameter()["x"]
+    loses = "--losers" in sys.argv and x < LOSER
+    pause = (least + (most - least) * x) / (steps + 1)
+    for step in range(steps):
+        time.sleep(pause)
+        ledger.report("intermediate", 0.0 if loses else 1.0 + step)
+    if loses:
+        gives_up = time.monotonic() + PATIENCE_SECONDS
+        while not proctor.should_stop() and time.monotonic() < gives_up:
+            time.sleep(0.01)
+        time.sleep(PATIENCE_SECONDS)  # ended by the keeper's signal, so that every run ends alike
+    time.sleep(pause)
+    ledger.report("final", x)
+    ledger.write("end", os.getpid(), start_time())
+
+
+if __name__ == "__main__":
+    main()
