@@ -1,5 +1,5 @@
--- Every statement of the store. A line with its name begins each; {columns}, {values} and {assignments} stand for column names
--- that the Python side checks against the row type.
+-- Every statement of the store. A line with its name begins each. {columns}, {values} and {assignments} stand for column
+-- names, which the Python side checks against the row type.
 
 -- ---- the control database ------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ SELECT * FROM nodes ORDER BY id;
 -- name: nodes.get
 SELECT * FROM nodes WHERE id = :id;
 
--- ---- an experiment's metrics database --------------------------------------------------------------------------------
+-- ---- an experiment's metrics database -----------------------------------------------------------------------------
 
 -- name: journals.get
 SELECT offset, first_sequence, intermediates, finals, losses, unreadables FROM journals

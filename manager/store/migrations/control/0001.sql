@@ -111,7 +111,7 @@ CREATE TABLE dispatcher_inputs (
     experiment_id TEXT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
     position      INTEGER NOT NULL,
     kind          TEXT NOT NULL,                   -- class name in manager/dispatcher/protocol.py
-    payload       TEXT NOT NULL,                   -- JSON; for ReportMetrics {"first", "last"} ids of the metrics database
+    payload       TEXT NOT NULL,                   -- JSON; for ReportMetrics {"first", "last"} metrics.id
     PRIMARY KEY (experiment_id, position)
 ) STRICT, WITHOUT ROWID;
 

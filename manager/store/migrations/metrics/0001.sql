@@ -7,8 +7,8 @@ CREATE TABLE metrics (
     member   INTEGER NOT NULL,
     offset   INTEGER NOT NULL,                     -- byte offset in the member's journal: the record's identity
     kind     TEXT NOT NULL,                        -- intermediate | final | lost | unreadable
-    sequence INTEGER NOT NULL,                     -- counts the records of this kind in (job, member); for intermediates
-                                                   -- from the point of the trial's curve at which the job resumed
+    sequence INTEGER NOT NULL,                     -- counts this kind in (job, member); for intermediates
+                                                   -- from where in the curve the job resumed
     step     INTEGER,                              -- the step the user named
     value    REAL,                                 -- the default number (NULL when it is not finite; see data)
     data     TEXT,                                 -- JSON, when what was reported is not simply the number in `value`
