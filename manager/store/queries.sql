@@ -1,4 +1,5 @@
--- names, which the Python side checks against the row type.
+-- Every statement of the store. A line with its name begins each. {columns}, {values} and {assignments} stand for
+-- column names, which the Python side checks against the row type.
 
 -- ---- the control database ------------------------------------------------------------------------------------------
 
