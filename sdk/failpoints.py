@@ -8,7 +8,6 @@ share it, forks and successors included: then exactly one of them is killed.
 """
 
 import os
-import signal
 
 _passages: dict[str, int] = {}
 
@@ -33,6 +32,8 @@ def failpoint(name: str) -> None:
         os.write(descriptor, f"{name}\n".encode())
         os.close(descriptor)
     if name == _target_name and _count_passage(name) == _target_count:
+        import signal  # here, because it costs a trial's start-up time
+
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -6,6 +6,8 @@ Used by the reaper, so it imports as little as possible.
 import os
 from contextlib import suppress
 
+from proctor.sdk.failpoints import failpoint
+
 
 def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) -> None:
     """Write `data` beside `path` and rename it over `path`.
@@ -25,7 +27,9 @@ def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) ->
         os.unlink(temporary)
         raise
     os.close(descriptor)
+    failpoint("file.replace.before")
     os.rename(temporary, path)
+    failpoint("file.replace.after")
 
 
 def sync_folder(path: str) -> None:

@@ -85,7 +85,9 @@ class ManagerLink:
         async with AsyncExitStack() as stack:
             commands = await self._connect(stack)
             reports = await self._connect(stack)
+            failpoint("keeper.register.before")
             answer = await self._ask(commands, "register", self._register(), RegistrationAnswer)
+            failpoint("keeper.register.after")
             self._session = answer.session
             self._complaint = ""
             log.info("registered with the manager as %s", self._base_path)
@@ -114,7 +116,9 @@ class ManagerLink:
         while True:
             batch = await self._ask(connection, "commands", CommandPoll(self._session, cursor), CommandBatch)
             if batch.commands:
+                failpoint("keeper.commands.before")
                 await self._carry_out(batch.commands)
+                failpoint("keeper.commands.after")
                 cursor = batch.commands[-1].number
 
     async def _send_reports(self, connection: HttpConnection, heartbeat_seconds: float) -> None:

@@ -65,7 +65,9 @@ class Effects:
         if trial.job is None:
             return
         form = self._around.forms.form(self._state.row, trial.row, trial.job)
+        failpoint("manager.update.before")
         try:
             await self._around.service.update_trial_job(form.job_id, form)
         except UnknownTrialJob:
             log.info("job %s has ended already", form.job_id, extra={"action": "job.update"})
+        failpoint("manager.update.after")

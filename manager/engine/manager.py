@@ -20,6 +20,7 @@ from proctor.manager.store import experiments, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError, parse_search_space
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
@@ -88,10 +89,12 @@ class Manager:
         handed = creation.take_handover(self.home, handover)
         if folder.exists() or await self._exists(experiment_id):
             raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
+        failpoint("manager.create.before")
         try:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
         except OSError as error:
             raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
+        failpoint("manager.create.after")
         await self.control.write(lambda c: experiments.insert(c, row))
         self.feed.notify()
         await self._fleet.take_up(experiment_id)
@@ -145,7 +148,9 @@ class Manager:
             raise Conflict(f"experiment {experiment_id} is {row.status}; stop it before you delete it")
         await self._fleet.leave(experiment_id)
         await self._fleet.close_metrics(experiment_id)
+        failpoint("manager.delete.before")
         await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+        failpoint("manager.delete.after")
         now = self.clock.now()
         await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now))
         self.feed.notify()

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Literal
 
 from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase
+from proctor.sdk.failpoints import failpoint
 
 Schema = Literal["control", "metrics"]
 
@@ -48,7 +49,9 @@ def check_version(connection: sqlite3.Connection, path: str, schema: Schema) -> 
 def migrate(connection: sqlite3.Connection, version: int, schema: Schema) -> None:
     """Bring the database from `version` to this Proctor's, each step in one transaction."""
     for number, script in enumerate(load_migrations(schema)[version:], start=version + 1):
+        failpoint(f"{schema}.migrate.before")
         connection.executescript(
             f"BEGIN IMMEDIATE;\n{script}\nPRAGMA application_id = {_APPLICATION_IDS[schema]};\n"
             f"PRAGMA user_version = {number};\nCOMMIT;"
         )
+        failpoint(f"{schema}.migrate.after")
