@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -53,7 +54,7 @@ def prepare(home: Home) -> None:
     """Make the home's folders. Raises StartError when it cannot be written."""
     try:
         home.prepare()
-        home.lock_file.open("ab").close()
+        os.close(os.open(home.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         Tokens.of(home)
     except OSError as error:
         raise StartError(

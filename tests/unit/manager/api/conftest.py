@@ -1,0 +1,117 @@
+"""A whole API without a socket: a real manager and store, trials that follow a script in memory."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from proctor.manager.api.application import create_application
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.guard import Guard
+from proctor.manager.clock import SystemClock
+from proctor.manager.dispatcher.in_process import open_in_process
+from proctor.manager.engine.manager import Manager
+from proctor.manager.security import HostGuard, Tokens
+from proctor.manager.settings import Home
+from proctor.manager.store.database import Database
+from proctor.training_services.base import TrainingService
+from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import NodePool
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.scripts import one_report
+
+FULL = "the-full-token-of-this-test"
+READ = "the-read-only-token-of-this-test"
+CONFIG = {
+    "search_space": {"x": {"_type": "uniform", "_value": [0, 1]}},
+    "trial_command": "true",
+    "trial_concurrency": 2,
+    "max_trial_number": 3,
+    "tuner": {"name": "Random", "class_args": {"optimize_mode": "minimize"}},
+    "training_service": {"platform": "local"},
+}
+
+
+@dataclass
+class Api:
+    """The API under test."""
+
+    client: httpx.AsyncClient
+    anonymous: httpx.AsyncClient
+    context: ApiContext
+    directory: Path
+    shutdowns: list[None]
+    config: dict[str, object]
+
+    @property
+    def manager(self) -> Manager:
+        return self.context.manager
+
+    async def create(self, **changes: object) -> dict[str, object]:
+        """A new experiment, as the API answers it."""
+        body = {"config": {**CONFIG, **changes}, "directory": str(self.directory)}
+        answer = await self.client.post("/api/v1/experiments", json=body)
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    async def ended(self, experiment_id: str) -> dict[str, object]:
+        """The experiment once it is DONE, told by the feed."""
+        while True:
+            bell = self.manager.feed.bell()
+            body = (await self.client.get(f"/api/v1/experiments/{experiment_id}")).json()
+            if body["status"] in ("DONE", "ERROR"):
+                return dict(body)
+            await bell.wait()
+
+
+@asynccontextmanager
+async def open_manager(home: Home) -> AsyncIterator[Manager]:
+    platforms: dict[str, InMemoryPlatform] = {}
+
+    def create_service(platform: str, context: ServiceContext) -> TrainingService:
+        memory = platforms.setdefault(context.experiment_id, InMemoryPlatform(time.time))
+        return InMemoryTrainingService(one_report, platform=memory, now=time.time)
+
+    home.prepare()
+    async with await Database.open(str(home.control_database), "control") as control:
+        pool = NodePool()
+        manager = Manager(
+            home=home,
+            control=control,
+            pool=pool,
+            hub=KeeperHub(pool),
+            clock=SystemClock(),
+            open_dispatcher=lambda row, config: open_in_process,
+            create_service=create_service,
+        )
+        async with manager.serve():
+            yield manager
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    """A client with the full token, and one without any."""
+    home = Home(tmp_path / "home")
+    shutdowns: list[None] = []
+    async with open_manager(home) as manager:
+        context = ApiContext(
+            manager=manager,
+            home=home,
+            public_url="http://127.0.0.1:8080",
+            started_at=1_764_000_000.0,
+            request_shutdown=lambda: shutdowns.append(None),
+        )
+        app = Guard(create_application(context), tokens=Tokens(FULL, READ), hosts=HostGuard(bound="127.0.0.1"))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        base = "http://127.0.0.1:8080"
+        bearer = {"Authorization": f"Bearer {FULL}"}
+        async with (
+            httpx.AsyncClient(transport=transport, base_url=base, headers=bearer) as client,
+            httpx.AsyncClient(transport=transport, base_url=base) as anonymous,
+        ):
+            yield Api(client, anonymous, context, tmp_path, shutdowns, dict(CONFIG))

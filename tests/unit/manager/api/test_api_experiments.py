@@ -1,0 +1,150 @@
+"""Experiments and what comes out of them, over REST."""
+
+from typing import Any
+
+import pytest
+
+from proctor.manager.store import trials
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_experiment_is_created_runs_and_shows_its_best(api: Any) -> None:
+    created = await api.create(experiment_name="first")
+    assert created["name"] == "first"
+    assert created["optimize_mode"] == "minimize"
+    assert created["url"] == f"http://127.0.0.1:8080/experiments/{created['id']}"
+    body = await api.ended(created["id"])
+    assert body["status"] == "DONE"
+    assert body["trial_counts"] == {"SUCCEEDED": 3}
+    trials = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials?sort=value")).json()["items"]
+    assert body["best"]["value"] == trials[0]["final_value"] == min(trial["final_value"] for trial in trials)
+
+
+async def test_times_are_utc_with_a_z(api: Any) -> None:
+    created = await api.create()
+    assert created["created_at"].endswith("Z")
+    assert "T" in created["created_at"]
+
+
+async def test_lists_are_paged_without_gaps_or_repeats(api: Any) -> None:
+    ids = [(await api.create())["id"] for _ in range(5)]
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        query = f"?limit=2&cursor={cursor}" if cursor else "?limit=2"
+        page = (await api.client.get(f"/api/v1/experiments{query}")).json()
+        found += [item["id"] for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == ids[::-1]
+
+
+async def test_an_experiment_is_found_by_the_beginning_of_its_id(api: Any) -> None:
+    created = await api.create()
+    await api.create()
+    page = (await api.client.get(f"/api/v1/experiments?id_prefix={created['id'][:6]}")).json()
+    assert [item["id"] for item in page["items"]] == [created["id"]]
+
+
+async def test_a_dry_run_writes_nothing(api: Any) -> None:
+    body = {"config": api.config, "directory": str(api.directory), "dry_run": True}
+    answer = await api.client.post("/api/v1/experiments", json=body)
+    assert answer.status_code == 200
+    assert (await api.client.get("/api/v1/experiments")).json()["items"] == []
+
+
+async def test_a_limit_is_changed_and_taken_away(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    path = f"/api/v1/experiments/{created['id']}"
+    raised = (await api.client.patch(path, json={"max_trial_number": 4, "max_trial_duration_seconds": 60})).json()
+    assert raised["max_trial_number"] == 4
+    assert raised["max_trial_duration_seconds"] == 60
+    cleared = (await api.client.patch(path, json={"max_trial_duration_seconds": None})).json()
+    assert cleared["max_trial_duration_seconds"] is None
+    assert cleared["max_trial_number"] == 4
+
+
+@pytest.mark.parametrize("body", [{}, {"trial_concurrency": None}, {"trial_concurrency": 0}, {"nonsense": 1}])
+async def test_an_update_that_says_nothing_sensible_is_refused(api: Any, body: dict[str, Any]) -> None:
+    created = await api.create()
+    answer = await api.client.patch(f"/api/v1/experiments/{created['id']}", json=body)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_stopped_experiment_is_deleted_with_its_folder(api: Any) -> None:
+    created = await api.create()
+    path = f"/api/v1/experiments/{created['id']}"
+    assert (await api.client.delete(path)).status_code == 409
+    assert (await api.client.post(f"{path}/stop")).status_code == 202
+    while (await api.client.get(path)).json()["status"] != "STOPPED":
+        await api.manager.feed.wait(5)
+    assert (await api.client.delete(path)).status_code == 204
+    assert (await api.client.get(path)).status_code == 404
+
+
+async def test_results_are_exported_in_the_shape_that_import_takes(api: Any) -> None:
+    first = await api.create()
+    await api.ended(first["id"])
+    page = (await api.client.get(f"/api/v1/experiments/{first['id']}/export?limit=2")).json()
+    assert len(page["items"]) == 2
+    assert set(page["items"][0]) >= {"parameter", "value", "trial_id", "sequence_id", "status"}
+    rest = (await api.client.get(f"/api/v1/experiments/{first['id']}/export?cursor={page['next_cursor']}")).json()
+    assert [row["sequence_id"] for row in page["items"] + rest["items"]] == [0, 1, 2]
+    second = await api.create()
+    answer = await api.client.post(f"/api/v1/experiments/{second['id']}/import", json=page["items"])
+    assert answer.json() == {"imported": 2}
+
+
+async def test_the_curve_never_gets_worse(api: Any) -> None:
+    created = await api.create(max_trial_number=6)
+    await api.ended(created["id"])
+    points = (await api.client.get(f"/api/v1/experiments/{created['id']}/curve")).json()["items"]
+    best = [point["best"] for point in points]
+    assert best == sorted(best, reverse=True)
+    assert len(points) == 6
+
+
+async def test_there_is_no_best_before_the_first_result(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    for trial in (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]:
+        await api.manager.control.write(lambda c, id=trial["id"]: trials.update(c, id, final_value=None))
+    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/best")
+    assert answer.status_code == 404
+    assert "has reported a final metric" in answer.json()["detail"]
+
+
+async def test_a_trial_is_read_with_its_jobs_and_metrics(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    assert (await api.client.get(f"/api/v1/trials/{trial['id']}")).json() == trial
+    jobs = (await api.client.get(f"/api/v1/trials/{trial['id']}/jobs")).json()["items"]
+    assert [job["id"] for job in jobs] == [f"{trial['id']}.1"]
+    assert "token" not in jobs[0]
+    finals = (await api.client.get(f"/api/v1/trials/{trial['id']}/metrics?kind=final")).json()["items"]
+    assert [final["value"] for final in finals] == [trial["final_value"]]
+
+
+async def test_an_ended_trial_is_run_again_as_a_new_one(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    again = await api.client.post(f"/api/v1/trials/{trial['id']}/retry")
+    assert again.status_code == 201
+    assert again.json()["source"] == "retry"
+    assert again.json()["parameters"] == trial["parameters"]
+    assert (await api.client.post(f"/api/v1/trials/{trial['id']}/kill")).status_code == 409
+
+
+async def test_a_word_stands_for_a_number_that_is_not_finite(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    nan = float("nan")
+    await api.manager.control.write(lambda c: trials.update(c, trial["id"], final_value=None, final_data=nan))
+    assert (await api.client.get(f"/api/v1/trials/{trial['id']}")).json()["final_value"] == "NaN"

@@ -1,0 +1,114 @@
+"""Who is let in."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from proctor.manager.api.guard import Guard
+from proctor.manager.security import HostGuard, Tokens
+
+pytestmark = pytest.mark.anyio
+
+READ = {"Authorization": "Bearer the-read-only-token-of-this-test"}
+FULL = {"Authorization": "Bearer the-full-token-of-this-test"}
+TOKENS = Tokens("the-full-token-of-this-test", "the-read-only-token-of-this-test")
+
+
+async def test_health_needs_no_token_and_everything_else_does(api: Any) -> None:
+    assert (await api.anonymous.get("/api/v1/health")).json() == {"status": "ok", "reason": ""}
+    for path in ("/api/v1/experiments", "/metrics", "/", "/api/v1/nonesuch", "/api/v1/openapi.json"):
+        answer = await api.anonymous.get(path)
+        assert answer.status_code == 401, path
+        assert answer.json()["title"] == "Not authorised"
+
+
+async def test_a_wrong_token_is_no_token(api: Any) -> None:
+    for token in ("", "x", "the-full-token-of-this-tesT", "the-full-token-of-this-test"[:-1]):
+        answer = await api.anonymous.get("/api/v1/nodes", headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 401
+
+
+async def test_the_read_only_token_may_only_read(api: Any) -> None:
+    assert (await api.anonymous.get("/api/v1/experiments", headers=READ)).status_code == 200
+    for method, path in (("POST", "/api/v1/shutdown"), ("DELETE", "/api/v1/experiments/x"), ("PATCH", "/x")):
+        answer = await api.anonymous.request(method, path, headers=READ)
+        assert answer.status_code == 403, path
+    assert api.shutdowns == []
+
+
+async def test_the_full_token_may_end_the_manager(api: Any) -> None:
+    assert (await api.client.post("/api/v1/shutdown")).status_code == 202
+    assert api.shutdowns == [None]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "10.0.0.5", "127.0.0.1.evil.example", ""])
+async def test_an_unknown_host_name_is_refused_with_the_flag_that_allows_it(api: Any, host: str) -> None:
+    answer = await api.client.get("/api/v1/health", headers={"Host": host})
+    assert answer.status_code == 403
+    assert "--allowed-host" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9", "127.8.8.8", "[::1]:80", "a.localhost"])
+async def test_the_names_of_the_loopback_are_known(api: Any, host: str) -> None:
+    assert (await api.client.get("/api/v1/health", headers={"Host": host})).status_code == 200
+
+
+def test_where_other_machines_may_come_any_address_is_known_but_no_other_name() -> None:
+    guard = HostGuard(bound="0.0.0.0", allowed=("gpu-box.example",))
+    assert guard.allows("10.0.0.5:8080")
+    assert guard.allows("GPU-box.example")
+    assert not guard.allows("evil.example")
+    assert HostGuard(bound="127.0.0.1", allowed=("*",)).allows("evil.example")
+
+
+async def test_the_pages_token_becomes_a_cookie_and_leaves_the_address(api: Any) -> None:
+    answer = await api.anonymous.get(f"/experiments/x?sort=value&token={TOKENS.full}")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "./x?sort=value"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    api.anonymous.cookies.set(TOKENS.cookie_name, TOKENS.full)
+    assert (await api.anonymous.get("/")).status_code == 200
+
+
+async def test_a_wrong_token_in_the_address_opens_nothing(api: Any) -> None:
+    answer = await api.anonymous.get("/?token=wrong", headers={"Accept": "text/html"})
+    assert answer.status_code == 401
+    assert "proctor webui url" in answer.text
+
+
+async def test_a_cookie_changes_something_only_from_our_own_page(api: Any) -> None:
+    api.anonymous.cookies.set(TOKENS.cookie_name, TOKENS.full)
+    for headers in (
+        {},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8080"},
+        {"Origin": "http://127.0.0.1:9999"},
+    ):
+        assert (await api.anonymous.post("/api/v1/shutdown", headers=headers)).status_code == 403
+    own = {"Sec-Fetch-Site": "same-origin"}
+    assert (await api.anonymous.post("/api/v1/shutdown", headers=own)).status_code == 202
+
+
+async def test_every_answer_carries_the_security_headers(api: Any) -> None:
+    for client, path in ((api.client, "/"), (api.anonymous, "/"), (api.client, "/api/v1/nodes")):
+        headers = (await client.get(path)).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/lab/api/v1/health", "/api/v1/health"])
+async def test_a_prefix_may_be_passed_on_by_a_proxy_or_taken_off(api: Any, path: str) -> None:
+    inner = api.client._transport.app._app
+    guard = Guard(inner, tokens=TOKENS, hosts=HostGuard(bound="127.0.0.1"), url_prefix="/lab")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
+        assert (await client.get(path)).status_code == 200
+        answer = await client.get(f"/lab/?token={TOKENS.full}")
+        assert "Path=/lab/" in answer.headers["set-cookie"]
+
+
+async def test_keepers_are_not_served_on_the_port(api: Any) -> None:
+    for route in ("hello", "register", "commands", "report"):
+        assert (await api.client.post(f"/api/v1/keepers/local/{route}", json={})).status_code == 404

@@ -1,0 +1,122 @@
+"""The keepers' routes: what arrives at the hub, and how a keeper is refused."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from proctor.manager.api.describe import KEEPER_MESSAGES
+from proctor.manager.api.keepers import keeper_application
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import NodePool
+from proctor.trial_keeper.protocol import (
+    Command,
+    CommandPoll,
+    Registration,
+    ReportHeader,
+    Shutdown,
+    from_json,
+    manager_proof,
+    to_json,
+)
+
+SECRET = "the secret of node one"
+PATH = "/api/v1/keepers/one/"
+st.register_type_strategy(
+    Command, st.builds(Command, number=st.integers(), type=st.text(), order=st.dictionaries(st.text(), st.integers()))
+)
+REGISTRATION = Registration("k", 1, "boot", "host", "0.1.0", "3.11", [], [])
+
+
+@pytest.fixture
+async def keeper() -> AsyncIterator[tuple[httpx.AsyncClient, KeeperHub]]:
+    pool = NodePool()
+    pool.add("one", "local")
+    hub = KeeperHub(pool)
+    hub.add_node("one", SECRET)
+    hub.ready()
+    transport = httpx.ASGITransport(keeper_application(hub))
+    bearer = {"Authorization": f"Bearer {SECRET}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://keeper", headers=bearer) as client:
+        yield client, hub
+    hub.close()
+
+
+async def register(client: httpx.AsyncClient) -> str:
+    answer = await client.post(PATH + "register", json=to_json(REGISTRATION))
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["session"])
+
+
+@pytest.mark.anyio
+async def test_the_manager_proves_that_it_knows_the_secret(keeper: Any) -> None:
+    client, _ = keeper
+    answer = await client.post(PATH + "hello", json={"nonce": "ab12"}, headers={"Authorization": ""})
+    assert answer.json() == {"proof": manager_proof(SECRET, "ab12")}
+
+
+@pytest.mark.anyio
+async def test_a_command_reaches_the_keeper_that_waits(keeper: Any) -> None:
+    client, hub = keeper
+    session = await register(client)
+    hub.send("one", Shutdown())
+    answer = await client.post(PATH + "commands", json=to_json(CommandPoll(session, 0)))
+    assert [command["type"] for command in answer.json()["commands"]] == ["Shutdown"]
+
+
+@pytest.mark.anyio
+async def test_an_empty_report_is_a_heartbeat(keeper: Any) -> None:
+    client, _ = keeper
+    session = await register(client)
+    for ending in (b"", b"\n"):
+        body = json.dumps(to_json(ReportHeader(session))).encode() + ending
+        answer = await client.post(PATH + "report", content=body)
+        assert answer.json() == {"acknowledged": [], "ended": [], "fenced": []}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bearer", ["", "Bearer", "Bearer wrong", f"Basic {SECRET}"])
+async def test_a_keeper_without_the_secret_is_refused(keeper: Any, bearer: str) -> None:
+    client, _ = keeper
+    for route in ("register", "commands", "report"):
+        answer = await client.post(PATH + route, content=b"{}", headers={"Authorization": bearer})
+        assert answer.status_code == 401
+
+
+@pytest.mark.anyio
+async def test_a_keeper_of_an_unknown_session_must_register_again(keeper: Any) -> None:
+    client, _ = keeper
+    answer = await client.post(PATH + "commands", json=to_json(CommandPoll("gone", 0)))
+    assert answer.status_code == 409
+    assert answer.json()["title"] == "UnknownSession"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", b'{"session": 1, "chunks": 7}', b"\xff\n"])
+async def test_what_is_no_message_is_refused(keeper: Any, body: bytes) -> None:
+    client, _ = keeper
+    answer = await client.post(PATH + "report", content=body)
+    assert answer.status_code in (400, 409)
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("kind", KEEPER_MESSAGES, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_the_keepers_reader_and_pydantic_agree_on_every_message(kind: type[Any], data: st.DataObject) -> None:
+    message = data.draw(st.from_type(kind))
+    body = json.loads(json.dumps(to_json(message)))
+    assert TypeAdapter(kind).validate_python(body) == from_json(kind, body)
+    assert to_json(from_json(kind, body)) == body or any(value != value for value in _numbers(body))
+
+
+def _numbers(body: Any) -> list[float]:
+    if isinstance(body, dict):
+        return [number for value in body.values() for number in _numbers(value)]
+    if isinstance(body, list):
+        return [number for value in body for number in _numbers(value)]
+    return [body] if isinstance(body, float) else []

@@ -1,0 +1,88 @@
+"""How the API fails."""
+
+from typing import Any
+
+import pytest
+
+from proctor.manager.api.errors import describe_items
+from proctor.manager.config.errors import ConfigProblem, Place
+from proctor.sdk.space.problems import SpaceProblem
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_wrong_configuration_lists_every_fault(api: Any) -> None:
+    config = {**api.config, "trial_concurrency": "many", "tuner": {"name": "Randon"}}
+    answer = await api.client.post("/api/v1/experiments", json={"config": config, "directory": str(api.directory)})
+    assert answer.status_code == 422
+    body = answer.json()
+    assert body["status"] == 422
+    assert len(body["problems"]) >= 2
+    assert "Random" in str(body["problems"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/v1/experiments/nonesuch", 404),
+        ("GET", "/api/v1/trials/nonesuch", 404),
+        ("GET", "/api/v1/trials/nonesuch/logs", 404),
+        ("POST", "/api/v1/trials/nonesuch/kill", 404),
+        ("GET", "/api/v1/nowhere", 404),
+        ("PUT", "/api/v1/experiments", 405),
+        ("GET", "/api/v1/experiments?limit=0", 422),
+        ("GET", "/api/v1/experiments?limit=many", 422),
+        ("GET", "/api/v1/experiments?cursor=%00%ff", 422),
+        ("GET", "/api/v1/experiments?status=SLEEPING", 422),
+        ("GET", "/api/v1/events?after=-1", 422),
+    ],
+)
+async def test_every_failure_is_a_problem_document(api: Any, method: str, path: str, status: int) -> None:
+    answer = await api.client.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    assert answer.json()["detail"]
+
+
+async def test_a_body_that_is_no_json_is_refused(api: Any) -> None:
+    answer = await api.client.post(
+        "/api/v1/experiments", content=b'{"config": ', headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422
+    assert "not valid JSON" in answer.json()["detail"]
+
+
+async def test_an_unknown_key_is_named(api: Any) -> None:
+    body = {"config": {}, "directory": "/", "dryrun": True}
+    problems = (await api.client.post("/api/v1/experiments", json=body)).json()["problems"]
+    assert [problem["key"] for problem in problems] == ["dryrun"]
+
+
+async def test_a_last_event_id_that_is_no_number_is_refused(api: Any) -> None:
+    answer = await api.client.get("/api/v1/events", headers={"Last-Event-ID": "x1"})
+    assert answer.status_code == 422
+
+
+async def test_a_fault_of_ours_is_a_problem_document_too(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(experiment_id: str) -> None:
+        raise RuntimeError("out of paper")
+
+    monkeypatch.setattr(api.manager, "experiment", fail)
+    answer = await api.client.get("/api/v1/experiments/x")
+    assert answer.status_code == 500
+    assert "out of paper" in answer.json()["detail"]
+
+
+def test_problems_of_every_kind_become_items() -> None:
+    items = describe_items(
+        [
+            ConfigProblem(Place("e.yml", 3, 5), "tuner.name", expected="a tuner", found="'TPF'", nearest="TPE"),
+            SpaceProblem(("lr", "_value", 0), "expected a number"),
+            "a plain sentence",
+        ]
+    )
+    assert [item.key for item in items] == ["tuner.name", "lr._value.0", ""]
+    assert items[0].line == 3
+    assert items[0].message == "expected a tuner, found 'TPF'; did you mean TPE?"
+    assert items[2].message == "a plain sentence"

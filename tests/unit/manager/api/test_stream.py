@@ -1,0 +1,114 @@
+"""The stream of changes."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.api.stream import PAGE, read_stretch, server_sent_events
+from proctor.manager.events import ChangeFeed
+from proctor.manager.store import events
+from proctor.manager.store.database import Database
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def control(tmp_path: Path) -> AsyncIterator[Database]:
+    async with await Database.open(str(tmp_path / "control.db"), "control") as database:
+        yield database
+
+
+async def append(control: Database, number: int, *, kind: str = "notice", experiment_id: str = "one") -> None:
+    def write(connection: Any) -> None:
+        for index in range(number):
+            events.append(connection, time=1.0, kind=kind, data={"n": index}, experiment_id=experiment_id)
+
+    await control.write(write)
+
+
+async def take(stream: AsyncIterator[bytes], number: int) -> list[dict[str, Any]]:
+    """The next events of a stream; comments are left out."""
+    found: list[dict[str, Any]] = []
+    async for part in stream:
+        for block in part.decode().split("\n\n"):
+            lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+            if "data" in lines:
+                found.append({**json.loads(lines["data"]), "sse_id": int(lines["id"]), "sse_event": lines["event"]})
+        if len(found) >= number:
+            return found
+    return found
+
+
+async def test_a_client_that_comes_back_misses_nothing_and_hears_nothing_twice(control: Database) -> None:
+    await append(control, PAGE + 30)
+    feed, closing = ChangeFeed(), asyncio.Event()
+    first = await take(server_sent_events(control, feed, closing, after=0, experiment_id=None), 1)
+    last = first[-1]["sse_id"]
+    rest = await take(server_sent_events(control, feed, closing, after=last, experiment_id=None), 1)
+    assert [event["id"] for event in first + rest] == list(range(1, PAGE + 31))
+
+
+async def test_a_change_wakes_the_reader(control: Database) -> None:
+    feed, closing = ChangeFeed(), asyncio.Event()
+    stream = server_sent_events(control, feed, closing, after=None, experiment_id=None)
+    await anext(stream)  # it is there, and hears what comes from now on
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(take(stream, 1))
+        await append(control, 1)
+        feed.notify()
+    assert [event["sse_event"] for event in reading.result()] == ["notice"]
+
+
+async def test_a_stream_of_one_experiment_passes_over_the_others(control: Database) -> None:
+    await append(control, 5, experiment_id="other")
+    await append(control, 1)
+    stretch = await read_stretch(control, 0, "one")
+    assert [row.id for row in stretch.rows] == [6]
+    await append(control, 5, experiment_id="other")
+    stretch = await read_stretch(control, stretch.cursor, "one")
+    assert (stretch.rows, stretch.cursor) == ([], 11)
+
+
+async def test_who_asks_for_events_that_are_gone_is_told_to_read_everything_again(control: Database) -> None:
+    await append(control, 20)
+    await control.write(lambda c: events.prune(c, 5))
+    stream = server_sent_events(control, ChangeFeed(), asyncio.Event(), after=3, experiment_id=None)
+    found = await take(stream, 6)
+    assert found[0]["sse_event"] == "reset"
+    assert [event["id"] for event in found[1:]] == [16, 17, 18, 19, 20]
+
+
+async def test_a_slow_reader_holds_one_page_at_most(control: Database) -> None:
+    await append(control, 3 * PAGE)
+    stream = server_sent_events(control, ChangeFeed(), asyncio.Event(), after=0, experiment_id=None)
+    await anext(stream)
+    part = await anext(stream)
+    assert part.count(b"\nid: ") + 1 == PAGE
+
+
+async def test_the_stream_ends_when_the_manager_closes(control: Database) -> None:
+    feed, closing = ChangeFeed(), asyncio.Event()
+    stream = server_sent_events(control, feed, closing, after=None, experiment_id=None)
+    await anext(stream)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(take(stream, 1))
+        await asyncio.sleep(0)
+        closing.set()
+    assert reading.result() == []
+
+
+async def test_words_stand_for_numbers_that_are_not_finite(control: Database) -> None:
+    def write(connection: Any) -> None:
+        events.append(connection, time=1.0, kind="metrics", data={"value": float("inf")})
+
+    await control.write(write)
+    stream = server_sent_events(control, ChangeFeed(), asyncio.Event(), after=0, experiment_id=None)
+    (event,) = await take(stream, 1)
+    assert event["data"] == {"value": "Infinity"}
+    with contextlib.suppress(StopAsyncIteration):
+        await stream.aclose()
