@@ -56,6 +56,7 @@ class JobTable:
         self._tasks = tasks
         self._boot_id = boot_id()
         self._jobs: dict[str, Job] = {}
+        self._unwanted: list[str] = []
         self._writing = asyncio.Lock()
         self._ended_lately: set[str] = set()
         self.watch = JournalWatch(outbox.mark)
@@ -125,7 +126,9 @@ class JobTable:
         job.close()
         self._outbox.drop(job)
         self._jobs.pop(job.job_id, None)
-        self._folder.remove(job.job_id)
+        self._unwanted.append(job.job_id)
+        if len(self._unwanted) == 1:
+            self._tasks.start(self._remove_records(), "removing records")
 
     def disown(self, job: Job) -> None:
         """The job is not the manager's any more: stop it and forget it."""
@@ -183,7 +186,14 @@ class JobTable:
             except OSError as error:
                 log.error("the record of job %s cannot be written: %s", job.job_id, error)
         if job.job_id not in self._jobs:  # it has ended and was stored meanwhile
-            self._folder.remove(job.job_id)
+            await self._remove_records(job.job_id)
+
+    async def _remove_records(self, *more: str) -> None:
+        """In a thread, for the disk may be slow; a job that was launched again meanwhile keeps its new record."""
+        async with self._writing:
+            unwanted, self._unwanted = [*self._unwanted, *more], []
+            gone = [job_id for job_id in unwanted if job_id not in self._jobs]
+            await asyncio.to_thread(self._folder.remove, gone)
 
     def _start(self, job: Job) -> None:
         job.attempts += 1

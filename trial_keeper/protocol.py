@@ -17,6 +17,7 @@ import hashlib
 import hmac
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 PROTOCOL_VERSION = 1
@@ -279,9 +280,15 @@ def to_json(message: Any) -> JsonObject:
 def from_json(kind: type[T], body: Any) -> T:
     """The message of this kind in a JSON object. Unknown keys are ignored (newer peers); missing ones raise
     TypeError."""
+    hints = _field_hints(kind)  # type: ignore[arg-type]
+    return kind(**{name: _read(hints[name], value) for name, value in body.items() if name in hints})
+
+
+@cache
+def _field_hints(kind: Any) -> dict[str, Any]:
+    """The annotations of a message's fields; looking them up costs more than reading a message."""
     hints = get_type_hints(kind)
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: _read(hints[name], value) for name, value in body.items() if name in known})
+    return {item.name: hints[item.name] for item in fields(kind)}
 
 
 def _read(hint: Any, value: Any) -> Any:

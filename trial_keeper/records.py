@@ -118,12 +118,13 @@ class RecordFolder:
             os.close(descriptor)
         return False
 
-    def remove(self, job_id: str) -> None:
-        """Forget a job: its end is stored by the manager, or nobody wants it."""
-        failpoint("keeper.exit.ack.before")
-        remove_file(self.record_file(job_id))
-        remove_file(self.process_file(job_id))
-        failpoint("keeper.exit.ack.after")
+    def remove(self, job_ids: list[str]) -> None:
+        """Forget jobs: the manager has stored their ends, or nobody wants them."""
+        for job_id in job_ids:
+            failpoint("keeper.exit.ack.before")
+            remove_file(self.record_file(job_id))
+            remove_file(self.process_file(job_id))
+            failpoint("keeper.exit.ack.after")
 
 
 def parse_process(text: str) -> ProcessRecord | None:
