@@ -10,11 +10,13 @@ from proctor.sdk.failpoints import failpoint
 
 
 def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) -> None:
-    """Write `data` beside `path` and rename it over `path`.
+    """Write `data` beside `path` and rename it over `path`. Only one process at a time may replace a file.
+
+    What a process that is killed here leaves beside it is overwritten by the next one that replaces the file.
 
     :param durable: also survive a power cut (`fsync` before the rename); the folder is synced by `sync_folder`.
     """
-    temporary = f"{path}.{os.getpid()}.new"
+    temporary = f"{path}.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         view = memoryview(data)

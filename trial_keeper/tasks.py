@@ -20,11 +20,13 @@ class TaskGroup:
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
 
-    def start(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Run `work` as a task of this group."""
+    def start(self, work: Coroutine[Any, Any, Any], name: str, *, ends_group: bool = False) -> None:
+        """Run `work` as a task of this group; with `ends_group`, all others are cancelled when it returns."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        if ends_group:
+            task.add_done_callback(lambda _: self.cancel())
 
     def cancel(self) -> None:
         """Cancel all tasks; leaving the body then returns without an error."""
@@ -64,11 +66,6 @@ class TaskGroup:
 
 async def until_first_ends(**works: Coroutine[Any, Any, Any]) -> None:
     """Run the works (by name) until one returns or fails; cancel the others; raise its failure."""
-
-    async def finish(work: Coroutine[Any, Any, Any]) -> None:
-        await work
-        group.cancel()
-
     async with TaskGroup() as group:
         for name, work in works.items():
-            group.start(finish(work), name)
+            group.start(work, name, ends_group=True)

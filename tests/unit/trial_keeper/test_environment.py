@@ -1,0 +1,53 @@
+"""The environment of a trial."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, visible_devices
+from proctor.trial_keeper.protocol import GpuSlot, Launch
+
+LAUNCH = Launch("T.1", "token", "E", "T", 3, "/job", "true", "/code", "{}", None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible"),
+    [
+        (None, None),
+        ([], ""),
+        ([GpuSlot("GPU-b", 1), GpuSlot("GPU-a", 0)], "GPU-b,GPU-a"),
+        ([GpuSlot("GPU-a", 0), GpuSlot("GPU-a", 1)], "GPU-a"),
+    ],
+)
+def test_gpus_are_shown_by_uuid(gpus: list[GpuSlot] | None, visible: str | None) -> None:
+    launch = replace(LAUNCH, gpus=gpus)
+    assert visible_devices(launch) == visible
+    captured = {"CUDA_VISIBLE_DEVICES": "7"}
+    expected = "7" if visible is None else visible
+    assert build_environment(launch, captured, "/bundle")["CUDA_VISIBLE_DEVICES"] == expected
+
+
+def test_the_launch_lies_over_the_captured_and_ours_over_both() -> None:
+    launch = replace(LAUNCH, environment={"A": "2", "PROCTOR_JOB_ID": "a lie"})
+    environment = build_environment(launch, {"A": "1", "B": "1", "PROCTOR_FAILPOINT": "x"}, "/bundle")
+    assert (environment["A"], environment["B"]) == ("2", "1")
+    assert environment["PROCTOR_JOB_ID"] == "T.1"
+    assert environment["NNI_CODE_DIR"] == "/code"
+    assert environment["PYTHONPATH"] == "/bundle"
+    assert "PROCTOR_FAILPOINT" not in environment
+
+
+def test_a_captured_environment_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "environment.json"
+    environments = CapturedEnvironments()
+    for value in ("1", "2"):
+        swap = tmp_path / f"swap{value}"
+        swap.write_text(json.dumps({"environment": {"A": value}}))
+        os.replace(swap, file)
+        assert environments.read(str(file)) == {"A": value}
+        assert environments.read(str(file)) is environments.read(str(file))
+    with pytest.raises(OSError):
+        environments.read(str(tmp_path / "missing"))

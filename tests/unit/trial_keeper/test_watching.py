@@ -1,0 +1,109 @@
+"""Journals that grow are noticed, and only they."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proctor.trial_keeper.inotify import IN_MODIFY, Inotify
+from proctor.trial_keeper.job import Job
+from proctor.trial_keeper.protocol import Launch
+from proctor.trial_keeper.records import JobRecord
+from proctor.trial_keeper.watching import JournalWatch
+
+pytestmark = pytest.mark.anyio
+
+
+def make_job(directory: Path) -> Job:
+    directory.mkdir()
+    (directory / "journal").touch()
+    launch = Launch("T.1", "token", "E", "T", 0, str(directory), "true", "/", "{}", None)
+    return Job(JobRecord(launch, "boot"))
+
+
+class Notices:
+    """Counts what the watch says and can be waited for."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.event = asyncio.Event()
+
+    def __call__(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.event.set()
+
+    async def wait(self) -> None:
+        await asyncio.wait_for(self.event.wait(), 10)
+        self.event.clear()
+
+
+@pytest.fixture
+async def notices() -> Notices:
+    return Notices()
+
+
+@pytest.fixture
+async def watch(notices: Notices) -> Iterator[JournalWatch]:
+    watch = JournalWatch(notices)
+    watch.start()
+    yield watch
+    watch.close()
+
+
+def append(path: Path, data: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+async def test_an_appended_line_is_noticed(watch: JournalWatch, notices: Notices, tmp_path: Path) -> None:
+    job = make_job(tmp_path / "job")
+    watch.add(job)
+    append(tmp_path / "job" / "journal", b"1\n")
+    await notices.wait()
+    assert notices.jobs == [job]
+    job.close()
+
+
+async def test_a_member_that_appears_later_is_noticed_each_time(
+    watch: JournalWatch, notices: Notices, tmp_path: Path
+) -> None:
+    job = make_job(tmp_path / "job")
+    watch.add(job)
+    for _ in range(2):
+        append(tmp_path / "job" / "journal.1", b"1\n")
+        await notices.wait()
+    assert list(job.tails) == ["0", "1"]
+    job.close()
+
+
+async def test_output_and_other_jobs_are_not_noticed(watch: JournalWatch, notices: Notices, tmp_path: Path) -> None:
+    job, gone = make_job(tmp_path / "job"), make_job(tmp_path / "gone")
+    watch.add(gone)
+    watch.remove(gone)
+    watch.add(job)
+    append(tmp_path / "gone" / "journal", b"1\n")
+    append(tmp_path / "job" / "stdout", b"1\n")
+    append(tmp_path / "job" / "journal", b"1\n")
+    await notices.wait()
+    assert notices.jobs == [job]
+    job.close()
+
+
+async def test_without_inotify_a_look_finds_what_has_grown(notices: Notices, tmp_path: Path) -> None:
+    watch = JournalWatch(notices)  # never started: as on a machine that has no inotify instances left
+    job = make_job(tmp_path / "job")
+    watch.add(job)
+    watch.look()
+    assert notices.jobs == []
+    append(tmp_path / "job" / "journal", b"1\n")
+    watch.look()
+    assert notices.jobs == [job]
+    job.close()
+
+
+def test_watching_what_is_not_there_names_it(tmp_path: Path) -> None:
+    inotify = Inotify()
+    with pytest.raises(FileNotFoundError, match="missing"):
+        inotify.watch(str(tmp_path / "missing"), IN_MODIFY)
+    inotify.close()
