@@ -45,6 +45,8 @@ def describe_error(error: BaseException) -> tuple[str, ExitCode] | None:
         return str(error), ExitCode.UNREACHABLE
     if names & {"ConfigError", "SettingsError"}:
         return str(error), ExitCode.USAGE
+    if "RegistrationError" in names:
+        return str(error), ExitCode.FAILED
     if isinstance(error, OSError):
         what = error.strerror or str(error)
         return (f"{error.filename}: {what}" if error.filename else what), ExitCode.FAILED

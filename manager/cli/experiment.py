@@ -144,8 +144,9 @@ def save(session: Session, experiment: str | None, path: Path, code: bool) -> No
 @with_session
 def load(session: Session, path: Path, code: Path | None, identifier: str | None) -> None:
     """Take a saved experiment into this home, stopped. Its id goes to stdout."""
-    from proctor.manager.cli.archive import load_archive
+    from proctor.manager.cli.archive import load_archive, read_archive
 
+    read_archive(path)  # no manager is started for a file that is none
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
     click.echo(loaded["id"])
     session.say(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")

@@ -81,6 +81,7 @@ def _print_data(value: Any, rows: Sequence[Row], output: str) -> None:
 
         writer = YAML(typ="safe", pure=True)
         writer.default_flow_style = False
+        writer.width = 10_000  # no value is broken over lines
         writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
         writer.dump(value, sys.stdout)
     else:

@@ -1,10 +1,12 @@
 """What every command has: the home, a client of the manager when it is needed, and a place for messages."""
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
 from proctor.manager.settings import Home
+from proctor.sdk.client.home import ENV_URL
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -15,7 +17,7 @@ class Session:
 
     def __init__(self, *, home: str | None = None, url: str | None = None, debug: bool = False) -> None:
         self.home = Home.find(home)
-        self.url = url
+        self.url = url or os.environ.get(ENV_URL)
         self.debug = debug
         self._client: Client | None = None
 
@@ -29,7 +31,7 @@ class Session:
         return self._client
 
     def ensure_client(self, *, port: int | None = None) -> "Client":
-        """The manager, started in the background if none runs for this home."""
+        """The manager; the home's own one is started in the background if it does not run."""
         if self._client is None and self.url is None:
             from proctor.manager.cli.background import ensure_running
 

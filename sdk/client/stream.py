@@ -107,6 +107,8 @@ class EventStream:
             headers["Last-Event-ID"] = self._last_id
         with self._transport.stream("/events", query=self._query, headers=headers) as response:
             self._socket = response.extensions["network_stream"].get_extra_info("socket")
+            if self._closed.is_set():  # closed while it was opened
+                return
             try:
                 for message in parse_messages(self._announced(response.iter_lines())):
                     if self._closed.is_set():

@@ -1,0 +1,35 @@
+"""A manager with its home, and a way to run commands against it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fakes.rest import FakeRest
+
+from proctor.manager.cli.main import cli
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def rest(home: Path) -> Iterator[FakeRest]:
+    with FakeRest(home) as manager:
+        yield manager
+
+
+@pytest.fixture
+def invoke(home: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Runs `proctor --home HOME …`; the result has exit_code, stdout and stderr."""
+    for name in ("PROCTOR_URL", "PROCTOR_TOKEN", "PROCTOR_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str, input: str | None = None) -> Result:
+        return CliRunner().invoke(cli, ["--home", str(home), *arguments], input=input)
+
+    return run

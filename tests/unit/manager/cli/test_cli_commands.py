@@ -1,0 +1,194 @@
+"""The remaining verbs: what they ask the manager, and what they say."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes.rest import FakeRest
+
+
+@pytest.fixture
+def running(rest: FakeRest) -> FakeRest:
+    rest.add_experiment("e")
+    rest.add_trial("e", "t0", status="RUNNING", final_value=None)
+    rest.add_trial("e", "t1", final_value=0.5)
+    return rest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes"),
+    [
+        (("concurrency", "-v", "5"), {"trial_concurrency": 5}),
+        (("trialnum", "-v", "99"), {"max_trial_number": 99}),
+        (("trialnum", "--value", "none"), {"max_trial_number": None}),
+        (("duration", "-v", "1.5h"), {"max_experiment_duration_seconds": 5400.0}),
+        (("duration", "-v", "none"), {"max_experiment_duration_seconds": None}),
+        (("duration", "-v", "30s", "--trial"), {"max_trial_duration_seconds": 30.0}),
+    ],
+)
+def test_update_changes_one_limit(running: FakeRest, invoke, arguments, changes) -> None:
+    assert invoke("update", arguments[0], "e", *arguments[1:]).exit_code == 0
+    assert running.requests("PATCH") == [("/experiments/e", changes)]
+
+
+def test_update_reads_a_search_space_from_a_file(running: FakeRest, invoke, tmp_path: Path) -> None:
+    (tmp_path / "space.json").write_text('{"lr": {"_type": "uniform", "_value": [1e-4, 1]}}')
+    assert invoke("update", "searchspace", "-f", str(tmp_path / "space.json")).exit_code == 0
+    [(_, body)] = running.requests("PATCH")
+    assert body == {"search_space": {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}}
+
+
+def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
+    assert invoke("trial", "kill", "t0").exit_code == 0
+    assert invoke("trial", "retry", "1").stdout == "againt1\n"
+    assert invoke("trial", "add", "-p", '{"lr": 0.1}').stdout == "new3\n"
+    assert running.requests("POST") == [
+        ("/trials/t0/kill", None),
+        ("/trials/t1/retry", None),
+        ("/experiments/e/trials", {"parameters": {"lr": 0.1}}),
+    ]
+
+
+def test_a_log_is_printed_byte_by_byte_as_it_is(running: FakeRest, invoke) -> None:
+    text = "first line\nsecond \xff\nthird without end".encode("latin-1")
+    running.logs["t1", "stdout", 1] = text
+    assert invoke("trial", "log", "t1").stdout_bytes == text
+    assert invoke("trial", "log", "t1", "--tail", "2").stdout_bytes == text[11:]
+    assert invoke("trial", "log", "t1", "--head", "1").stdout_bytes == text[:11]
+    assert invoke("log", "trial", "t1", "--stderr").stdout_bytes == b""
+
+
+def test_a_followed_log_goes_on_until_the_trial_has_ended(running: FakeRest, invoke) -> None:
+    running.logs["t0", "stdout", 1] = b"one\n"
+
+    def end() -> None:
+        running.logs["t0", "stdout", 1] += b"two\n"
+        running.set_status("t0", "SUCCEEDED")
+
+    running.on_ask["GET", "/trials/t0/logs"] = end
+    result = invoke("trial", "log", "t0", "-f")
+    assert result.exit_code == 0
+    assert result.stdout == "one\ntwo\n"
+
+
+def test_a_followed_log_goes_on_with_the_next_attempt(running: FakeRest, invoke) -> None:
+    running.logs["t0", "stdout", 1] = b"the first attempt\n"
+    running.logs["t0", "stdout", 2] = b"the second attempt\n"
+
+    def try_again() -> None:
+        running.set_status("t0", "SUCCEEDED", jobs=2)
+
+    running.on_ask["GET", "/trials/t0/logs"] = try_again
+    result = invoke("trial", "log", "t0", "-f")
+    assert result.stdout == "the first attempt\nthe second attempt\n"
+    assert "attempt 2" in result.stderr
+
+
+def test_the_managers_log_is_read_from_its_file_when_it_is_down(invoke, home: Path) -> None:
+    (home / "log").mkdir(parents=True)
+    (home / "log" / "manager.log").write_text("a\nb\nc\n")
+    assert invoke("log", "manager", "--tail", "2").stdout == "b\nc\n"
+    assert invoke("log", "stderr", "--head", "1").stdout == "a\n"
+
+
+def test_the_dispatchers_log_is_read_to_its_end(running: FakeRest, invoke) -> None:
+    running.dispatcher_log = b"x" * 250 + b"\n"
+    assert invoke("log", "dispatcher").stdout_bytes == running.dispatcher_log
+
+
+def test_export_gives_what_import_takes(running: FakeRest, invoke, tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    assert invoke("experiment", "export", "-f", str(file)).exit_code == 0
+    rows = json.loads(file.read_text())
+    assert rows[1]["parameter"] == {"lr": 0.25, "layer": {"units": 8}}
+    assert invoke("experiment", "import", "-f", str(file)).exit_code == 0
+    assert running.requests("POST") == [("/experiments/e/import", rows)]
+
+
+def test_export_as_csv_has_a_column_for_each_parameter(running: FakeRest, invoke) -> None:
+    lines = invoke("experiment", "export", "-t", "csv").stdout.splitlines()
+    assert lines[0].startswith("parameter.lr,parameter.layer.units,value,trial_id")
+    assert len(lines) == 3
+
+
+def test_import_refuses_rows_without_values(running: FakeRest, invoke, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('[{"parameter": {}}]')
+    result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"))
+    assert result.exit_code == 2
+    assert "`parameter` and `value`" in result.stderr
+
+
+def test_delete_asks_first(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e", status="STOPPED")
+    assert invoke("experiment", "delete", "e", input="n\n").exit_code == 0
+    assert "e" in rest.experiments
+    assert invoke("experiment", "delete", "e", input="y\n").exit_code == 0
+    assert "e" not in rest.experiments
+
+
+def test_delete_stops_what_is_done_and_leaves_what_runs(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("done", status="DONE")
+    rest.add_experiment("runs")
+    assert invoke("experiment", "delete", "--all", "--yes").exit_code == 0
+    assert list(rest.experiments) == ["runs"]
+
+
+def test_pause_resume_and_view(running: FakeRest, invoke) -> None:
+    assert invoke("pause").exit_code == 0
+    assert running.experiments["e"]["status"] == "PAUSED"
+    assert invoke("resume").exit_code == 0
+    assert running.experiments["e"]["status"] == "RUNNING"
+    running.experiments["e"]["status"] = "STOPPED"
+    assert invoke("view", "e").stdout.startswith(f"{running.url}/experiments/e?token=")
+    assert running.experiments["e"]["status"] == "VIEWED"
+
+
+def test_webui_url_holds_the_token(running: FakeRest, invoke) -> None:
+    assert invoke("webui", "url").stdout == f"{running.url}/?token=a-token-for-tests\n"
+
+
+def test_nodes_show_their_gpus(rest: FakeRest, invoke) -> None:
+    device = {"index": 0, "name": "H200", "memory_used_mb": 5, "memory_total_mb": 100, "utilization": 3}
+    facts = {"hostname": "gpu-3", "devices": [device]}
+    rest.node_rows = [
+        {"id": "local", "kind": "local", "status": "CONNECTED", "reason": "", "facts": facts, "seen_at": None}
+    ]
+    output = invoke("nodes").stdout
+    assert "gpu-3     1" in output
+    assert "GPU 0: H200, 5 of 100 MiB used, 3 % busy; free" in output
+
+
+def test_top_without_a_terminal_is_one_screen(running: FakeRest, invoke) -> None:
+    lines = invoke("top").stdout.splitlines()
+    assert lines[1].startswith("e   name of e  RUNNING")
+    assert lines[-1].split()[:3] == ["0", "t0", "RUNNING"]
+
+
+def test_metrics_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
+    for value in (0.1, 0.2, 0.3, 0.4):
+        running.add_metric("t0", "intermediate", value, step=int(value * 100))
+    lines = invoke("trial", "show", "t0", "--metrics").stdout.splitlines()
+    assert len(lines) == 5
+    assert lines[-1].split()[-1] == "0.4"
+
+
+def test_config_show_is_yaml_without_nothing_else(running: FakeRest, invoke, home: Path) -> None:
+    output = invoke("config", "show").stdout
+    assert output == f"trial_command: python trial.py\ntrial_code_directory: {home}\n"
+
+
+def test_version_names_both_sides(rest: FakeRest, invoke) -> None:
+    found = json.loads(invoke("version", "-o", "json").stdout)
+    assert found["version"] == found["manager"]["version"] == "0.1.0"
+    assert invoke("--version").stdout == "proctor 0.1.0\n"
+
+
+def test_manager_status_without_a_manager_ends_with_6(invoke, home: Path) -> None:
+    result = invoke("manager", "status", "-o", "json")
+    assert result.exit_code == 6
+    assert json.loads(result.stdout)["running"] is False
+
+
+def test_manager_status_tells_where_it_is(rest: FakeRest, invoke) -> None:
+    found = json.loads(invoke("manager", "status", "-o", "json").stdout)
+    assert (found["url"], found["health"]) == (rest.url, "ok")

@@ -1,0 +1,150 @@
+"""`proctor create` against the fake manager."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fakes.rest import FakeRest
+
+from proctor.manager.cli.create import submit
+from proctor.sdk.client import Client
+
+CONFIG = """\
+searchSpace:
+  lr: {_type: loguniform, _value: [1e-4, 0.1]}
+trialCommand: COMMAND
+trialConcurrency: 2
+maxTrialNumber: 4
+tuner: {name: TPE, classArgs: {optimize_mode: maximize}}
+trainingService: {platform: local}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "project" / "experiment.yml"
+    path.parent.mkdir()
+    path.write_text(CONFIG.replace("COMMAND", "python3 trial.py"))
+    return path
+
+
+def test_it_posts_the_configuration_as_written_and_prints_the_id(rest: FakeRest, invoke, file: Path) -> None:
+    result = invoke("create", "--config", str(file), "--id", "mine")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "mine\n"
+    [(path, body)] = rest.requests("POST")
+    assert path == "/experiments"
+    assert body["config"]["trialCommand"] == "python3 trial.py"
+    assert body["config"]["searchSpace"]["lr"]["_value"] == [1e-4, 0.1]
+    assert body["directory"] == str(file.parent)
+    assert f"{rest.url}/experiments/mine?token=" in result.stderr
+    assert "proctor stop mine" in result.stderr
+
+
+def test_the_environment_goes_through_a_private_file(rest: FakeRest, invoke, file: Path, monkeypatch) -> None:
+    monkeypatch.setenv("OF_THIS_SHELL", "yes")
+    assert invoke("create", "--config", str(file)).exit_code == 0
+    assert rest.handover_mode == 0o600
+    assert rest.handed_over["environment"]["OF_THIS_SHELL"] == "yes"
+    assert rest.handed_over["cwd"] == os.getcwd()
+    assert set(rest.handed_over) == {"environment", "cwd", "executable", "path", "secrets"}
+    [(_, body)] = rest.requests("POST")
+    assert "OF_THIS_SHELL" not in json.dumps(body)
+
+
+def test_a_refused_configuration_leaves_no_file_behind(rest: FakeRest, invoke, file: Path, home: Path) -> None:
+    file.write_text(CONFIG.replace("COMMAND", "refuse"))
+    result = invoke("create", "--config", str(file))
+    assert result.exit_code == 2
+    assert "3: trialCommand: expected something better" in result.stderr
+    assert not list((home / "incoming").iterdir())
+
+
+def test_problems_are_told_with_their_places_before_anything_is_asked(rest: FakeRest, invoke, file: Path) -> None:
+    file.write_text(CONFIG.replace("trialConcurrency: 2", "trialConcurrencies: two"))
+    result = invoke("create", "--config", str(file))
+    assert result.exit_code == 2
+    assert f"{file}:4:1" in result.stderr
+    assert "trialConcurrency" in result.stderr
+    assert not rest.asked
+
+
+def test_a_dry_run_starts_nothing(invoke, file: Path, home: Path) -> None:
+    result = invoke("create", "--config", str(file), "--dry-run")
+    assert result.exit_code == 0
+    assert not result.stdout
+    assert "4 trials, 2 at a time, TPE" in result.stderr
+    assert not home.exists()
+
+
+def test_an_id_that_is_taken_is_a_conflict(rest: FakeRest, invoke, file: Path) -> None:
+    rest.add_experiment("mine")
+    assert invoke("create", "--config", str(file), "--id", "mine").exit_code == 5
+
+
+def test_in_the_foreground_it_ends_with_the_best_trial(rest: FakeRest, invoke, file: Path) -> None:
+    def finish() -> None:
+        rest.add_trial("mine", "t0", status="RUNNING", final_value=None)
+        rest.add_trial("mine", "t1", final_value=0.75)
+        best = {"trial_id": "t1", "sequence_id": 1, "value": 0.75, "parameters": {"lr": 0.05}}
+        rest.set_status("mine", "RUNNING", best=best)
+        rest.on_ask["GET", "/experiments/mine/trials"] = lambda: rest.set_status("mine", "DONE")
+
+    rest.on_ask["GET", "/experiments/mine"] = finish
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
+    assert result.exit_code == 0, result.stderr
+    assert "Best trial:  1 (t1)" in result.stdout
+    assert "Metric:      0.75 (maximize)" in result.stdout
+    assert "Parameters:  lr=0.05" in result.stdout
+    assert f"Files:       {rest.trials['t1']['directory']}" in result.stdout
+    assert f"Page:        {rest.url}/experiments/mine?token=" in result.stdout
+    assert "1/10 trials: 1 running, 1 succeeded; best 0.75 (trial 1)" in result.stderr
+
+
+@pytest.mark.parametrize(("status", "code"), [("ERROR", 100), ("STOPPED", 103)])
+def test_in_the_foreground_its_exit_code_is_the_experiments(
+    rest: FakeRest, invoke, file: Path, status: str, code: int
+) -> None:
+    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", status, error="the tuner's traceback")
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
+    assert result.exit_code == code
+    assert "the tuner's traceback" in result.stderr
+
+
+def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
+    rest: FakeRest, invoke, file: Path, monkeypatch
+) -> None:
+    from proctor.sdk.client.watch import Watch
+
+    def interrupt(*_: object) -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watch, "wait", interrupt)
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
+    assert result.exit_code == 130
+    assert "experiment mine goes on" in result.stderr
+    assert "proctor stop mine" in result.stderr
+    assert rest.experiments["mine"]["status"] == "RUNNING"
+
+
+def test_why_no_trial_succeeded_is_told(rest: FakeRest, invoke, file: Path) -> None:
+    def fail() -> None:
+        rest.add_trial("mine", "t0", status="FAILED", final_value=None, reason="exit code 3")
+        rest.set_status("mine", "DONE")
+
+    rest.on_ask["GET", "/experiments/mine"] = fail
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
+    assert result.exit_code == 100
+    assert "Trial 0 failed: exit code 3" in result.stderr
+    assert "proctor trial log t0 --stderr" in result.stderr
+
+
+def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_path: Path) -> None:
+    loaded = SimpleNamespace(source_text="password: '********'", secrets={"machine_list.0.password": "hush"})
+    with Client(home=home) as client:
+        submit(client, loaded, tmp_path / "experiment.yml", None)
+    [(_, body)] = rest.requests("POST")
+    assert body["config"] == {"password": "********"}
+    assert rest.handed_over["secrets"] == {"machine_list.0.password": "hush"}

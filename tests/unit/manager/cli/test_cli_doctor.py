@@ -1,0 +1,134 @@
+"""What `doctor` finds, with each thing broken in turn."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fakes.rest import FakeRest
+
+from proctor.manager.cli import checks
+from proctor.manager.cli.checks import Verdict
+from proctor.manager.settings import Home
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+filer:/home /home nfs4 rw 0 0
+tmpfs /home/ada/ram tmpfs rw 0 0
+/dev/sdb1 /mnt/my\\040disk xfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/srv", "ext4"),
+        ("/home/ada", "nfs4"),
+        ("/home/ada/ram/x", "tmpfs"),
+        ("/homework", "ext4"),
+        ("/mnt/my disk/a", "xfs"),
+    ],
+)
+def test_the_file_system_of_a_path_is_the_longest_mount(path: str, kind: str) -> None:
+    assert checks.file_system_of(Path(path), MOUNTS) == kind
+
+
+def test_a_home_on_a_network_file_system_fails(tmp_path: Path) -> None:
+    (tmp_path / "mounts").write_text(f"/dev/sda1 / ext4 rw 0 0\nfiler:/x {tmp_path} nfs rw 0 0\n")
+    found = checks.check_file_system(Home(tmp_path / "home"), tmp_path / "mounts")
+    assert found.verdict is Verdict.FAIL
+    assert "PROCTOR_HOME" in found.advice
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert checks.check_home(Home(tmp_path / "home")).verdict is Verdict.FAIL
+
+
+def test_a_home_below_a_file_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert checks.check_home(Home(tmp_path / "file")).verdict is Verdict.FAIL
+
+
+def test_a_token_that_others_may_read_fails(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("x")
+    (tmp_path / "token").chmod(0o644)
+    found = checks.check_secrets(Home(tmp_path))
+    assert found.verdict is Verdict.FAIL
+    assert f"chmod go= {tmp_path / 'token'}" in found.advice
+
+
+def test_a_manager_that_has_died_fails(rest: FakeRest, home: Path) -> None:
+    assert checks.check_manager(Home(home)).verdict is Verdict.OK
+    address = json.loads((home / "manager.json").read_text())
+    (home / "manager.json").write_text(json.dumps({**address, "url": "http://127.0.0.1:1"}))
+    assert checks.check_manager(Home(home)).verdict is Verdict.FAIL
+
+
+def test_a_full_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 1 << 20, "total": 1 << 40})
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
+    assert checks.check_disk(Home(tmp_path)).verdict is Verdict.FAIL
+
+
+def test_files_from_another_time_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = checks.time.time()
+    monkeypatch.setattr(checks.time, "time", lambda: now + 100)
+    found = checks.check_clock(Home(tmp_path))
+    assert found.verdict is Verdict.FAIL
+    assert "-100" in found.found
+
+
+def test_a_machine_in_order_ends_with_0(rest: FakeRest, invoke, monkeypatch) -> None:
+    result = invoke("doctor", "-o", "json")
+    verdicts = {row["name"]: row["verdict"] for row in json.loads(result.stdout)}
+    assert verdicts["manager"] == "ok"
+    assert result.exit_code == (1 if "fail" in verdicts.values() else 0)
+
+
+CONFIG = """\
+searchSpace: {lr: {_type: uniform, _value: [0, 1]}}
+trialCommand: COMMAND
+trialConcurrency: 1
+tuner: {name: Random}
+trainingService: {platform: local}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "verdict", "words"),
+    [
+        ("python3 trial.py --fast", "ok", "trial.py"),
+        ("A=1 B=2 python3 trial.py", "ok", "trial.py"),
+        ("cd x && ./run", "ok", "cd x"),
+        ("./run.sh", "fail", "./run.sh is not found"),
+        ("no-such-program-here x", "fail", "no-such-program-here is not found"),
+        ("python3 missing.py", "fail", "missing.py"),
+        ("python3 'open", "fail", "quotes"),
+    ],
+)
+def test_the_command_of_a_configuration_is_looked_for(
+    invoke, tmp_path: Path, command: str, verdict: str, words: str
+) -> None:
+    (tmp_path / "trial.py").write_text("")
+    (tmp_path / "e.yml").write_text(CONFIG.replace("COMMAND", json.dumps(command)))
+    result = invoke("doctor", "--config", str(tmp_path / "e.yml"), "-o", "json")
+    [row] = [row for row in json.loads(result.stdout) if row["name"] == "command"]
+    assert row["verdict"] == verdict
+    assert words in row["found"] + row["advice"]
+    assert result.exit_code == 1 or verdict == "ok"
+
+
+def test_a_configuration_that_is_not_valid_fails(invoke, tmp_path: Path) -> None:
+    (tmp_path / "e.yml").write_text("trialCommand: x\n")
+    result = invoke("doctor", "--config", str(tmp_path / "e.yml"))
+    assert result.exit_code == 1
+    assert "config" in result.stderr
+
+
+def test_a_link_to_nothing_in_the_code_is_noted(invoke, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "data").symlink_to("/nowhere")
+    (tmp_path / "e.yml").write_text(CONFIG.replace("COMMAND", "python3 -V") + "trialCodeDirectory: code\n")
+    assert "is a link to nothing" in invoke("doctor", "--config", str(tmp_path / "e.yml")).stdout

@@ -1,0 +1,102 @@
+"""The four forms of output; data on stdout, all else on stderr."""
+
+import csv
+import io
+import json
+
+import pytest
+from fakes.rest import FakeRest
+from ruamel.yaml import YAML
+
+from proctor.manager.cli import columns
+
+
+@pytest.fixture
+def seven(rest: FakeRest) -> FakeRest:
+    rest.add_experiment("e")
+    for number in range(7):
+        rest.add_trial("e", f"trial{number}")
+    return rest
+
+
+def test_json_is_exactly_what_the_manager_sent_of_all_pages(seven: FakeRest, invoke) -> None:
+    result = invoke("trial", "ls", "-o", "json")
+    assert json.loads(result.stdout) == list(seven.trials.values())
+    assert not result.stderr
+
+
+def test_one_object_in_json_is_the_object(seven: FakeRest, invoke) -> None:
+    assert json.loads(invoke("experiment", "show", "-o", "json").stdout) == seven.experiments["e"]
+
+
+def test_yaml_says_the_same_as_json(seven: FakeRest, invoke) -> None:
+    assert YAML(typ="safe").load(invoke("trial", "ls", "-o", "yaml").stdout) == list(seven.trials.values())
+
+
+def test_csv_has_a_column_for_every_nested_field(seven: FakeRest, invoke) -> None:
+    rows = list(csv.DictReader(io.StringIO(invoke("trial", "ls", "-o", "csv").stdout)))
+    assert len(rows) == 7
+    assert rows[3]["parameters.layer.units"] == "8"
+    assert rows[3]["final_value"] == "3.0"
+
+
+def test_a_table_into_a_file_is_plain_and_not_cut(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e", reason="long " * 60)
+    output = invoke("experiment", "list").stdout
+    assert "\x1b" not in output
+    assert "long " * 59 in output
+
+
+def test_what_is_empty_is_said_on_stderr(rest: FakeRest, invoke) -> None:
+    result = invoke("experiment", "list")
+    assert not result.stdout
+    assert "no experiments" in result.stderr
+    assert invoke("experiment", "list", "-o", "json").stdout == "[]\n"
+
+
+def test_the_same_fields_have_values_that_are_no_numbers(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e")
+    rest.add_trial("e", "t", final_value=float("nan"))
+    rest.add_trial("e", "u", final_value=None, latest_value=float("inf"), status="RUNNING")
+    output = invoke("trial", "ls").stdout
+    assert " NaN " in output
+    assert "~Infinity" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ((), ["t0", "t1", "t2", "t3", "t4"]),
+        (("--head", "2"), ["t4", "t3"]),
+        (("--tail", "2"), ["t1", "t0"]),
+        (("--sort", "sequence_id", "--tail", "2"), ["t3", "t4"]),
+        (("--sort", "-sequence_id", "--head", "1"), ["t4"]),
+        (("--sort", "value"), ["t0", "t1", "t2", "t3", "t4"]),
+        (("--status", "failed"), []),
+    ],
+)
+def test_trials_are_listed_in_the_order_asked_for(rest: FakeRest, invoke, arguments, names: list[str]) -> None:
+    rest.add_experiment("e")
+    for number in range(5):
+        rest.add_trial("e", f"t{number}")
+    rows = json.loads(invoke("trial", "ls", *arguments, "-o", "json").stdout)
+    assert [row["id"] for row in rows] == names
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.04, "0.0s"), (9.94, "9.9s"), (59.9, "59s"), (61, "1m 01s"), (7500, "2h 05m"), (90000, "1d 01h")],
+)
+def test_durations_read_well(seconds: float | None, text: str) -> None:
+    assert columns.duration(seconds) == text
+
+
+def test_a_job_that_was_killed_shows_its_signal(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e")
+    rest.add_trial("e", "t")
+    job = dict.fromkeys(("node_id", "started_at", "ended_at", "exit_code"))
+    rest.jobs["t"] = [
+        {**job, "id": "t.1", "status": "ENDED", "end_reason": "SIGNALED", "signal": 9, "detail": "killed from outside"}
+    ]
+    line = invoke("trial", "show", "t").stdout.splitlines()[-1]
+    assert line.split() == ["t.1", "ENDED", "SIGNALED", "signal", "9", "-", "-", "killed", "from", "outside"]
