@@ -38,7 +38,7 @@ async def test_a_keeper_on_the_oldest_python_runs_stops_and_adopts(tmp_path: Pat
         await node.kill()
         await node.start()
         await node.manager.until(lambda: len(node.manager.registrations) == 2)
-        assert [job.pid for job in node.manager.registrations[1].jobs] == [start.pid]
+        assert {job.job_id: job.pid for job in node.manager.registrations[1].jobs}["U.1"] == start.pid
         await node.manager.stop()
         await node.manager.start()
         await node.manager.command(Cancel("U.1", "token of U.1", grace_seconds=0.5))
