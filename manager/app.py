@@ -29,6 +29,7 @@ from proctor.manager.store.errors import DatabaseUnusable
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
+from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.start import stop_keeper
 
@@ -40,6 +41,7 @@ def run(settings: Settings) -> None:
     home = settings.home
     prepare(home)
     with InstanceLock(home):
+        os.chdir(home.path)  # hold no folder of whoever has started us
         start_logging(home.manager_log, format=settings.log.format, level=settings.log.level)
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -113,7 +115,9 @@ async def open_manager(home: Home, url: str, stop: Callable[[], None]) -> AsyncI
         async with _background(context, keeper, clock), manager.serve():
             yield context
         hub.close()
-        await _dismiss_idle_keeper(home, control)
+        idle = not await control.read(lambda c: any(jobs.live(c, row.id) for row in experiments.active(c)))
+    if idle:
+        await _dismiss_keeper(home)
 
 
 @asynccontextmanager
@@ -134,11 +138,10 @@ async def _background(context: ApiContext, keeper: LocalKeeper, clock: Clock) ->
                 task.cancel()
 
 
-async def _dismiss_idle_keeper(home: Home, control: Database) -> None:
-    """A keeper without jobs has nothing to wait for: leave no process behind."""
-    live = await control.read(lambda c: any(jobs.live(c, row.id) for row in experiments.active(c)))
-    if not live:
-        await asyncio.to_thread(stop_keeper, home.node_directory("local"))
+async def _dismiss_keeper(home: Home) -> None:
+    """A keeper without jobs has nothing to wait for: leave no process behind. It may just be coming up, in a thread."""
+    await asyncio.get_running_loop().shutdown_default_executor()
+    stop_keeper(home.node_directory(LOCAL_NODE))
 
 
 @asynccontextmanager

@@ -3,9 +3,9 @@
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from proctor.manager.instance import EXIT_CONFLICT, ManagerAddress, StartError, read_address
@@ -55,40 +55,57 @@ def ensure_manager(home: Home, *, port: int | None = None, timeout_seconds: floa
 def _start(home: Home, port: int | None, timeout_seconds: float) -> ManagerAddress:
     try:
         home.prepare()
-        before = home.manager_output.stat().st_size if home.manager_output.exists() else 0
-        output = open(home.manager_output, "ab")  # noqa: SIM115
+        output = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ManagerNotStarted(
             f"cannot write the home {home.path}: {error.strerror or error}; make it writable, or name another one with "
             "PROCTOR_HOME"
         ) from error
+    said_before = os.fstat(output).st_size
     # -P: the folder of whoever calls us must not shadow what the manager imports.
     command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path)]
     command += [] if port is None else ["--port", str(port)]
-    with output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home.path, start_new_session=True
-        )
-    return _wait_until_up(home, process, before, timeout_seconds)
+    try:
+        pid = _spawn(command, output)
+    finally:
+        os.close(output)
+    return _wait_until_up(home, pid, said_before, timeout_seconds)
 
 
-def _wait_until_up(
-    home: Home, process: "subprocess.Popen[bytes]", said_before: int, timeout_seconds: float
-) -> ManagerAddress:
+def _spawn(command: list[str], output: int) -> int:
+    """Start a process in a session of its own; nobody waits for it once it is up, so no `Popen` does."""
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, output, 1),
+        (os.POSIX_SPAWN_DUP2, output, 2),
+    ]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
+
+
+def _exit_code(pid: int) -> int | None:
+    """The exit code of a child of ours; None while it runs. May be asked once after its end."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return None if ended == 0 else os.waitstatus_to_exitcode(status)
+
+
+def _wait_until_up(home: Home, pid: int, said_before: int, timeout_seconds: float) -> ManagerAddress:
     """Until a manager of the home serves: ours, or one that was started at the same time and was faster."""
     gives_up = time.monotonic() + timeout_seconds
+    code: int | None = None
     while time.monotonic() < gives_up:
         address = read_address(home)
         if address is not None:
             return address
-        if process.poll() not in (None, EXIT_CONFLICT):
+        if code is None:
+            code = _exit_code(pid)
+        if code not in (None, EXIT_CONFLICT):
             break
         time.sleep(LOOK_SECONDS)
-    said = _said(home, said_before)
-    how = "gave no sign" if process.poll() is None else f"ended with exit code {process.returncode}"
-    if process.poll() is None:
-        process.terminate()
-    raise ManagerNotStarted(said.removeprefix("proctor manager: ") or f"it {how}; its log is {home.manager_log}")
+    if code is None:
+        os.kill(pid, signal.SIGTERM)
+        raise ManagerNotStarted(f"it gave no sign within {timeout_seconds:g} s; its log is {home.manager_log}")
+    said = _said(home, said_before).removeprefix("proctor manager: ")
+    raise ManagerNotStarted(said or f"it ended with exit code {code}; its log is {home.manager_log}")
 
 
 def _said(home: Home, offset: int) -> str:
@@ -110,7 +127,7 @@ def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         if select.select([descriptor], [], [], timeout_seconds)[0]:
-            return True
+            return _reap(address.pid)
     except ProcessLookupError:
         return True
     finally:
@@ -118,3 +135,10 @@ def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
     raise ManagerNotStopped(
         f"the manager (pid {address.pid}) has not ended within {timeout_seconds:g} s; its log is {home.manager_log}"
     )
+
+
+def _reap(pid: int) -> bool:
+    """Take the end of a manager that this very process has started."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    return True

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from proctor.manager.api.context import ApiContext, Context
 from proctor.manager.api.reading import is_maximized, optimize_mode, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
-from proctor.manager.errors import ManagerError, NotFound
+from proctor.manager.errors import Conflict, ManagerError, NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import events, experiments, jobs, metrics, trial_pages, trials
 from proctor.manager.store.rows import ExperimentRow, MetricRow
@@ -141,7 +141,10 @@ def _metric_chart(curve: list[MetricRow]) -> str:
 
 async def _tail(context: ApiContext, trial_id: str, job: int | None, name: str) -> str:
     """The last lines of a trial's output."""
-    data, begin = await read_job_part(context, trial_id, job, name, -_TAIL_BYTES, _TAIL_BYTES)
+    try:
+        data, begin = await read_job_part(context, trial_id, job, name, -_TAIL_BYTES, _TAIL_BYTES)
+    except Conflict as error:  # a platform without files
+        return f"({error})"
     text = data.decode("utf-8", errors="replace")
     return text.partition("\n")[2] if begin > 0 else text
 

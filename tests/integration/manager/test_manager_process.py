@@ -1,0 +1,131 @@
+"""A manager as a process: started, found, refused a second time, stopped, killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from proctor.manager.daemon import ManagerNotStarted, ensure_manager, manager_status, stop_manager
+from proctor.manager.instance import EXIT_CONFLICT, EXIT_FAILED, EXIT_USAGE
+from proctor.manager.settings import Home
+from proctor.trial_keeper.start import find_keeper, stop_keeper
+
+COMMAND = [sys.executable, "-m", "proctor.manager"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    made = Home(tmp_path / "home")
+    yield made
+    stop_manager(made)
+    stop_keeper(made.node_directory("local"))
+
+
+def start(home: Home, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A manager that is expected to refuse."""
+    command = [*COMMAND, "--home", str(home.path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_manager_is_started_once_found_and_stopped_without_traces(home: Home) -> None:
+    first = ensure_manager(home)
+    assert ensure_manager(home) == first
+    bearer = {"Authorization": f"Bearer {first.token}"}
+    version = httpx.get(f"{first.url}/api/v1/version", headers=bearer).json()
+    assert version["pid"] == first.address.pid
+    assert version["home"] == str(home.path)
+    assert stop_manager(home)
+    assert not stop_manager(home)
+    assert manager_status(home) is None
+    assert not home.manager_file.exists()
+    assert [path.name for path in home.run_directory.iterdir()] == ["socket"]
+    assert find_keeper(home.node_directory("local")) is None
+
+
+def test_a_second_manager_on_one_home_is_refused_by_name(home: Home) -> None:
+    first = ensure_manager(home)
+    refused = start(home)
+    assert refused.returncode == EXIT_CONFLICT
+    assert f"pid {first.address.pid} at {first.url}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_port_in_use_is_said(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = start(home, "--port", str(port))
+        assert refused.returncode == EXIT_FAILED
+        assert f"port {port} of 127.0.0.1 is in use" in refused.stderr
+        with pytest.raises(ManagerNotStarted, match=f"port {port} .* in use"):
+            ensure_manager(home, port=port)
+    assert not home.manager_file.exists()
+
+
+def test_a_home_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    home = Home(tmp_path / "file" / "home")
+    refused = start(home)
+    assert refused.returncode == EXIT_FAILED
+    assert "cannot write the home" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    with pytest.raises(ManagerNotStarted, match="cannot write the home"):
+        ensure_manager(home)
+
+
+@pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--port", "http")])
+def test_a_setting_that_cannot_be_used_is_said(home: Home, arguments: tuple[str, str]) -> None:
+    refused = start(home, *arguments)
+    assert refused.returncode == EXIT_USAGE
+    assert arguments[0] in refused.stderr
+
+
+def test_a_database_of_a_newer_version_is_refused(home: Home) -> None:
+    import sqlite3
+
+    ensure_manager(home)
+    assert stop_manager(home)
+    with sqlite3.connect(home.control_database) as connection:
+        connection.execute("PRAGMA user_version = 9999")
+    connection.close()
+    refused = start(home)
+    assert refused.returncode == EXIT_FAILED
+    assert "newer" in refused.stderr
+
+
+def test_after_a_kill_the_next_manager_takes_over(home: Home) -> None:
+    first = ensure_manager(home)
+    descriptor = first.address.open_process()
+    assert descriptor is not None
+    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    os.waitid(os.P_PIDFD, descriptor, os.WEXITED)
+    os.close(descriptor)
+    assert manager_status(home) is None
+    second = ensure_manager(home)
+    assert second.address.pid != first.address.pid
+    assert second.token == first.token
+
+
+def test_changes_are_streamed_and_the_stream_ends_with_the_manager(home: Home) -> None:
+    running = ensure_manager(home)
+    bearer = {"Authorization": f"Bearer {running.token}"}
+    with httpx.stream("GET", f"{running.url}/api/v1/events?after=0", headers=bearer, timeout=30) as answer:
+        assert answer.headers["x-accel-buffering"] == "no"
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith("event:")) == "event: node"
+        httpx.post(f"{running.url}/api/v1/shutdown", headers=bearer).raise_for_status()
+        assert all(not line.startswith("event: reset") for line in lines)
+
+
+def test_no_token_is_in_the_log(home: Home) -> None:
+    running = ensure_manager(home)
+    httpx.get(f"{running.url}/?token={running.token}")
+    httpx.get(f"{running.url}/api/v1/experiments?token={running.token}")
+    assert stop_manager(home)
+    for file in home.log_directory.iterdir():
+        assert running.token not in file.read_text()

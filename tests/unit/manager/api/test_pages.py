@@ -1,0 +1,139 @@
+"""The pages, as a browser gets them."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from proctor.manager.store import experiments, trials
+
+pytestmark = pytest.mark.anyio
+
+
+class Page(HTMLParser):
+    """What a page refers to, and the ids in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.ids: list[str] = []
+        self.styles: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value is not None:
+                self.targets.append(value)
+            if name == "id" and value is not None:
+                self.ids.append(value)
+            if name == "style" or name.startswith("on"):
+                self.styles.append(f"{tag} {name}")
+
+
+async def visit(api: Any, path: str) -> tuple[str, Page]:
+    answer = await api.client.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.text, Page(answer.text)
+
+
+async def test_every_page_keeps_to_its_policy_and_works_under_any_prefix(api: Any) -> None:
+    created = await api.create(experiment_name="quad")
+    await api.ended(created["id"])
+    best = (await api.client.get(f"/api/v1/experiments/{created['id']}/best")).json()
+    for path in ("/", f"/experiments/{created['id']}", f"/trials/{best['trial_id']}", "/nodes"):
+        _, page = await visit(api, path)
+        assert page.styles == []
+        assert len(set(page.ids)) == len(page.ids)
+        for target in page.targets:
+            assert re.match(r"(\./|\.\./|\?|#|data:,$|[a-z]+/|nodes$)", target), target
+
+
+async def test_every_link_of_a_page_leads_somewhere(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    place = f"/experiments/{created['id']}"
+    _, page = await visit(api, place)
+    for target in page.targets:
+        if not target.startswith(("#", "data:")):
+            answer = await api.client.get(api.client.base_url.join(place).join(target))
+            assert answer.status_code == 200, target
+
+
+async def test_the_experiments_page_shows_results_and_trials(api: Any) -> None:
+    created = await api.create(experiment_name="quad")
+    await api.ended(created["id"])
+    text, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "<title>quad · Proctor</title>" in text
+    assert 'aria-label="Best value so far"' in text
+    assert text.count('<th scope="row">') == 3
+    assert "maxTrialNumber" in text
+
+
+async def test_trials_are_filtered_and_sorted(api: Any) -> None:
+    created = await api.create(max_trial_number=5)
+    await api.ended(created["id"])
+    trials_of = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials?sort=value")).json()["items"]
+    text, page = await visit(api, f"/experiments/{created['id']}?sort=value")
+    opened = [name.removeprefix("open-") for name in page.ids if name.startswith("open-") and name != "open-best"]
+    assert opened == [trial["id"] for trial in trials_of]
+    text, _ = await visit(api, f"/experiments/{created['id']}?status=FAILED")
+    assert "No trials that are failed" in text
+
+
+async def test_what_users_wrote_is_escaped(api: Any) -> None:
+    created = await api.create(experiment_name="<script>alert(1)</script>")
+    await api.ended(created["id"])
+    row = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    bad = {"<img src=x>": "<b>"}
+    await api.manager.control.write(lambda c: trials.update(c, row["id"], parameters=bad))
+    for path in ("/", f"/experiments/{created['id']}", f"/trials/{row['id']}"):
+        text, _ = await visit(api, path)
+        assert "<script>alert" not in text
+        assert "<img src" not in text
+
+
+async def test_a_failed_tuner_shows_its_traceback(api: Any) -> None:
+    from proctor.manager.lifecycle.states import ExperimentStatus
+
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    await api.manager.control.write(
+        lambda c: experiments.move(
+            c,
+            created["id"],
+            expected=tuple(ExperimentStatus),
+            status=ExperimentStatus.ERROR,
+            reason="the tuner failed",
+            time=1.0,
+            error="Traceback: out of ideas",
+        )
+    )
+    text, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "Traceback: out of ideas" in text
+
+
+@pytest.mark.parametrize("path", ["/experiments/nonesuch", "/trials/nonesuch"])
+async def test_what_is_not_there_is_said_on_a_page(api: Any, path: str) -> None:
+    answer = await api.client.get(path)
+    assert answer.status_code == 404
+    assert "nonesuch" in answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+async def test_an_empty_manager_says_how_to_begin(api: Any) -> None:
+    text, _ = await visit(api, "/")
+    assert "proctor create --config" in text
+    text, _ = await visit(api, "/nodes")
+    assert "No nodes yet" in text
+
+
+async def test_prometheus_reads_counts_and_health(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    text = (await api.client.get("/metrics")).text
+    assert f'proctor_trials_total{{experiment="{created["id"]}",status="SUCCEEDED"}} 3.0' in text
+    assert "proctor_trials_running 0.0" in text
+    assert "proctor_store_healthy 1.0" in text
+    for name in ("proctor_trial_start_latency_seconds_bucket", "proctor_loop_lag_seconds_bucket", "proctor_build_info"):
+        assert name in text

@@ -1,0 +1,41 @@
+"""The tokens of a home."""
+
+from pathlib import Path
+
+import pytest
+
+from proctor.manager.security import Access, Tokens
+from proctor.manager.settings import Home
+
+
+def test_tokens_are_made_once_and_belong_to_their_owner_alone(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    first = Tokens.of(home)
+    assert Tokens.of(home) == first
+    assert first.full != first.readonly
+    for file in (home.token_file, home.readonly_token_file):
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["readonly.token", "token"]
+
+
+def test_a_token_that_others_may_read_is_closed_again(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    Tokens.of(home)
+    home.token_file.chmod(0o644)
+    Tokens.of(home)
+    assert home.token_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_empty_token_opens_nothing(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.token_file.write_text("\n")
+    with pytest.raises(OSError, match="at least 16 characters"):
+        Tokens.of(home)
+
+
+def test_each_token_allows_what_it_should() -> None:
+    tokens = Tokens("a" * 20, "b" * 20)
+    assert tokens.access("a" * 20) is Access.FULL
+    assert tokens.access("b" * 20) is Access.READ
+    for wrong in (None, "", "a" * 19, "ä" * 20):
+        assert tokens.access(wrong) is Access.NONE

@@ -1,0 +1,75 @@
+"""The home's layout and what the environment says."""
+
+from pathlib import Path
+
+import pytest
+
+from proctor.manager.settings import Home, SettingsError, read_environment, read_port, read_prefix
+from proctor.sdk.client import home as client_home
+
+
+def test_a_home_is_named_by_argument_then_environment_then_platform(tmp_path: Path) -> None:
+    assert Home.find(tmp_path, {"PROCTOR_HOME": "/elsewhere"}).path == tmp_path
+    assert Home.find(None, {"PROCTOR_HOME": str(tmp_path)}).path == tmp_path
+    assert Home.find(None, {}).path.name == "proctor"
+
+
+def test_the_sdk_knows_the_same_files(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.token_file.write_text("secret\n")
+    assert client_home.read_token(tmp_path) == "secret"
+    assert client_home.find_home(tmp_path) == home.path
+    home.manager_file.write_text('{"url": "http://127.0.0.1:1/", "pid": 7, "version": "0"}')
+    address = client_home.read_address(tmp_path)
+    assert address is not None
+    assert address.url == "http://127.0.0.1:1"
+
+
+def test_private_folders_are_closed_to_others(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.prepare()
+    home.prepare()
+    for folder in (home.path, home.run_directory, home.incoming_directory):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    web, log = read_environment(
+        {
+            "PROCTOR_HOST": "::1",
+            "PROCTOR_PORT": "8090",
+            "PROCTOR_ALLOWED_HOSTS": "a.example, b.example",
+            "PROCTOR_URL_PREFIX": "lab/",
+            "PROCTOR_LOG_FORMAT": "json",
+            "PROCTOR_LOG_LEVEL": "debug",
+        }
+    )
+    assert (web.host, web.port, web.allowed_hosts, web.url_prefix) == (
+        "::1",
+        8090,
+        ("a.example", "b.example"),
+        "/lab",
+    )
+    assert (log.format, log.level) == ("json", "DEBUG")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PROCTOR_PORT", "65536"),
+        ("PROCTOR_PORT", "http"),
+        ("PROCTOR_LOG_FORMAT", "xml"),
+        ("PROCTOR_LOG_LEVEL", "LOUD"),
+        ("PROCTOR_URL_PREFIX", "a b"),
+    ],
+)
+def test_a_wrong_setting_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        read_environment({name: value})
+
+
+def test_ports_and_prefixes() -> None:
+    assert read_port("auto", "--port") is None
+    assert read_port("0", "--port") == 0
+    assert read_prefix("/", "x") == ""
+    assert read_prefix("/user/ada/proctor/", "x") == "/user/ada/proctor"
