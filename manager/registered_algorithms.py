@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ class RegisteredAlgorithm:
     """tuner, assessor or advisor (NNI's word for a tuner that also judges)."""
     class_name: str
     """`module.Class`."""
-    code_directory: str | None = None
-    """Absolute folder the module is imported from; None: it is installed in the environment."""
+    code_directory: str
+    """Absolute folder the module is imported from."""
     class_args_validator: str | None = None
     """`module.Class` with a method validate_class_args(**class_args)."""
 
@@ -87,14 +88,22 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
     )
 
 
-def _code_directory(given: Any, class_name: str, directory: Path) -> str | None:
+def _code_directory(given: Any, class_name: str, directory: Path) -> str:
+    """Where the module lies: as told, beside the meta file, or installed. No code of it is run to find out."""
     if given is not None:
         chosen = (directory / Path(str(given)).expanduser()).absolute()
         if not chosen.is_dir():
             raise RegistrationError(f"codeDirectory: there is no folder {chosen}")
         return str(chosen)
     module = directory.joinpath(*class_name.split(".")[:-1])
-    return str(directory.absolute()) if module.with_suffix(".py").is_file() or module.is_dir() else None
+    if module.with_suffix(".py").is_file() or module.is_dir():
+        return str(directory.absolute())
+    found = find_spec(class_name.partition(".")[0])
+    if found is None or found.origin is None:
+        where = f"neither beside the meta file, in {directory.absolute()}, nor installed"
+        raise RegistrationError(f"className: the module of {class_name} is {where}; add codeDirectory")
+    package = Path(found.origin).parent
+    return str(package.parent if found.submodule_search_locations else package)
 
 
 def _text(given: Mapping[str, Any], key: str, written: str) -> str:

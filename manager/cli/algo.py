@@ -81,7 +81,7 @@ def register(session: Session, meta: Path) -> None:
     if find_builtin(algorithm.kind, algorithm.name) is not None:
         raise CommandError(f"{algorithm.name} is a built-in {algorithm.kind}; choose another name", ExitCode.CONFLICT)
     register_algorithm(session.home.path, algorithm)
-    where = algorithm.code_directory or "the environment of the experiment"
+    where = algorithm.code_directory
     session.say(f"{algorithm.kind} {algorithm.name} is {algorithm.class_name}, imported from {where}.")
 
 
@@ -114,7 +114,7 @@ def every_algorithm(session: Session) -> list[dict[str, Any]]:
             "search_space_types": [],
             "nested_choice": False,
             "class_args": [],
-            "from": algorithm.code_directory or "environment",
+            "from": algorithm.code_directory,
         }
         for algorithm in registered_algorithms(session.home.path).values()
     ]

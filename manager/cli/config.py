@@ -61,9 +61,10 @@ def schema() -> None:
 def load_checked(session: Session, path: Path) -> Any:
     """The LoadedExperiment of a file; notices go to stderr. Raises CommandError with every problem."""
     from proctor.manager.config import ConfigError, describe_problems, load_experiment
+    from proctor.manager.registered_algorithms import registered_algorithms
 
     try:
-        loaded = load_experiment(path)
+        loaded = load_experiment(path, registered=registered_algorithms(session.home.path))
     except ConfigError as error:
         raise CommandError(
             f"{path} is not a valid configuration:\n{describe_problems(error)}", ExitCode.USAGE

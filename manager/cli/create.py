@@ -52,7 +52,7 @@ def submit(client: "Client", loaded: Any, file: Path, identifier: str | None) ->
     handover = write_handover(client.home, secret_values=loaded.secrets)
     try:
         return client.create_experiment(
-            written_mapping(loaded.source_text, str(file)),
+            with_classes(written_mapping(loaded.source_text, str(file)), loaded.config),
             directory=os.path.abspath(file.parent),
             handover=handover,
             experiment_id=identifier,
@@ -73,6 +73,17 @@ def written_mapping(text: str, file: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CommandError(f"{file} holds no mapping", ExitCode.USAGE)
     return found
+
+
+def with_classes(mapping: dict[str, Any], config: Any) -> dict[str, Any]:
+    """The mapping with the class in place of a name registered in this home; the manager may have another one."""
+    for kind, spellings in (("tuner", ("tuner", "advisor")), ("assessor", ("assessor",))):
+        key = next((name for name in mapping if name.lower() in spellings), None)
+        algorithm = getattr(config, kind)
+        if key is not None and algorithm is not None and algorithm.class_name is not None:
+            mapping = {name: value for name, value in mapping.items() if name != key}
+            mapping[kind] = algorithm.model_dump(mode="json", by_alias=False, exclude_none=True)
+    return mapping
 
 
 def _say_what_next(session: Session, created: dict[str, Any], foreground: bool) -> None:

@@ -37,7 +37,7 @@ def doctor(session: Session, file: Path | None, output: str) -> int:
     """
     checks = [check(session.home) for check in CHECKS]
     if file is not None:
-        checks += check_config(file)
+        checks += check_config(file, session.home.path)
     print_list([asdict(check) for check in checks], COLUMNS, output, empty="")
     failed = [check.name for check in checks if check.verdict is Verdict.FAIL]
     if failed:
@@ -45,12 +45,13 @@ def doctor(session: Session, file: Path | None, output: str) -> int:
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
-def check_config(file: Path) -> list[Check]:
+def check_config(file: Path, home: Path) -> list[Check]:
     """Whether a configuration is valid, and what it names is there."""
     from proctor.manager.config import ConfigError, describe_problems, load_experiment
+    from proctor.manager.registered_algorithms import registered_algorithms
 
     try:
-        loaded = load_experiment(file)
+        loaded = load_experiment(file, registered=registered_algorithms(home))
     except ConfigError as error:
         return [Check("config", Verdict.FAIL, describe_problems(error).replace("\n", "; "))]
     notices = "; ".join(str(notice) for notice in loaded.notices)

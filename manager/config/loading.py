@@ -12,6 +12,7 @@ from proctor.manager.config.errors import ConfigError, Notice, Place, Report
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
 from proctor.manager.config.keys import KEYS
 from proctor.manager.config.matching import match_keys
+from proctor.manager.config.registered import NONE_REGISTERED, Registered, resolve_registered
 from proctor.manager.config.search_spaces import settle_search_space
 from proctor.manager.config.secrets import empty_secrets
 from proctor.manager.config.service_section import settle_service
@@ -41,10 +42,11 @@ class LoadedExperiment:
     """Secrets by path in the canonical configuration, `training_service.machine_list.0.password`."""
 
 
-def load_experiment(path: str | Path) -> LoadedExperiment:
+def load_experiment(path: str | Path, *, registered: Mapping[str, Registered] = NONE_REGISTERED) -> LoadedExperiment:
     """Read and check an experiment's YAML (or JSON) file; nothing is started.
 
-    Relative paths in it start at its directory. Raises ConfigError with every problem found.
+    Relative paths in it start at its directory. `registered` are classes that may be named like built-in algorithms,
+    by lower-case name. Raises ConfigError with every problem found.
     """
     file, report = Path(path), Report()
     text = read_text(file, report)
@@ -52,13 +54,16 @@ def load_experiment(path: str | Path) -> LoadedExperiment:
     if text is None or root is None:
         report.raise_if_any()
         raise AssertionError("a document that could not be read was not reported")
-    return _load(root, file.parent.absolute(), report, text)
+    return _load(root, file.parent.absolute(), report, text, registered)
 
 
-def load_experiment_mapping(mapping: Mapping[str, Any], directory: str | Path) -> LoadedExperiment:
+def load_experiment_mapping(
+    mapping: Mapping[str, Any], directory: str | Path, *, registered: Mapping[str, Registered] = NONE_REGISTERED
+) -> LoadedExperiment:
     """Check an experiment given as Python values, keys in camelCase or snake_case.
 
-    Relative paths start at `directory`. Raises ConfigError with every problem found, without positions.
+    Relative paths start at `directory`. `registered` is as in `load_experiment`. Raises ConfigError with every problem
+    found, without positions.
     """
     report = Report()
     try:
@@ -66,10 +71,12 @@ def load_experiment_mapping(mapping: Mapping[str, Any], directory: str | Path) -
     except TypeError as error:
         report.problem(Place(), (), message=str(error))
         raise ConfigError(report.problems) from error
-    return _load(root, Path(directory).absolute(), report, None)
+    return _load(root, Path(directory).absolute(), report, None, registered)
 
 
-def _load(root: Node, directory: Path, report: Report, text: str | None) -> LoadedExperiment:
+def _load(
+    root: Node, directory: Path, report: Report, text: str | None, registered: Mapping[str, Registered]
+) -> LoadedExperiment:
     if not isinstance(root.value, dict):
         report.problem(root.place, (), expected="a mapping of keys", found=describe(plain(root)))
         report.raise_if_any()
@@ -79,6 +86,7 @@ def _load(root: Node, directory: Path, report: Report, text: str | None) -> Load
     root = advisor_as_tuner(root, report)
     root = settle_service(root, report)
     root = match_keys(root, ExperimentConfig, report, _KNOWN_BESIDES)
+    root = resolve_registered(root, registered)
     root, vault = empty_secrets(root, report)
     root = _with_defaults(root)
     root, space = settle_search_space(root, directory, report)

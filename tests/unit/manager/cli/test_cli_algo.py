@@ -12,6 +12,8 @@ META = "algoType: tuner\nbuiltinName: demotuner\nclassName: demo.tuner.DemoTuner
 
 @pytest.fixture
 def meta(tmp_path: Path) -> Path:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "tuner.py").write_text("")
     path = tmp_path / "meta.yml"
     path.write_text(META)
     return path
@@ -39,10 +41,17 @@ def test_nnictls_spellings_work(invoke, meta: Path) -> None:
 
 def test_code_beside_the_meta_file_is_found(tmp_path: Path) -> None:
     mapping = {"algo_type": "tuner", "BuiltinName": "x", "className": "demo.tuner.DemoTuner"}
-    assert read_meta(mapping, tmp_path).code_directory is None
+    with pytest.raises(RegistrationError, match="neither beside the meta file"):
+        read_meta(mapping, tmp_path)
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "tuner.py").write_text("")
     assert read_meta(mapping, tmp_path).code_directory == str(tmp_path)
+
+
+def test_an_installed_class_is_found_where_it_is_installed(tmp_path: Path) -> None:
+    mapping = {"algoType": "tuner", "builtinName": "x", "className": "click.core.Command"}
+    directory = Path(read_meta(mapping, tmp_path).code_directory)
+    assert (directory / "click" / "core.py").is_file()
 
 
 def test_the_name_of_a_built_in_is_taken(invoke, meta: Path) -> None:

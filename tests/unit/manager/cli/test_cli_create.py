@@ -142,9 +142,35 @@ def test_why_no_trial_succeeded_is_told(rest: FakeRest, invoke, file: Path) -> N
 
 
 def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_path: Path) -> None:
-    loaded = SimpleNamespace(source_text="password: '********'", secrets={"machine_list.0.password": "hush"})
+    loaded = SimpleNamespace(
+        source_text="password: '********'",
+        secrets={"machine_list.0.password": "hush"},
+        config=SimpleNamespace(tuner=None, assessor=None),
+    )
     with Client(home=home) as client:
         submit(client, loaded, tmp_path / "experiment.yml", None)
     [(_, body)] = rest.requests("POST")
     assert body["config"] == {"password": "********"}
     assert rest.handed_over["secrets"] == {"machine_list.0.password": "hush"}
+
+
+def test_a_registered_name_is_posted_as_its_class(rest: FakeRest, invoke, file: Path) -> None:
+    (file.parent / "demo.py").write_text("")
+    (file.parent / "meta.yml").write_text("algoType: tuner\nbuiltinName: Mine\nclassName: demo.Tuner\n")
+    assert invoke("algo", "register", "-m", str(file.parent / "meta.yml")).exit_code == 0
+    file.write_text(CONFIG.replace("COMMAND", "python3 trial.py").replace("name: TPE", "name: mine"))
+    assert invoke("config", "check", str(file)).exit_code == 0
+    assert invoke("create", "--config", str(file)).exit_code == 0
+    [(_, body)] = rest.requests("POST")
+    assert body["config"]["tuner"] == {
+        "class_name": "demo.Tuner",
+        "code_directory": str(file.parent),
+        "class_args": {"optimize_mode": "maximize"},
+    }
+
+
+def test_a_name_that_is_not_registered_is_refused(rest: FakeRest, invoke, file: Path) -> None:
+    file.write_text(CONFIG.replace("COMMAND", "python3 trial.py").replace("name: TPE", "name: mine"))
+    result = invoke("config", "check", str(file))
+    assert result.exit_code == 2
+    assert f"{file}:6:15: tuner.name" in result.stderr
