@@ -52,10 +52,11 @@ def take_handover(home: Home, name: str | None) -> Handover:
 
 
 def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) -> None:
-    """Everything about the experiment that is not in the store."""
-    for folder in (directory, directory / "log", directory / "checkpoint", directory / "trials"):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Everything about the experiment that is not in the store. What shows that the folder is ours comes first."""
+    directory.mkdir(mode=0o700, parents=True)
     _write(directory / CONFIG_FILE, loaded.config.canonical())
+    for name in ("log", "checkpoint", "trials"):
+        (directory / name).mkdir(mode=0o700)
     if loaded.config.code_snapshot:
         code.freeze(Path(loaded.config.trial_code_directory), directory)
     if handover.environment:
@@ -109,6 +110,17 @@ def make_id(wanted: str | None) -> str:
 
 
 def remove_folder(directory: Path) -> None:
-    """Delete an experiment's folder. One that is not there is no error; one that is not ours is left alone."""
-    if (directory / CONFIG_FILE).exists() or (directory / "metrics.db").exists():
-        shutil.rmtree(directory, ignore_errors=False)
+    """Delete an experiment's folder. One that is not there is no error; one that is not ours is left alone.
+
+    What shows that it is ours goes last, so that whoever is killed here can begin again.
+    """
+    if not (directory / CONFIG_FILE).exists():
+        return
+    for path in directory.iterdir():
+        if path.name == CONFIG_FILE:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    shutil.rmtree(directory)

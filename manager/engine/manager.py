@@ -1,8 +1,8 @@
 """The manager as the REST API sees it: experiments created, changed, stopped and read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from proctor.manager.clock import Clock
 from proctor.manager.engine import creation
 from proctor.manager.engine import messages as m
 from proctor.manager.engine.fleet import DispatcherFactory, Fleet, Means, ServiceFactory
+from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
@@ -49,7 +50,7 @@ class Manager:
         clock: Clock,
         open_dispatcher: DispatcherFactory,
         create_service: ServiceFactory = create_service,
-        on_pending: Callable[[int], None] = lambda change: None,
+        threads: bool = True,
     ) -> None:
         self.home = home
         self.control = control
@@ -57,14 +58,15 @@ class Manager:
         self.hub = hub
         self.clock = clock
         self.feed = ChangeFeed()
-        self._fleet = Fleet(
-            Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, on_pending)
-        )
+        self._fleet = Fleet(Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, threads))
         self._files = TrialFiles(control, self._fleet)
+        control.on_health_change(lambda health: self.feed.notify())
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["Manager"]:
         """Take up every active experiment, then serve. On leaving, trials go on under their keepers."""
+        known = await self.control.read(experiments.ids)
+        await asyncio.to_thread(remove_leftovers, self.home, known)
         async with self._fleet.serve():
             yield self
 
@@ -93,6 +95,8 @@ class Manager:
         try:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
         except OSError as error:
+            with suppress(OSError):
+                await asyncio.to_thread(creation.remove_folder, folder)
             raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
         failpoint("manager.create.after")
         await self.control.write(lambda c: experiments.insert(c, row))

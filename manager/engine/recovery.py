@@ -20,7 +20,9 @@ async def load_state(control: Database, metrics: Database, experiment_id: str) -
     """The experiment as the stores have it. What the metrics database knows better is taken from there."""
     state = await control.read(lambda c: _read_state(c, experiment_id), time_limit_seconds=60.0)
     for trial in state.trials.values():
-        await _refresh(metrics, trial)
+        columns = await _refresh(metrics, trial)
+        if columns:
+            state.behind[trial.row.id] = columns
     return state
 
 
@@ -38,8 +40,8 @@ def _read_state(connection: sqlite3.Connection, experiment_id: str) -> Experimen
     return state
 
 
-async def _refresh(metrics: Database, trial: LiveTrial) -> None:
-    """Metrics may have been stored that the trial's row does not show yet."""
+async def _refresh(metrics: Database, trial: LiveTrial) -> dict[str, Any]:
+    """Metrics may have been stored that the trial's row does not show yet; returns what the row must be given."""
     trial_id = trial.row.id
 
     def newest(connection: sqlite3.Connection) -> tuple[MetricRow | None, MetricRow | None]:
@@ -47,11 +49,15 @@ async def _refresh(metrics: Database, trial: LiveTrial) -> None:
         return (finals[0] if finals else None), metric_store.latest_intermediate(connection, trial_id)
 
     final, latest = await metrics.read(newest)
+    columns: dict[str, Any] = {}
     if final is not None and not trial.has_final:
-        data = final.reported
-        trial.row = replace(trial.row, final_data=data, final_value=finite_number(data))
+        columns |= {"final_data": final.reported, "final_value": finite_number(final.reported)}
     if latest is not None:
         trial.latest, trial.has_latest = latest.reported, True
+        columns |= {"intermediate_count": latest.sequence + 1, "latest_value": finite_number(latest.reported)}
+    columns = {name: value for name, value in columns.items() if getattr(trial.row, name) != value}
+    trial.row = replace(trial.row, **columns)
+    return columns
 
 
 class InputLog:

@@ -27,7 +27,7 @@ from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.errors import Conflict, ManagerError
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments
+from proctor.manager.store import experiments, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.training_services.base import Exit, SupportsEvents, SupportsReattach
 
@@ -50,6 +50,7 @@ class ExperimentRunner:
         self.state = state
         self.around = around
         self.inbox = Inbox()
+        self.attached = asyncio.Event()  # its jobs are found again, or it has failed
         self._intake = Intake(state, self.inbox, around.control, around.metrics)
         self._effects = Effects(state, around, self.inbox)
         self._policy = around.retry_policy
@@ -76,6 +77,7 @@ class ExperimentRunner:
             service.add_status_listener(self._intake.on_status)
         try:
             await self._attach()
+            self.attached.set()
             async with asyncio.TaskGroup() as group:
                 name = f"experiment {self.state.row.id}"
                 serving = group.create_task(service.run(), name=f"{name} service")
@@ -85,6 +87,7 @@ class ExperimentRunner:
             await self._give_up(error)
             raise
         finally:
+            self.attached.set()
             self.inbox.close(Conflict(f"experiment {self.state.row.id} is {self.state.row.status}"))
             service.remove_trial_job_metric_listener(self._intake.on_metrics)
             if isinstance(service, SupportsEvents):
@@ -121,18 +124,21 @@ class ExperimentRunner:
             self.inbox.post(m.Wake())
 
     async def _catch_up(self) -> None:
-        """Metrics that were stored but not told before the manager was killed."""
-        last = await self.around.metrics.read(metric_store.last_id)
-        if last <= self.state.row.metrics_told:
-            return
-        first = self.state.row.metrics_told + 1
+        """Metrics that were stored, but neither shown nor told before the manager was killed."""
         step = self._new_step()
-        step.note("metrics", {"first": first, "last": last})
-        if self._tells_metrics:
-            message = await self._log.metrics_between(self.state.take_position(), first, last)
-            step.tell(message, {"first": first, "last": last})
-        self.state.row = replace(self.state.row, metrics_told=last)
-        await self._commit(step)
+        for trial_id, columns in self.state.behind.items():
+            step.write(lambda c, key=trial_id, news=columns: trials.update(c, key, **news))  # type: ignore[misc]
+        self.state.behind.clear()
+        last = await self.around.metrics.read(metric_store.last_id)
+        first = self.state.row.metrics_told + 1
+        if last >= first:
+            step.note("metrics", {"first": first, "last": last})
+            if self._tells_metrics:
+                message = await self._log.metrics_between(self.state.take_position(), first, last)
+                step.tell(message, {"first": first, "last": last})
+            self.state.row = replace(self.state.row, metrics_told=last)
+        if step.writes:
+            await self._commit(step)
 
     async def _give_up(self, error: Exception) -> None:
         """The loop cannot go on: say so where the user looks."""

@@ -9,6 +9,15 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a job continues from. `sequence` is the point of the trial's curve at which it was saved."""
+
+    job_id: str
+    sequence: int
+    path: str  # absolute
+
+
 @dataclass
 class LiveTrial:
     """A trial that has not ended, with its live job if it has one."""
@@ -32,9 +41,11 @@ class ExperimentState:
     created: int = 0
     trials: dict[str, LiveTrial] = field(default_factory=dict)
     by_job: dict[str, LiveTrial] = field(default_factory=dict)
-    requested: set[int] = field(default_factory=set)
+    requested: set[int] = field(default_factory=set)  # parameter ids that the tuner owes
+    declined: set[int] = field(default_factory=set)  # ids for which it had nothing; it may come back to them
     exhausted: bool = False
     code_fingerprint: str | None = None  # of the code that the newest job runs; None before the first
+    behind: dict[str, dict[str, Any]] = field(default_factory=dict)  # by trial id: columns its stored row lacks
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
 
     def take_position(self) -> int:

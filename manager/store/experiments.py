@@ -60,6 +60,11 @@ def page(
     return Page(rows[:limit], encode_cursor(_ORDER, (newest.created_at, newest.id)))
 
 
+def ids(connection: sqlite3.Connection) -> set[str]:
+    """The id of every experiment there is. For the start of a manager."""
+    return {row[0] for row in connection.execute(query("experiments.ids"))}
+
+
 def active(connection: sqlite3.Connection) -> list[ExperimentRow]:
     """Every experiment that an engine works on (neither STOPPED nor VIEWED), by id."""
     return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.active"))]

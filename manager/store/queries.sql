@@ -20,6 +20,9 @@ WHERE (created_at, id) < (:created_at, :id)
   AND (:name IS NULL OR name = :name)
 ORDER BY created_at DESC, id DESC LIMIT :limit;
 
+-- name: experiments.ids
+SELECT id FROM experiments;
+
 -- name: experiments.active
 SELECT * FROM experiments WHERE status NOT IN ('STOPPED', 'VIEWED') ORDER BY id;
 

@@ -1,4 +1,4 @@
-"""A manager under test: a real process in a home of its own, started again whenever it was killed, spoken to over REST."""
+"""A manager under test: a real process in a home of its own, started again when it was killed, spoken to over REST."""
 
 import json
 import os

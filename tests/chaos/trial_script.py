@@ -1,10 +1,10 @@
 """The trial of the chaos tests: reports values, and keeps a ledger of its own of what it has reported.
 
-`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS`: every job appends to `LEDGERS/<job id>` by single writes, one JSON list
-a line: `["begin", pid, start time]`, `["try", kind, value]` before each report, `["done", kind, value]` after it, and
-at its end `["end", pid, start time]`. A value says which job and which report it belongs to, so that none looks like
-another. How long it takes follows from its parameter `x`. A trial with `x` below `LOSER` reports zeros and then waits to
-be stopped; the assessor has reason to.
+`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers]`: every job appends to `LEDGERS/<job id>` by
+single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind, value]` before each report,
+`["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes follows from its
+parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has reason to stop it, and
+then waits to be stopped.
 """
 
 import json

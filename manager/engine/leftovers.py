@@ -1,0 +1,48 @@
+"""What managers that were killed have left half done, found and removed when the next one starts."""
+
+import logging
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from proctor.manager.engine.creation import CONFIG_FILE
+from proctor.manager.settings import Home
+
+log = logging.getLogger(__name__)
+
+METRICS_FILE = "metrics.db"
+DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
+HANDOVER_SECONDS = 3600.0
+"""A handed-over file that is older was left by a `create` that was killed: nobody will ask for it any more."""
+
+
+def remove_leftovers(home: Home, known: Collection[str]) -> None:
+    """Remove drafts of files, handed-over files that nobody came for, and the folders of experiments that were being
+    created: not `known`, and without the metrics that every experiment has from its first moment on.
+
+    Only for the home's one manager, before it serves. A file that cannot be removed is no reason not to start.
+    """
+    for path in (*_drafts(home), *_unborn(home, known)):
+        log.info("removing %s, which a killed manager has left", path, extra={"action": "leftover.remove"})
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", path, error, extra={"action": "leftover.remove"})
+
+
+def _drafts(home: Home) -> Iterator[Path]:
+    for pattern in DRAFTS:
+        yield from home.path.glob(pattern)
+    oldest = time.time() - HANDOVER_SECONDS
+    yield from (path for path in home.incoming_directory.glob("*") if path.stat().st_mtime < oldest)
+
+
+def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:
+    for path in home.experiments_directory.glob("*"):
+        ours = path.is_dir() and ((path / CONFIG_FILE).exists() or not any(path.iterdir()))
+        if path.name not in known and ours and not (path / METRICS_FILE).exists():
+            yield path

@@ -1,0 +1,70 @@
+"""What a killed manager has left half done is removed; nothing else is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from proctor.manager.engine.creation import CONFIG_FILE, remove_folder
+from proctor.manager.engine.leftovers import HANDOVER_SECONDS, remove_leftovers
+from proctor.manager.settings import Home
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    found = Home(tmp_path / "home")
+    found.prepare()
+    return found
+
+
+def experiment(home: Home, name: str, *files: str) -> Path:
+    folder = home.experiment_directory(name)
+    folder.mkdir()
+    for file in files:
+        (folder / file).write_text("{}")
+    return folder
+
+
+def test_an_experiment_that_was_being_created_goes(home: Home) -> None:
+    folders = [experiment(home, "half", CONFIG_FILE), experiment(home, "less")]
+    remove_leftovers(home, known=set())
+    assert [folder for folder in folders if folder.exists()] == []
+
+
+def test_a_known_experiment_and_one_with_metrics_and_what_is_not_ours_stay(home: Home) -> None:
+    folders = [
+        experiment(home, "known", CONFIG_FILE),
+        experiment(home, "old", CONFIG_FILE, "metrics.db"),
+        experiment(home, "foreign", "notes.txt"),
+    ]
+    remove_leftovers(home, known={"known"})
+    assert [folder for folder in folders if not folder.exists()] == []
+
+
+def test_drafts_and_old_handovers_go_and_young_handovers_stay(home: Home) -> None:
+    drafts = [home.path / ".token.abcd", home.path / "manager.json.new", home.run_directory / "socket.new"]
+    old, young = home.incoming_directory / "old.json", home.incoming_directory / "young.json"
+    for path in (*drafts, old, young, home.token_file):
+        path.write_text("x")
+    os.utime(old, (0, old.stat().st_mtime - HANDOVER_SECONDS - 1))
+    remove_leftovers(home, known=set())
+    assert [path for path in (*drafts, old) if path.exists()] == []
+    assert young.exists()
+    assert home.token_file.exists()
+
+
+def test_deleting_a_folder_can_be_begun_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = experiment(home, "gone", CONFIG_FILE, "metrics.db")
+    (folder / "trials").mkdir()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("proctor.manager.engine.creation.shutil.rmtree", refuse)
+        with pytest.raises(PermissionError):
+            remove_folder(folder)
+    assert (folder / CONFIG_FILE).exists(), "what shows that it is ours goes last"
+    remove_folder(folder)
+    assert not folder.exists()
+    remove_folder(folder)
