@@ -9,10 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from socket import socket
 
-from proctor.manager.api.application import create_application
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.guard import Guard
-from proctor.manager.api.keepers import keeper_application
 from proctor.manager.clock import Clock, SystemClock
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
@@ -20,7 +17,6 @@ from proctor.manager.instance import InstanceLock, ManagerAddress, StartError, r
 from proctor.manager.log import start_logging, stop_logging
 from proctor.manager.node_records import NodeRecords
 from proctor.manager.security import HostGuard, Tokens
-from proctor.manager.server import HttpServer
 from proctor.manager.settings import Home, Settings
 from proctor.manager.sockets import KeeperSocket, listen_tcp, web_url
 from proctor.manager.store import experiments, jobs
@@ -149,6 +145,12 @@ async def _serving(
     settings: Settings, context: ApiContext, listener: socket, keeper_listener: socket
 ) -> AsyncIterator[None]:
     """People and programs on TCP, keepers on the Unix socket, both on this loop."""
+    # The web framework takes a good part of the start: it is loaded while the keeper comes up beside us.
+    from proctor.manager.api.application import create_application
+    from proctor.manager.api.guard import Guard
+    from proctor.manager.api.keepers import keeper_application
+    from proctor.manager.server import HttpServer
+
     guard = Guard(
         create_application(context),
         tokens=Tokens.of(settings.home),

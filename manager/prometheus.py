@@ -1,12 +1,16 @@
 """What Prometheus reads at `/metrics`. Counted in plain numbers; the client library is loaded by the first scrape."""
 
 import asyncio
+import sqlite3
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING
+
+from proctor.manager.store import events, jobs
+from proctor.manager.store.errors import RowNotFound
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -46,7 +50,16 @@ class Measurements:
     loop_lag: Distribution = field(default_factory=lambda: Distribution(LAG_BOUNDS))
     """How much later than asked for the event loop has woken a sleeper, in seconds."""
     start_latency: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS))
-    """From a job's submission to its process, in seconds."""
+    """From a job's submission to its process, in seconds; of jobs that have started since the first scrape."""
+    seen_event: int | None = None
+    """Up to which event starts were counted."""
+
+    def count_starts(self, seen_before: int | None, starts: "Starts") -> None:
+        """Count what was read after `seen_before`, unless another scrape was faster."""
+        if seen_before == self.seen_event:
+            self.seen_event = starts.last_event
+            for seconds in starts.latencies:
+                self.start_latency.observe(seconds)
 
     async def measure_loop_lag(self) -> None:
         """Watch the event loop until cancelled."""
@@ -54,6 +67,38 @@ class Measurements:
             asked = time.monotonic() + LAG_INTERVAL_SECONDS
             await asyncio.sleep(LAG_INTERVAL_SECONDS)
             self.loop_lag.observe(max(0.0, time.monotonic() - asked))
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Jobs that have started, as latencies in seconds, up to an event."""
+
+    latencies: list[float]
+    last_event: int
+
+
+def read_starts(connection: sqlite3.Connection, seen: int | None) -> Starts:
+    """The starts after the event `seen` (None: from now on). Costs nothing between scrapes, so it is read here instead
+    of being told by the engine."""
+    last = events.last_id(connection)
+    latencies: list[float] = []
+    cursor = last if seen is None else seen
+    while cursor < last:
+        rows = events.after(connection, cursor, limit=1000)
+        started = [row.job_id for row in rows if row.kind == events.JOB_STATUS and row.data.get("status") == "RUNNING"]
+        latencies += [seconds for job_id in started if (seconds := _start_latency(connection, job_id)) is not None]
+        cursor = rows[-1].id if rows else last
+    return Starts(latencies, last)
+
+
+def _start_latency(connection: sqlite3.Connection, job_id: str | None) -> float | None:
+    try:
+        job = jobs.get(connection, job_id or "")
+    except RowNotFound:  # deleted with its experiment
+        return None
+    if job.submitted_at is None or job.started_at is None:
+        return None
+    return max(0.0, job.started_at - job.submitted_at)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,8 @@
-"""What the routes work with, put into the application's state by the composition root."""
+"""What the routes work with, put into the application's state by the composition root. Free of the web framework."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
-
-from fastapi import Depends, Request
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.prometheus import Measurements
@@ -27,12 +24,3 @@ class ApiContext:
     measurements: Measurements = field(default_factory=Measurements)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is about to end: whoever holds a request open lets go."""
-
-
-def _context(request: Request) -> ApiContext:
-    context: ApiContext = request.app.state.context
-    return context
-
-
-Context = Annotated[ApiContext, Depends(_context)]
-"""A route's parameter that receives the context."""

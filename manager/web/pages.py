@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse, HTMLResponse
 
-from proctor.manager.api.context import ApiContext, Context
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.injection import Context
 from proctor.manager.api.reading import is_maximized, optimize_mode, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound

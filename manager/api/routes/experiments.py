@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 
 from proctor.manager.api import schemas
-from proctor.manager.api.context import ApiContext, Context
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.injection import Context
 from proctor.manager.api.parameters import Cursor, Limit
 from proctor.manager.api.reading import experiment_resource
 from proctor.manager.api.requests import CreateExperiment, UpdateExperiment

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from proctor.manager.api import schemas
-from proctor.manager.api.context import Context
+from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc_or_none
 from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
 from proctor.manager.api.reading import best_resource, is_maximized

@@ -10,14 +10,14 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
 from proctor.manager.api import schemas
-from proctor.manager.api.context import Context
+from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc
 from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Offset
 from proctor.manager.api.reading import node_resource
 from proctor.manager.api.stream import server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import BadRequest
-from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, render
+from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, read_starts, render
 from proctor.manager.store import experiments, trials
 
 router = APIRouter(tags=["system"])
@@ -105,6 +105,8 @@ async def get_metrics(context: Context) -> Response:
             if (cursor := page.next_cursor) is None:
                 return counts
 
-    control = context.manager.control
+    control, measurements = context.manager.control, context.measurements
+    seen = measurements.seen_event
+    measurements.count_starts(seen, await control.read(lambda c: read_starts(c, seen)))
     snapshot = Snapshot(await control.read(read), healthy=not context.manager.trouble, commits=control.commits)
-    return Response(render(context.measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})
+    return Response(render(measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})

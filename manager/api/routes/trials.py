@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from proctor.manager.api import schemas
-from proctor.manager.api.context import ApiContext, Context
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.injection import Context
 from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
 from proctor.manager.api.reading import job_resource, metric_resource, trial_resource
 from proctor.manager.api.requests import AddTrial

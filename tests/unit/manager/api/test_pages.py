@@ -128,6 +128,14 @@ async def test_an_empty_manager_says_how_to_begin(api: Any) -> None:
     assert "No nodes yet" in text
 
 
+async def test_prometheus_counts_every_start_once(api: Any) -> None:
+    assert "proctor_trial_start_latency_seconds_count 0.0" in (await api.client.get("/metrics")).text
+    created = await api.create()
+    await api.ended(created["id"])
+    for _ in range(2):
+        assert "proctor_trial_start_latency_seconds_count 3.0" in (await api.client.get("/metrics")).text
+
+
 async def test_prometheus_reads_counts_and_health(api: Any) -> None:
     created = await api.create()
     await api.ended(created["id"])
