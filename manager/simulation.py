@@ -69,7 +69,7 @@ class Simulation:
     async def manager(self) -> AsyncIterator[Manager]:
         """A manager on the home; on leaving it goes away as after SIGTERM, the jobs stay."""
         self.home.prepare()
-        database = await Database.open(str(self.home.control_database), "control", on_pending=self._loop.pending)
+        database = await Database.open(str(self.home.control_database), "control", threads=False)
         async with database:
             pool = NodePool()
             manager = Manager(
@@ -80,7 +80,7 @@ class Simulation:
                 clock=self.clock,
                 open_dispatcher=self._open_dispatcher,
                 create_service=self._create_service,
-                on_pending=self._loop.pending,
+                threads=False,
             )
             async with manager.serve():
                 yield manager

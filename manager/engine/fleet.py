@@ -18,6 +18,7 @@ from proctor.manager.engine.runner import ExperimentRunner
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
+from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.store import experiments
@@ -57,7 +58,7 @@ class Means:
     feed: ChangeFeed
     open_dispatcher: DispatcherFactory
     create_service: ServiceFactory
-    on_pending: Callable[[int], None]
+    threads: bool = True  # whether databases have threads of their own; a simulation has none
 
 
 class Fleet:
@@ -76,7 +77,9 @@ class Fleet:
         async with self._stack, asyncio.TaskGroup() as group:
             self._group = group
             for row in await self._means.control.read(experiments.active):
-                await self.take_up(row.id)
+                await self._take_up_again(row)
+            for running in tuple(self._running.values()):
+                await running.runner.attached.wait()
             self._means.hub.ready()
             try:
                 yield
@@ -84,6 +87,22 @@ class Fleet:
                 self._group = None
                 for running in list(self._running.values()):
                     running.task.cancel()
+
+    async def _take_up_again(self, row: ExperimentRow) -> None:
+        """After a restart of the manager. An experiment that cannot be taken up is in ERROR; the others go on."""
+        try:
+            await self.take_up(row.id)
+        except Exception as error:
+            extra = {"action": "experiment.fail", "experiment_id": row.id}
+            log.exception("experiment %s cannot be taken up", row.id, extra=extra)
+            if not EXPERIMENT.allows(row.status, ExperimentEvent.FAIL):
+                return
+            now, reason = self._means.clock.now(), f"cannot be taken up after a restart of the manager: {error}"
+            await self._means.control.write(
+                lambda c: experiments.move(
+                    c, row.id, expected=(row.status,), status=ExperimentStatus.ERROR, reason=reason, time=now
+                )
+            )
 
     async def take_up(self, experiment_id: str) -> None:
         """Start the engine of one experiment. Raises Unavailable while the manager leaves."""
@@ -182,7 +201,9 @@ class Fleet:
         if database is None:
             row = await self.experiment(experiment_id)
             path = str(Path(row.directory) / "metrics.db")
-            database = await Database.open(path, "metrics", on_pending=self._means.on_pending)
+            means = self._means
+            database = await Database.open(path, "metrics", threads=means.threads)
+            database.on_health_change(lambda health: means.feed.notify())
             self._metrics[experiment_id] = database
             self._stack.push_async_callback(database.close)
         return database

@@ -4,14 +4,13 @@ import secrets
 
 from proctor.manager.engine import suggestions
 from proctor.manager.engine import trials as trial_moves
-from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.state import Checkpoint, ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
 from proctor.manager.store import metrics as metric_store
-from proctor.manager.store.rows import CheckpointRow
 
 _PLACING = {
     ExperimentStatus.RUNNING,
@@ -70,9 +69,13 @@ async def _place(state: ExperimentState, step: Step, around: Surroundings, trial
     return True
 
 
-async def _checkpoint(around: Surroundings, trial: LiveTrial) -> CheckpointRow | None:
-    """The newest registered checkpoint of a trial that has run before."""
+async def _checkpoint(around: Surroundings, trial: LiveTrial) -> Checkpoint | None:
+    """The newest registered checkpoint of a trial that has run before, if its folder is still there."""
     if trial.row.jobs == 0:
         return None
     trial_id = trial.row.id
-    return await around.metrics.read(lambda connection: metric_store.latest_checkpoint(connection, trial_id))
+    row = await around.metrics.read(lambda connection: metric_store.latest_checkpoint(connection, trial_id))
+    if row is None:
+        return None
+    path = around.forms.job_directory(trial.row, row.job) / row.path
+    return Checkpoint(f"{trial_id}.{row.job}", row.sequence, str(path)) if path.is_dir() else None

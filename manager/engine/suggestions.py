@@ -21,9 +21,10 @@ from proctor.training_services.base import EndReason
 
 def on_new_trial(state: ExperimentState, step: Step, message: protocol.NewTrial) -> None:
     """A suggestion has come. One that was not asked for, or that came before, is ignored."""
-    if message.parameter_id not in state.requested:
+    if message.parameter_id not in state.requested | state.declined:
         return
     state.requested.discard(message.parameter_id)
+    state.declined.discard(message.parameter_id)
     trial_moves.create_trial(
         state,
         step,
@@ -39,6 +40,7 @@ def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
     """The tuner has nothing more for these ids."""
     answered = state.requested & set(message.parameter_ids)
     state.requested -= answered
+    state.declined |= answered
     state.exhausted = state.exhausted or bool(answered)
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.state import Checkpoint, ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
 from proctor.manager.store import jobs, trials
-from proctor.manager.store.rows import CheckpointRow, TrialJobRow, TrialRow
+from proctor.manager.store.rows import TrialJobRow, TrialRow
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -61,7 +61,7 @@ def create_job(
     *,
     token: str,
     placement: NodePlacement | None,
-    checkpoint: CheckpointRow | None,
+    checkpoint: Checkpoint | None,
     code_fingerprint: str | None = None,
 ) -> TrialJobRow:
     """Write down the trial's next job as submitted; the service gets it after the commit."""
@@ -77,7 +77,7 @@ def create_job(
         parameter_id=trial.row.parameter_id,
         parameters=trial.row.parameters,
         parent_job=f"{trial.row.id}.{number - 1}" if number > 1 else None,
-        resumed_from_job=None if checkpoint is None else f"{checkpoint.trial_id}.{checkpoint.job}",
+        resumed_from_job=None if checkpoint is None else checkpoint.job_id,
         resumed_from_step=None if checkpoint is None else checkpoint.sequence,
         resume_checkpoint=None if checkpoint is None else checkpoint.path,
         placement=None if placement is None else placement.to_json(),
@@ -121,6 +121,7 @@ def end_trial(state: ExperimentState, step: Step, trial: LiveTrial, status: Tria
     """It is over: tell the tuner."""
     _move(step, trial, ENDS[status], reason, ended_at=step.now)
     del state.trials[trial.row.id]
+    state.exhausted = False  # a tuner that had nothing to suggest may have learnt something
     value, has_value = outcome(trial, status)
     message = protocol.TrialEnd(
         state.take_position(),

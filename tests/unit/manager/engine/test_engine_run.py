@@ -1,6 +1,8 @@
 """The engine under virtual time: real store, real lifecycles, an in-memory training service, built-in algorithms."""
 
 import asyncio
+import json
+import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +20,7 @@ from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.scripts import Exit, Final, Report, Script, Step
+from proctor.training_services.scripts import Exit, Final, Raw, Report, Script, Step
 
 Scenario = Callable[[Simulation, Manager], Awaitable[None]]
 
@@ -330,6 +332,88 @@ def test_an_idle_trial_costs_at_most_three_commits_of_the_control_and_metrics_da
         assert (manager.control.commits + metrics.commits) / 50 <= 3.2  # and a few for the experiment itself
 
     play(tmp_path, scenario, script)
+
+
+def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_path: Path) -> None:
+    forms: list[TrialJobForm] = []
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        forms.append(form)
+        yield Report(1.0, 0.1)
+        yield Report(1.0, 0.2)
+        if form.number == 1:
+            (Path(form.directory) / "output" / "checkpoints" / "1").mkdir(parents=True)
+            record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 2, "time": 1.0}
+            yield Raw(0.0, json.dumps(record).encode() + b"\n")
+            yield Report(1.0, 0.9)  # after the checkpoint: it is not part of the curve that goes on
+            yield Exit(1.0, EndReason.NODE_LOST, code=None)
+        yield Final(1.0, 0.5)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1, assessor={"name": "Medianstop"})
+        await simulation.ended(manager, experiment_id)
+        first, second = forms
+        assert first.resume_checkpoint is None
+        assert second.resume_checkpoint == f"{first.directory}/output/checkpoints/1"
+        (trial,) = await all_trials(manager, experiment_id)
+        metrics = await manager.metrics(experiment_id)
+        curve = await metrics.read(lambda c: metric_store.curve(c, trial.id))
+        assert [(point.job, point.sequence, point.value) for point in curve] == [
+            (1, 0, 0.1),
+            (1, 1, 0.2),
+            (2, 2, 0.1),
+            (2, 3, 0.2),
+        ]
+        job = (await manager.control.read(lambda c: jobs.of_trial(c, trial.id)))[1]
+        assert (job.parent_job, job.resumed_from_job, job.resumed_from_step) == (f"{trial.id}.1", f"{trial.id}.1", 2)
+        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        (restart,) = [row.payload for row in log if row.kind == "TrialRestarted"]
+        assert (restart["job_number"], restart["from_sequence"]) == (2, 2)
+
+    play(tmp_path, scenario, script)
+
+
+def test_a_tuner_that_had_nothing_to_suggest_is_asked_again_when_a_trial_ends(tmp_path: Path) -> None:
+    (tmp_path / "patient.py").write_text(
+        "import proctor.sdk.tuner as base\n"
+        "class Patient(base.Tuner):\n"
+        "    results = 0\n"
+        "    def update_search_space(self, search_space): pass\n"
+        "    def generate_parameters(self, parameter_id, **kwargs):\n"
+        "        if parameter_id > 0 and self.results == 0:\n"
+        "            raise base.NoMoreTrialError('the first result first')\n"
+        "        return {'x': self.results}\n"
+        "    def receive_trial_result(self, *args, **kwargs): self.results += 1\n"
+    )
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = Simulation(Home(tmp_path / "home"), loop, script=three_reports)
+        async with simulation.manager() as manager:
+            tuner = {"className": "patient.Patient", "codeDirectory": str(tmp_path)}
+            experiment_id = await create(manager, tmp_path, tuner=tuner, maxTrialNumber=3)
+            row = await simulation.ended(manager, experiment_id)
+            assert row.reason == "maxTrialNumber 3 is reached"
+            assert (await all_trials(manager, experiment_id))[0].parameters["x"] == 0
+            assert len(await all_trials(manager, experiment_id)) == 3
+
+    run_virtual(main)
+
+
+def test_an_experiment_that_cannot_be_taken_up_is_in_error_and_the_others_go_on(tmp_path: Path) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = Simulation(Home(tmp_path / "home"), loop, script=three_reports)
+        async with simulation.manager() as manager:
+            broken, sound = await create(manager, tmp_path), await create(manager, tmp_path)
+            await asyncio.sleep(0.5)
+            directory = (await manager.experiment(broken)).directory
+        shutil.rmtree(directory)
+        async with simulation.manager() as manager:
+            row = await manager.experiment(broken)
+            assert row.status is ExperimentStatus.ERROR
+            assert "cannot be taken up after a restart of the manager" in row.reason
+            assert (await simulation.ended(manager, sound)).status is ExperimentStatus.DONE
+
+    run_virtual(main)
 
 
 def test_wrong_configurations_and_unknown_ids_are_refused_with_a_sentence(tmp_path: Path) -> None:
