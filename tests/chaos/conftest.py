@@ -10,7 +10,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without the option the long ones are left out, and said so."""
-    if config.getoption("--chaos"):
+    if config.getoption("--chaos", default=False):
         return
     long = pytest.mark.skip(reason="long: run by make chaos")
     for item in items:

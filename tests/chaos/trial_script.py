@@ -3,8 +3,8 @@
 `trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers]`: every job appends to `LEDGERS/<job id>` by
 single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind, value]` before each report,
 `["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes follows from its
-parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has reason to stop it, and
-then waits to be stopped.
+parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has reason to stop it,
+and then waits to be stopped.
 """
 
 import json
