@@ -200,6 +200,9 @@ class FakeRest:
                 return self._list_experiments(query)
             case ("POST",):
                 return self._create(body)
+            case "POST", "load":
+                self.loaded_archive = (self.home / "incoming" / body["archive"]).read_bytes()
+                return self.add_experiment(body["experiment_id"] or "loaded", status="STOPPED")
             case "GET", name:
                 return self._experiment(name)
             case "PATCH", name:
