@@ -24,14 +24,14 @@ def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) ->
             view = view[os.write(descriptor, view) :]
         if durable:
             os.fsync(descriptor)
+        failpoint("file.replace.before")
+        os.rename(temporary, path)
+        failpoint("file.replace.after")
     except BaseException:
-        os.close(descriptor)
         os.unlink(temporary)
         raise
-    os.close(descriptor)
-    failpoint("file.replace.before")
-    os.rename(temporary, path)
-    failpoint("file.replace.after")
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(path: str) -> None:

@@ -172,6 +172,8 @@ class JobTable:
                 results.append((job, None))
             except OSError as error:
                 results.append((job, _no_room(job.directory, error)))
+            except ValueError as error:
+                results.append((job, _failed(EndReason.LAUNCH_FAILED, f"{job.directory!r} cannot be used: {error}")))
         try:
             self._folder.write([job.record for job, failure in results if failure is None])
         except OSError as error:

@@ -22,6 +22,7 @@ from proctor.trial_keeper.records import RecordFolder
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
 _SPAWNER_CODE = "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.spawner import main; main()"
 _END_SECONDS = 2.0
+_MOST_LOG_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,8 @@ class Spawner:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-S", "-E", "-c", _SPAWNER_CODE, str(self._open_files), _PACKAGE_ROOT]
-        with theirs, open(self._log_file, "ab") as file:
+        mode = "wb" if self._log_file.exists() and self._log_file.stat().st_size > _MOST_LOG_BYTES else "ab"
+        with theirs, open(self._log_file, mode) as file:
             self._process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=file, stderr=file, start_new_session=True
             )
