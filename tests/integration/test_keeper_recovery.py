@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
 
+from proctor import trial_keeper
 from proctor.trial_keeper.identity import open_process
 from proctor.trial_keeper.processes import survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Launch
@@ -18,6 +20,14 @@ pytestmark = pytest.mark.anyio
 
 # Every place in keeper, spawner and reaper where something is written or done (docs/keeper.md lists what each is).
 STARTING = [
+    "keeper.register.before",
+    "keeper.register.after",
+    "keeper.commands.before",
+    "keeper.commands.after",
+    "file.replace.before@2",  # parameter.json; the first is keeper.json
+    "file.replace.before@3",  # the intent
+    "file.replace.after@2",
+    "file.replace.after@3",
     "keeper.intent.before",
     "keeper.intent.after",
     "keeper.launch.before",
@@ -30,6 +40,8 @@ STARTING = [
     "reaper.start.after",
 ]
 ENDING = [
+    "file.replace.before@4",  # exit.json
+    "file.replace.after@4",
     "reaper.exit.before",
     "reaper.exit.after",
     "keeper.report.before",
@@ -158,6 +170,12 @@ async def test_only_one_keeper_serves_a_directory(node: Node) -> None:
     assert find_keeper(node.keeper_directory) == first
 
 
+def test_all_places_of_the_source_are_tried() -> None:
+    source = "".join(path.read_text() for path in Path(trial_keeper.__file__).parent.glob("*.py"))
+    places = [place.partition("@")[0] for place in (*STARTING, *ENDING, *STOPPING, *WITHOUT_REAPER)]
+    assert set(re.findall(r'failpoint\("([^"]+)"\)', source)) == set(places)
+
+
 async def keep_alive(node: Node) -> None:
     """Start the keeper again whenever it is dead, as the local training service does."""
     while True:
@@ -199,7 +217,7 @@ async def test_a_kill_at_any_place_changes_nothing_but_the_end(
         keeper.cancel()
     assert len(ledger(node)) <= 1
     if end.reason == EndReason.EXIT_UNKNOWN:  # only the death of the reaper may cost the job its end
-        assert place.startswith("reaper.") or place in WITHOUT_REAPER
+        assert place.startswith(("reaper.", "file.replace.before@4")) or place in WITHOUT_REAPER
     elif stops:
         assert end.reason == EndReason.CANCELED
     else:
