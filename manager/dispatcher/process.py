@@ -34,6 +34,8 @@ class ProcessChannel(Channel):
         self._log_path = log_path
 
     async def send(self, data: bytes) -> None:
+        if self._writer.is_closing():  # uvloop raises RuntimeError for a write to it
+            raise ConnectionResetError(f"dispatcher process {self.process.pid} has closed its channel")
         self._writer.write(data)
         await self._writer.drain()
 
@@ -52,7 +54,8 @@ class ProcessChannel(Channel):
         """Ask it to leave and wait; after that, make it leave."""
         with suppress(ConnectionError, OSError):
             await self.send(protocol.encode(protocol.Terminate()))
-            self._writer.write_eof()
+            if not self._writer.is_closing():
+                self._writer.write_eof()
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await self.process.wait()
