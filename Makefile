@@ -38,5 +38,5 @@ demo-stop:  ## stop the demo's experiments and its manager; demo-home/ stays
 bench: setup  ## measure; one table (about 15 minutes on an idle machine)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: setup  ## random kills, more of them and other seeds than in make test
-	$(BIN)/pytest -q -m chaos $(ARGS)
+chaos: setup  ## kill at every passage of every fail point, and 20 times at random in a long experiment (about an hour)
+	$(BIN)/pytest -q tests/chaos --chaos -m chaos $(ARGS)

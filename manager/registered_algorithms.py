@@ -40,7 +40,7 @@ def registered_algorithms(home: Path) -> dict[str, RegisteredAlgorithm]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["algorithms"]
         found = [RegisteredAlgorithm(**row) for row in rows]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # a home that is no folder is complained of by who needs one
         return {}
     except (ValueError, KeyError, TypeError) as error:
         raise RegistrationError(f"{path} is damaged ({error}); repair it, or delete it and register again") from error
