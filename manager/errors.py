@@ -46,7 +46,8 @@ class BadRequest(ManagerError):
     status_code = 422
     title = "Bad request"
 
-    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, problems: Sequence[object] = ()) -> None:
+        """`problems`: sentences, or what knows its key (ConfigProblem, SpaceProblem) and reads as a sentence."""
         super().__init__(message)
         self.problems = tuple(problems)
 

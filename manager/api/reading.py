@@ -7,7 +7,7 @@ from typing import Any
 from proctor.manager.api import schemas
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.numbers import WORDS, utc, utc_or_none
-from proctor.manager.store import trials
+from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.training_services.nodes import Node
 from proctor.trial_keeper.protocol import to_json
@@ -27,16 +27,20 @@ def is_maximized(experiment: ExperimentRow) -> bool:
     return optimize_mode(experiment) == "maximize"
 
 
-def experiment_resource(
-    context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow, notices: list[str] | None = None
-) -> schemas.Experiment:
+def reason_of(context: ApiContext, row: ExperimentRow) -> str:
+    """Why an experiment is where it is; while nothing can be written, what is in the way."""
+    trouble = context.manager.trouble_of(row)
+    return f"no new trials are started: {trouble}" if trouble else row.reason
+
+
+def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> schemas.Experiment:
     """An experiment with its counts and best trial. Reads the store at a cost that does not grow."""
     best = trials.best(connection, row.id, is_maximized(row))
     return schemas.Experiment(
         id=row.id,
         name=row.name,
         status=row.status,
-        reason=row.reason,
+        reason=reason_of(context, row),
         error=row.error,
         config=row.config,
         search_space=row.search_space,
@@ -53,7 +57,7 @@ def experiment_resource(
         active_seconds=row.active_seconds,
         directory=row.directory,
         url=f"{context.public_url}/experiments/{row.id}",
-        notices=notices or [],
+        notices=events.notices(connection, row.id),
     )
 
 

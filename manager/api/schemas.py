@@ -42,7 +42,7 @@ class Experiment(Resource):
     name: str = Field(examples=["digits"])
     status: ExperimentStatus
     reason: str = Field(examples=["max trial number 24 is reached"])
-    """Why it is in this status."""
+    """Why it is in this status; while nothing can be written (a full disk), what is in the way."""
     error: str = ""
     """The whole traceback when `status` is ERROR."""
     config: JsonObject = Field(examples=[{"trial_command": "python trial.py", "trial_concurrency": 2}])
@@ -71,7 +71,7 @@ class Experiment(Resource):
     url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])
     """Its page."""
     notices: list[str] = Field(default_factory=list)
-    """What was accepted from the configuration but does less than it may seem to."""
+    """The newest things to know that are no error: keys that do less than they seem to, code that has changed."""
 
 
 class Trial(Resource):

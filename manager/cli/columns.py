@@ -119,6 +119,7 @@ EXPERIMENT = (
     Column("name", lambda row: row["name"]),
     Column("status", lambda row: row["status"]),
     Column("reason", lambda row: row["reason"]),
+    Column("notices", lambda row: "\n".join(row["notices"])),
     Column("trials", lambda row: f"{progress(row)} ended" + (f" ({counts(row)})" if counts(row) else "")),
     Column("best", best),
     Column("best parameters", lambda row: parameters(row["best"]) if row["best"] else ""),

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 from proctor.manager.config import ConfigError, LoadedExperiment, describe_problems, load_experiment_mapping
 from proctor.manager.engine import code
 from proctor.manager.engine.trials import new_id
-from proctor.manager.errors import BadRequest
+from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.registered_algorithms import RegistrationError, registered_algorithms
 from proctor.manager.settings import Home
+from proctor.manager.store import events, experiments
 from proctor.manager.store.rows import ExperimentRow
 
 CONFIG_FILE = "config.json"
@@ -29,13 +32,18 @@ class Handover:
     secrets: Mapping[str, str]
 
 
-def check(config: Mapping[str, Any], directory: str) -> LoadedExperiment:
-    """Validate a configuration as it was written. Raises BadRequest with every problem."""
+def check(config: Mapping[str, Any], directory: str, home: Path) -> LoadedExperiment:
+    """Validate a configuration as it was written; it may name the algorithms that are registered in the home.
+
+    Raises BadRequest with every problem, Unavailable when the registered algorithms cannot be read.
+    """
     try:
-        return load_experiment_mapping(config, directory)
+        return load_experiment_mapping(config, directory, registered=registered_algorithms(home))
     except ConfigError as error:
-        problems = describe_problems(error).splitlines()
-        raise BadRequest("the configuration is not valid: " + "; ".join(problems), problems) from error
+        text = "; ".join(describe_problems(error).splitlines())
+        raise BadRequest(f"the configuration is not valid: {text}", error.problems) from error
+    except RegistrationError as error:
+        raise Unavailable(str(error)) from error
 
 
 def take_handover(home: Home, name: str | None) -> Handover:
@@ -98,6 +106,15 @@ def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: 
         search_space=dict(config.search_space),
         created_at=now,
     )
+
+
+def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: LoadedExperiment) -> None:
+    """Write down the experiment, and what its writer has to be told about the configuration."""
+    experiments.insert(connection, row)
+    for notice in loaded.notices:
+        events.append(
+            connection, time=row.created_at, kind=events.NOTICE, data={"text": str(notice)}, experiment_id=row.id
+        )
 
 
 def make_id(wanted: str | None) -> str:

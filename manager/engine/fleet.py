@@ -217,5 +217,13 @@ class Fleet:
     @property
     def trouble(self) -> str:
         """Why something cannot be written at the moment, or ''."""
-        databases = (self._means.control, *self._metrics.values())
-        return "; ".join(database.health for database in databases if database.health != HEALTHY)
+        return _trouble(self._means.control, *self._metrics.values())
+
+    def trouble_of(self, experiment_id: str) -> str:
+        """The same for what one experiment writes."""
+        metrics = self._metrics.get(experiment_id)
+        return _trouble(self._means.control, *([] if metrics is None else [metrics]))
+
+
+def _trouble(*databases: Database) -> str:
+    return "; ".join(database.health for database in databases if database.health != HEALTHY)

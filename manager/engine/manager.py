@@ -30,6 +30,14 @@ from proctor.training_services.registry import create as create_service
 __all__ = ["UNLIMITED", "DispatcherFactory", "Manager", "ServiceFactory", "Unlimited"]
 
 
+_GOING_ON = frozenset(ExperimentStatus) - {
+    ExperimentStatus.DONE,
+    ExperimentStatus.ERROR,
+    ExperimentStatus.STOPPED,
+    ExperimentStatus.VIEWED,
+}
+
+
 class Unlimited:
     """In an update: take the limit away (None leaves it as it is)."""
 
@@ -82,7 +90,7 @@ class Manager:
         dry_run: bool = False,
     ) -> ExperimentRow:
         """Check, write down and start an experiment. Raises BadRequest with every problem, Conflict for a used id."""
-        loaded = await asyncio.to_thread(creation.check, config, directory)
+        loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path)
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())
@@ -99,7 +107,7 @@ class Manager:
                 await asyncio.to_thread(creation.remove_folder, folder)
             raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
         failpoint("manager.create.after")
-        await self.control.write(lambda c: experiments.insert(c, row))
+        await self.control.write(lambda c: creation.insert(c, row, loaded))
         self.feed.notify()
         await self._fleet.take_up(experiment_id)
         return row
@@ -248,6 +256,10 @@ class Manager:
         """Why nothing can be written at the moment, or ''."""
         return self._fleet.trouble
 
+    def trouble_of(self, experiment: ExperimentRow) -> str:
+        """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
+        return self._fleet.trouble_of(experiment.id) if experiment.status in _GOING_ON else ""
+
     # ---- inside
 
     async def _exists(self, experiment_id: str) -> bool:
@@ -271,5 +283,4 @@ def _check_space(search_space: Mapping[str, Any]) -> None:
     try:
         parse_search_space(search_space)
     except SearchSpaceError as error:
-        problems = [f"{'.'.join(map(str, problem.path))}: {problem.message}" for problem in error.problems]
-        raise BadRequest("the search space is not valid: " + "; ".join(problems), problems) from error
+        raise BadRequest(f"the search space is not valid: {error}", error.problems) from error

@@ -13,7 +13,7 @@ TRIAL_STATUS = "trial.status"  # {"status", "reason", "sequence_id"}
 JOB_STATUS = "job.status"  # {"status", "detail", "end_reason"}
 LIMITS = "limits"  # the columns that were changed, and {"revision"}
 METRICS = "metrics"  # written by the engine
-NOTICE = "notice"
+NOTICE = "notice"  # {"text"}
 NODE = "node"
 
 
@@ -42,6 +42,13 @@ def after(
     name = "events.after" if experiment_id is None else "events.after_of_experiment"
     values = {"id": event_id, "experiment_id": experiment_id, "limit": limit}
     return [EventRow.from_row(row) for row in connection.execute(query(name), values)]
+
+
+def notices(connection: sqlite3.Connection, experiment_id: str, *, limit: int = 20) -> list[str]:
+    """The texts of an experiment's newest notices, oldest first; one that was given repeatedly once."""
+    values = {"experiment_id": experiment_id, "limit": limit}
+    rows = [EventRow.from_row(row) for row in connection.execute(query("events.notices"), values)]
+    return list(dict.fromkeys(str(row.data["text"]) for row in reversed(rows)))
 
 
 def first_id(connection: sqlite3.Connection) -> int:

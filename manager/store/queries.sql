@@ -146,6 +146,9 @@ SELECT * FROM events WHERE id > :id ORDER BY id LIMIT :limit;
 -- name: events.after_of_experiment
 SELECT * FROM events WHERE experiment_id = :experiment_id AND id > :id ORDER BY id LIMIT :limit;
 
+-- name: events.notices
+SELECT * FROM events WHERE experiment_id = :experiment_id AND kind = 'notice' ORDER BY id DESC LIMIT :limit;
+
 -- name: events.first_id
 SELECT id FROM events ORDER BY id LIMIT 1;
 

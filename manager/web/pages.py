@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.injection import Context
-from proctor.manager.api.reading import is_maximized, optimize_mode, shown_number
+from proctor.manager.api.reading import is_maximized, optimize_mode, reason_of, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound
 from proctor.manager.lifecycle.states import TrialStatus
@@ -43,7 +43,7 @@ async def list_experiments(context: Context, cursor: str | None = None) -> HTMLR
 
     def read(connection: sqlite3.Connection) -> dict[str, Any]:
         page = experiments.page(connection, cursor=cursor, limit=_ROWS)
-        items = [_summary(connection, row) for row in page.items]
+        items = [_summary(context, connection, row) for row in page.items]
         return {"items": items, "next_cursor": page.next_cursor, "last_event": events.last_id(connection)}
 
     return await _page(context, "experiments.html", "./", await context.manager.control.read(read))
@@ -68,7 +68,8 @@ async def show_experiment(
         page = trial_pages.page(connection, experiment_id, statuses=statuses, sort=sort, cursor=cursor, limit=_ROWS)
         curve = trials.best_curve(connection, experiment_id, is_maximized(row))
         return {
-            **_summary(connection, row),
+            **_summary(context, connection, row),
+            "notices": events.notices(connection, experiment_id),
             "trials": [(trial, newest_node(connection, trial)) for trial in page.items],
             "next_cursor": page.next_cursor,
             "curve": _best_chart(curve),
@@ -113,12 +114,13 @@ async def show_nodes(context: Context) -> HTMLResponse:
     return await _page(context, "nodes.html", "./", {"nodes": context.manager.pool.nodes(), "last_event": last_event})
 
 
-def _summary(connection: sqlite3.Connection, row: ExperimentRow) -> dict[str, Any]:
+def _summary(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> dict[str, Any]:
     counts = {status.value: number for status, number in trials.counts(connection, row.id).items()}
     total = max(row.max_trial_number or 0, sum(counts.values()))
     ended = sum(number for name, number in counts.items() if TrialStatus(name).is_terminal)
     return {
         "experiment": row,
+        "reason": reason_of(context, row),
         "counts": counts,
         "ended": ended,
         "bar": share_bar([(name, counts[name]) for name in _BAR if name in counts], total),

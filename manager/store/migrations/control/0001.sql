@@ -126,6 +126,7 @@ CREATE TABLE events (
     data          TEXT NOT NULL                    -- JSON
 ) STRICT;
 CREATE INDEX events_by_experiment ON events (experiment_id, id);
+CREATE INDEX events_notices ON events (experiment_id, id) WHERE kind = 'notice';
 
 CREATE TABLE nodes (
     id          TEXT PRIMARY KEY,

@@ -1,9 +1,13 @@
 """Experiments and what comes out of them, over REST."""
 
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proctor.manager.config import load_experiment_mapping
+from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
 from proctor.manager.store import trials
 
 pytestmark = pytest.mark.anyio
@@ -148,3 +152,33 @@ async def test_a_word_stands_for_a_number_that_is_not_finite(api: Any) -> None:
     nan = float("nan")
     await api.manager.control.write(lambda c: trials.update(c, trial["id"], final_value=None, final_data=nan))
     assert (await api.client.get(f"/api/v1/trials/{trial['id']}")).json()["final_value"] == "NaN"
+
+
+async def test_what_a_configuration_asks_in_vain_is_shown_as_a_notice(api: Any) -> None:
+    created = await api.create(debug=True, experiment_name="noticed", use_annotation=False)
+    assert all(isinstance(text, str) for text in created["notices"])
+    expected = load_experiment_mapping(
+        {**api.config, "debug": True, "experiment_name": "noticed", "use_annotation": False}, api.directory
+    ).notices
+    assert expected
+    assert created["notices"] == [str(notice) for notice in expected]
+    page = await api.client.get(f"/experiments/{created['id']}")
+    for text in created["notices"]:
+        assert escape(text) in page.text
+
+
+async def test_a_registered_algorithm_is_known_by_its_name(api: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Mine: ...\n")
+    mine = RegisteredAlgorithm("Mine", "tuner", "mine.Mine", str(tmp_path))
+    register(api.context.home.path, mine)
+    body = {"config": {**api.config, "tuner": {"name": "mine"}}, "directory": str(tmp_path), "dry_run": True}
+    answer = await api.client.post("/api/v1/experiments", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["config"]["tuner"]["class_name"] == "mine.Mine"
+
+
+async def test_registered_algorithms_that_cannot_be_read_are_said(api: Any) -> None:
+    (api.context.home.path / "algorithms.json").write_text("{")
+    answer = await api.client.post("/api/v1/experiments", json={"config": api.config, "directory": "/"})
+    assert answer.status_code == 503
+    assert "algorithms.json is damaged" in answer.json()["detail"]

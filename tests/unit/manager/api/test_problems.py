@@ -86,3 +86,23 @@ def test_problems_of_every_kind_become_items() -> None:
     assert items[0].line == 3
     assert items[0].message == "expected a tuner, found 'TPF'; did you mean TPE?"
     assert items[2].message == "a plain sentence"
+
+
+async def test_a_fault_in_a_configuration_names_its_key_and_what_was_found(api: Any) -> None:
+    config = {**api.config, "trialConcurency": 2, "max_trial_number": "many"}
+    answer = await api.client.post("/api/v1/experiments", json={"config": config, "directory": str(api.directory)})
+    problems = {problem["key"]: problem for problem in answer.json()["problems"]}
+    assert problems["trialConcurency"]["nearest"] == "trialConcurrency"
+    assert "many" in problems["max_trial_number"]["found"]
+    assert problems["max_trial_number"]["expected"]
+    assert "max_trial_number: expected " in answer.json()["detail"]
+
+
+async def test_a_fault_in_a_new_search_space_names_its_place(api: Any) -> None:
+    created = await api.create()
+    space = {"x": {"_type": "uniform", "_value": [1, 0]}}
+    answer = await api.client.patch(f"/api/v1/experiments/{created['id']}", json={"search_space": space})
+    assert answer.status_code == 422
+    [problem] = answer.json()["problems"]
+    assert problem["key"].startswith("x._value")
+    assert problem["message"] in answer.json()["detail"]

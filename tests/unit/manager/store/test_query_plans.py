@@ -47,6 +47,7 @@ def test_a_statement_finds_its_rows_by_an_index(
         "trials.lowest",
         "events.after",
         "events.after_of_experiment",
+        "events.notices",
         "inputs.after",
         "metrics.page_of_kind",
         "metrics.latest_intermediate",
