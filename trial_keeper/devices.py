@@ -127,8 +127,8 @@ class _Owners:
         if pid in self._trials:
             return self._trials[pid]
         tag = read_tag(pid)
-        if tag in self._trials.values():
-            return tag
+        if tag is not None and tag[0] in self._trials.values():
+            return tag[0]
         if self._below is None:
             table = survey()
             self._below = {

@@ -32,6 +32,11 @@ class Job:
         return self.record.launch.token
 
     @property
+    def tag(self) -> tuple[str, str]:
+        """What its processes carry in their environment."""
+        return self.job_id, self.directory
+
+    @property
     def directory(self) -> str:
         """Its directory."""
         return self.record.launch.directory

@@ -58,7 +58,7 @@ class JobTable:
         self._jobs: dict[str, Job] = {}
         self._unwanted: list[str] = []
         self._writing = asyncio.Lock()
-        self._ended_lately: set[str] = set()
+        self._ended_lately: set[tuple[str, str]] = set()
         self.watch = JournalWatch(outbox.mark)
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class JobTable:
         """End processes that carry the tag of a job that has ended but did not descend from it."""
         ended, self._ended_lately = self._ended_lately, set()
         if ended:
-            await asyncio.to_thread(end_strays, {job.job_id for job in self.running()}, ended)
+            await asyncio.to_thread(end_strays, ended - {job.tag for job in self.running()})
 
     def close(self) -> None:
         """Let go of everything; the jobs go on under their reapers."""
@@ -253,7 +253,7 @@ class JobTable:
             detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
             end = _failed(EndReason.INFRASTRUCTURE, detail)
         if end is None:
-            await asyncio.to_thread(end_leftovers, job.job_id, job.process)
+            await asyncio.to_thread(end_leftovers, job.tag, job.process)
             end = unknown_exit(job.process, job.record.stop, now=time.time())
             await asyncio.to_thread(write_exit, job.directory, end)
         self._end(job, end)
@@ -286,7 +286,7 @@ class JobTable:
         job.exit = end
         self.watch.remove(job)
         job.close()
-        self._ended_lately.add(job.job_id)
+        self._ended_lately.add(job.tag)
         if job.record.forgotten:
             self.forget(job)
         else:

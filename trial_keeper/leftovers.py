@@ -11,13 +11,16 @@ from proctor.trial_keeper.records import ProcessRecord, Stop
 _GRACE_SECONDS = 2.0
 
 
-def end_leftovers(job_id: str, process: ProcessRecord | None, *, grace_seconds: float = _GRACE_SECONDS) -> None:
-    """Block until nothing of the job is left. Its trial is known by identity, the rest by descent, session and tag."""
+def end_leftovers(
+    tag: tuple[str, str], process: ProcessRecord | None, *, grace_seconds: float = _GRACE_SECONDS
+) -> None:
+    """Block until nothing of the job is left. Its trial is known by identity, the rest by descent, session and tag
+    (the job's id and directory)."""
     failpoint("keeper.stop.before")
     session = _living_session(process)
 
     def find() -> list[ProcessFacts]:
-        return find_members(job_id, ancestors=() if session is None else (session,), session=session) + (
+        return find_members(tag, ancestors=() if session is None else (session,), session=session) + (
             _itself(session) if session is not None else []
         )
 
@@ -25,11 +28,11 @@ def end_leftovers(job_id: str, process: ProcessRecord | None, *, grace_seconds: 
     failpoint("keeper.stop.after")
 
 
-def end_strays(living: set[str], ended: set[str]) -> None:
-    """Kill processes that carry the tag of a job that has ended, as far as they were not found when it ended."""
+def end_strays(ended: set[tuple[str, str]]) -> None:
+    """End processes that carry the tag of a job that has ended, as far as they were not found when it ended."""
     for process in survey().values():
         tag = read_tag(process.pid)
-        if tag in ended and tag not in living:
+        if tag is not None and tag in ended:
             end_leftovers(tag, None)
 
 

@@ -1,7 +1,8 @@
 """Finding and ending every process of a job, wherever it has hidden.
 
 A process belongs to a job when it descends from one of the given processes, is in the trial's session or process
-group, or carries the job's environment tag. That covers `setsid`, double forks, and what `torchrun` leaves behind.
+group, or carries the job's environment tag: its id and its directory, for another manager may use the same id. That
+covers `setsid`, double forks, and what `torchrun` leaves behind.
 
 Used by the reaper, so it imports as little as possible.
 """
@@ -10,12 +11,15 @@ import os
 import signal
 from time import monotonic
 
-from proctor.sdk.protocol import ENV_JOB_ID
+from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_JOB_ID
 from proctor.trial_keeper.identity import open_process, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+_JOB_ID = ENV_JOB_ID.encode()
+_DIRECTORY = ENV_JOB_DIRECTORY.encode()
 
 
 class ProcessFacts:
@@ -43,18 +47,18 @@ def survey() -> dict[int, ProcessFacts]:
     return found
 
 
-def read_tag(pid: int) -> str | None:
-    """The job id in a process's environment, or None when it has none or may not be read."""
+def read_tag(pid: int) -> tuple[str, str] | None:
+    """The job id and the job's directory in a process's environment, or None when it has none or may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()
     except OSError:
         return None
-    mark = ENV_JOB_ID.encode() + b"="
-    for item in environment.split(b"\0"):
-        if item.startswith(mark):
-            return item[len(mark) :].decode(errors="replace")
-    return None
+    values = dict(item.partition(b"=")[::2] for item in environment.split(b"\0"))
+    job_id, directory = values.get(_JOB_ID), values.get(_DIRECTORY)
+    if job_id is None or directory is None:
+        return None
+    return os.fsdecode(job_id), os.fsdecode(directory)
 
 
 def descendants(table: dict[int, ProcessFacts], roots: "Collection[int]") -> set[int]:
@@ -72,9 +76,12 @@ def descendants(table: dict[int, ProcessFacts], roots: "Collection[int]") -> set
     return found
 
 
-def find_members(job_id: str, *, ancestors: "Collection[int]" = (), session: int | None = None) -> list[ProcessFacts]:
+def find_members(
+    tag: tuple[str, str], *, ancestors: "Collection[int]" = (), session: int | None = None
+) -> list[ProcessFacts]:
     """The living processes of a job.
 
+    :param tag: the job's id and its directory.
     :param ancestors: processes (the reaper, the trial) whose descendants belong to the job; they themselves do not.
     :param session: the pid of the trial, which leads its own session and process group.
     """
@@ -88,7 +95,7 @@ def find_members(job_id: str, *, ancestors: "Collection[int]" = (), session: int
         and (
             pid in below
             or (session is not None and session in (process.session, process.group))
-            or read_tag(pid) == job_id
+            or read_tag(pid) == tag
         )
     ]
 

@@ -229,7 +229,8 @@ class _Reaper:
 
     def _members(self) -> list[ProcessFacts]:
         self._reap()
-        return find_members(self._request["job_id"], ancestors=(os.getpid(),), session=self._trial)
+        tag = (self._request["job_id"], self._request["directory"])
+        return find_members(tag, ancestors=(os.getpid(),), session=self._trial)
 
     def _wait_for_child(self, seconds: float) -> None:
         signal.sigtimedwait((signal.SIGCHLD,), seconds)

@@ -8,6 +8,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any
 
+_CANCEL_SECONDS = 0.25
+
 
 class TaskGroup:
     """Named tasks that end together: when one fails, the others are cancelled and its exception is raised.
@@ -19,6 +21,7 @@ class TaskGroup:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._ending = False
 
     def start(self, work: Coroutine[Any, Any, Any], name: str, *, ends_group: bool = False) -> None:
         """Run `work` as a task of this group; with `ends_group`, all others are cancelled when it returns."""
@@ -30,6 +33,8 @@ class TaskGroup:
 
     def cancel(self) -> None:
         """Cancel all tasks; leaving the body then returns without an error."""
+        self._ending = True
+        self._changed.set()
         for task in self._tasks:
             task.cancel()
 
@@ -48,14 +53,15 @@ class TaskGroup:
             raise self._failure
 
     async def _join(self) -> None:
-        while self._tasks and self._failure is None:
+        while self._tasks and self._failure is None and not self._ending:
             self._changed.clear()
             await self._changed.wait()
 
     async def _cancel_and_wait(self) -> None:
+        """Again and again: before Python 3.12 `asyncio.wait_for` loses a cancellation that comes with the result."""
         while self._tasks:
             self.cancel()
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks, timeout=_CANCEL_SECONDS)
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -95,7 +95,7 @@ class Node:
 
     def members(self, job_id: str) -> list[int]:
         """The pids of all living processes of a job."""
-        return sorted(process.pid for process in find_members(job_id))
+        return sorted(process.pid for process in find_members((job_id, str(self.job_directory(job_id)))))
 
     def output(self, job_id: str, name: str = "stdout") -> str:
         """What the trial has printed."""
@@ -116,7 +116,9 @@ async def open_node(directory: Path, **changes: Any) -> AsyncIterator[Node]:
             jobs = {job.job_id for registration in manager.registrations for job in registration.jobs}
             await node.stop()
             for job_id in jobs | set(manager.starts):
-                await asyncio.to_thread(end_leftovers, job_id, None, grace_seconds=0.0)
+                await asyncio.to_thread(
+                    end_leftovers, (job_id, str(node.job_directory(job_id))), None, grace_seconds=0.0
+                )
 
 
 async def kill_and_wait(pid: int) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import re
+import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pytest
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
 
 from proctor import trial_keeper
-from proctor.trial_keeper.identity import open_process
+from proctor.trial_keeper.errors import KeeperNotStarted
+from proctor.trial_keeper.identity import boot_id, open_process
+from proctor.trial_keeper.launching import prepare_directory
 from proctor.trial_keeper.processes import survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Launch
+from proctor.trial_keeper.records import JobRecord
 from proctor.trial_keeper.start import find_keeper
 
 pytestmark = pytest.mark.anyio
@@ -153,6 +158,36 @@ async def test_reaper_and_keeper_killed_together_leave_nothing(node: Node) -> No
     assert node.members("T.1") == []
 
 
+async def test_a_reaper_told_to_end_by_somebody_else_ends_its_job(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "setsid sleep 600 & sleep 600"))
+    await node.manager.start_of("T.1")
+    os.kill(node.process("T.1").reaper.pid, signal.SIGTERM)
+    end = await node.manager.end_of("T.1")
+    assert (end.reason, "from outside" in end.detail) == (EndReason.SIGNALED, True)
+    assert node.members("T.1") == []
+
+
+async def test_a_job_written_down_before_the_last_boot_is_not_started_again(node: Node) -> None:
+    await node.stop()
+    launch = counting(node, "T.1", 1)
+    node.records.read_all()  # makes the folder
+    node.records.write([JobRecord(launch, "the boot before")])
+    await node.start()
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
+    assert ledger(node) == []
+
+
+async def test_a_job_that_was_only_written_down_is_started_by_the_next_keeper(node: Node) -> None:
+    await node.stop()
+    launch = counting(node, "T.1", 1)
+    prepare_directory(launch)
+    node.records.read_all()  # makes the folder
+    node.records.write([JobRecord(launch, boot_id())])
+    await node.start()
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert len(ledger(node)) == 1
+
+
 async def test_a_killed_spawner_is_started_again(node: Node) -> None:
     await node.manager.command(node.launch("T.1", "sleep 600"))
     await node.manager.start_of("T.1")
@@ -179,7 +214,8 @@ def test_all_places_of_the_source_are_tried() -> None:
 async def keep_alive(node: Node) -> None:
     """Start the keeper again whenever it is dead, as the local training service does."""
     while True:
-        await node.start()
+        with suppress(KeeperNotStarted):  # it was killed while it came up
+            await node.start()
         pid = find_keeper(node.keeper_directory)
         if pid is not None:
             descriptor = os.pidfd_open(pid)
@@ -196,7 +232,6 @@ async def test_a_kill_at_any_place_changes_nothing_but_the_end(
     await node.stop()
     monkeypatch.setenv("PROCTOR_FAILPOINT", place)
     monkeypatch.setenv("PROCTOR_FAILPOINT_COUNTER", str(counter))
-    await node.start()
     launch = counting(node, "T.1", 20)
     stops = place in (*STOPPING, *WITHOUT_REAPER)
     if stops:

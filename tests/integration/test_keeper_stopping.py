@@ -54,6 +54,11 @@ async def start_ready(node: Node, launch: Launch) -> int:
     return node.process(launch.job_id).trial.pid
 
 
+def tag_of(node: Node, job_id: str) -> dict[str, str]:
+    """The environment by which a process is known as one of the job's."""
+    return {"PROCTOR_JOB_ID": job_id, "PROCTOR_JOB_DIR": str(node.job_directory(job_id))}
+
+
 def children_of(pid: int) -> set[int]:
     """All living descendants of the reaper of a job, the trial included."""
     return descendants(survey(), (pid,))
@@ -89,19 +94,23 @@ async def test_a_trial_that_listens_may_finish_within_its_grace(node: Node) -> N
 async def test_a_process_of_the_job_started_through_another_daemon_ends_too(node: Node) -> None:
     await start_ready(node, node.launch("T.1", HIDERS["plain"]))
     stranger = await asyncio.create_subprocess_exec(
-        "sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.1"}, start_new_session=True
+        "sleep", "600", env={**os.environ, **tag_of(node, "T.1")}, start_new_session=True
     )
-    other = await asyncio.create_subprocess_exec("sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.11"})
+    other = await asyncio.create_subprocess_exec("sleep", "600", env={**os.environ, **tag_of(node, "T.11")})
+    twin = await asyncio.create_subprocess_exec(
+        "sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.1", "PROCTOR_JOB_DIR": "/of/another/manager"}
+    )
     await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
     await node.manager.end_of("T.1")
     assert await stranger.wait() == -15
-    assert other.returncode is None
-    other.kill()
-    await other.wait()
+    for process in (other, twin):
+        assert alive(process.pid)
+        process.kill()
+        await process.wait()
 
 
 async def test_a_stray_process_of_a_job_that_ended_by_itself_is_swept_up(node: Node) -> None:
-    stray = await asyncio.create_subprocess_exec("sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.1"})
+    stray = await asyncio.create_subprocess_exec("sleep", "600", env={**os.environ, **tag_of(node, "T.1")})
     await node.manager.command(node.launch("T.1", "true"))
     await node.manager.end_of("T.1")
     assert await asyncio.wait_for(stray.wait(), 30) == -15

@@ -80,3 +80,22 @@ async def test_cancelling_from_outside_reaches_the_tasks() -> None:
         await started.wait()
         outer.cancel()
     assert cancelled.is_set()
+
+
+async def test_a_task_that_loses_its_first_cancellation_is_cancelled_again() -> None:
+    cancellations: list[int] = []
+
+    async def lose_one() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancellations.append(1)
+                if len(cancellations) == 2:
+                    raise
+
+    async with TaskGroup() as group:
+        group.start(lose_one(), "lose one")
+        await asyncio.sleep(0)
+        group.cancel()
+    assert len(cancellations) == 2
