@@ -188,9 +188,8 @@ async def test_a_keeper_told_to_shut_down_leaves_when_its_last_job_has_ended(nod
 @pytest.mark.parametrize("answer", ["unknown", "fenced"])
 async def test_a_job_that_is_not_the_managers_is_stopped_and_forgotten(node: Node, answer: str) -> None:
     report = "echo x >> $PROCTOR_JOB_DIR/journal"
-    pid = await start_ready(
-        node, node.launch("T.1", f"{HIDERS['ignores SIGTERM']}".replace("sleep 1", f"sleep 1; {report}"))
-    )
+    command = f"{READY}; while true; do sleep 0.2; {report}; done"
+    pid = await start_ready(node, node.launch("T.1", command))
     trial = open_process(pid, node.process("T.1").trial.started)
     assert trial is not None
     getattr(node.manager, answer).add("T.1")
