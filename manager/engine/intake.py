@@ -36,7 +36,7 @@ class Intake:
             stored = await self._metrics.write(lambda connection: _store(connection, live, resumed))
             failpoint("manager.metrics.after")
             for chunk, result in zip(live, stored, strict=True):
-                offsets[chunk.job_id, chunk.member] = result.end_offset
+                offsets[chunk.job_id, chunk.member] = min(result.end_offset, chunk.end)
             news = [(chunk.job_id, result) for chunk, result in zip(live, stored, strict=True)]
             urgent = any(result.intermediates for _, result in news)
             self._inbox.post(MetricsStored(news), lazy=not urgent)
@@ -87,8 +87,14 @@ def _store(
                 job=int(number),
                 member=chunk.member,
                 offset=chunk.offset,
-                data=chunk.data,
+                data=_whole_lines(chunk.data),
                 first_sequence=resumed[chunk.job_id],
             )
         )
     return stored
+
+
+def _whole_lines(data: bytes) -> bytes:
+    """Only the last chunk of a trial that was killed while it wrote ends within a line: that line is stored too, so
+    that it is seen (as unreadable, most often) rather than dropped without a word."""
+    return data if data.endswith(b"\n") else data + b"\n"

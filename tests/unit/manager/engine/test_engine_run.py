@@ -15,7 +15,7 @@ from proctor.manager.errors import BadRequest, Conflict, NotFound
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation import Simulation
-from proctor.manager.store import inputs, jobs, trials
+from proctor.manager.store import events, inputs, jobs, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
@@ -369,6 +369,26 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
         log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
         (restart,) = [row.payload for row in log if row.kind == "TrialRestarted"]
         assert (restart["job_number"], restart["from_sequence"]) == (2, 2)
+
+    play(tmp_path, scenario, script)
+
+
+def test_a_torn_last_record_is_shown_and_not_dropped(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Report(1.0, 0.5)
+        yield Raw(1.0, b'{"kind": "intermediate", "val')
+        yield Exit(0.0, EndReason.EXITED_ERROR, code=1)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
+        await simulation.ended(manager, experiment_id)
+        (trial,) = await all_trials(manager, experiment_id)
+        metrics = await manager.metrics(experiment_id)
+        rows = await metrics.read(lambda c: metric_store.page(c, trial.id, limit=10))
+        assert [row.kind for row in rows] == ["intermediate", "unreadable"]
+        happened = await manager.control.read(lambda c: events.after(c, 0, experiment_id=experiment_id, limit=1000))
+        notices = [event.data["text"] for event in happened if event.kind == "notice"]
+        assert "1 journal records could not be read" in notices
 
     play(tmp_path, scenario, script)
 
