@@ -9,7 +9,8 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.numbers import WORDS, utc, utc_or_none
 from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
-from proctor.training_services.nodes import Node
+from proctor.training_services.capacity import GpuCapacity
+from proctor.training_services.nodes import Node, NodePool
 from proctor.trial_keeper.protocol import to_json
 
 
@@ -144,12 +145,26 @@ def metric_resource(row: MetricRow) -> schemas.Metric:
     )
 
 
-def node_resource(node: Node) -> schemas.Node:
+def devices_of(pool: NodePool, node: Node) -> list[dict[str, Any]] | None:
+    """A node's GPUs, each with who holds it (`held_by`): trials of any experiment, and processes of others."""
+    if node.devices is None:
+        return None
+    [capacity] = pool.capacity((node.id,))
+    holders = {gpu.uuid: _holders(gpu) for gpu in capacity.gpus or ()}
+    return [{**to_json(device), "held_by": holders.get(device.uuid, [])} for device in node.devices]
+
+
+def _holders(gpu: GpuCapacity) -> list[str]:
+    others = [f"process {process.pid} of others ({process.memory_mb} MiB)" for process in gpu.foreign]
+    return [holding.holder for holding in gpu.holdings] + others
+
+
+def node_resource(pool: NodePool, node: Node) -> schemas.Node:
     """A node as the pool knows it now."""
     facts = {
         "hostname": node.hostname,
         "version": node.version,
-        "devices": None if node.devices is None else [to_json(device) for device in node.devices],
+        "devices": devices_of(pool, node),
         "driver_note": node.driver_note,
         "disk_free_mb": node.disk_free_mb,
         "notes": list(node.notes),

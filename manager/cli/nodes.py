@@ -3,7 +3,7 @@
 import click
 
 from proctor.manager.cli.columns import NODES
-from proctor.manager.cli.output import Format, output_option, print_list
+from proctor.manager.cli.output import Format, Row, output_option, print_list
 from proctor.manager.cli.session import Session, with_session
 
 
@@ -21,7 +21,8 @@ def nodes(session: Session, output: str) -> None:
             click.echo(f"  {node['id']} GPU {device['index']}: {_describe(device)}")
 
 
-def _describe(device: dict[str, object]) -> str:
-    used, total = device.get("memory_used_mb"), device.get("memory_total_mb")
-    holders = device.get("held_by") or device.get("holders") or "free"
-    return f"{device.get('name', '?')}, {used} of {total} MiB used, {device.get('utilization', '?')} % busy; {holders}"
+def _describe(device: Row) -> str:
+    used, total = device["memory_used_mb"], device["memory_total_mb"]
+    held_by = ", ".join(device["held_by"])
+    state = f"held by {held_by}" if held_by else "free"
+    return f"{device['name']}, {used} of {total} MiB used, {device['utilization']} % busy; {state}"

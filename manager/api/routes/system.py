@@ -45,7 +45,8 @@ async def get_version(context: Context) -> schemas.Version:
 @router.get("/nodes", summary="The machines on which trials run")
 async def list_nodes(context: Context) -> schemas.Page[schemas.Node]:
     """As their keepers have told last."""
-    return schemas.Page(items=[node_resource(node) for node in context.manager.pool.nodes()])
+    pool = context.manager.pool
+    return schemas.Page(items=[node_resource(pool, node) for node in pool.nodes()])
 
 
 @router.get(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from proctor.manager.store import experiments, trials
+from proctor.training_services.base import NodePlacement
+from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
 
 pytestmark = pytest.mark.anyio
 
@@ -145,3 +147,18 @@ async def test_prometheus_reads_counts_and_health(api: Any) -> None:
     assert "proctor_store_healthy 1.0" in text
     for name in ("proctor_trial_start_latency_seconds_bucket", "proctor_loop_lag_seconds_bucket", "proctor_build_info"):
         assert name in text
+
+
+async def test_a_gpu_shows_who_holds_it(api: Any) -> None:
+    pool = api.manager.pool
+    pool.add("local", "local")
+    others = [DeviceProcess(4242, 300), DeviceProcess(17, 5, "p3kV9xQa.1")]
+    gpus = [Device(0, "GPU-a", "H200", 100, 5, 3), Device(1, "GPU-b", "H200", 100, 5, 3, others)]
+    pool.connect("local", gpus, driver_note="", hostname="h", version="1", seen_at=1.0)
+    pool.reserve("p3kV9xQa.1", "t", "trial 17 of experiment Ab3dE5f7", NodePlacement("local", (GpuSlot("GPU-a", 0),)))
+    [node] = (await api.client.get("/api/v1/nodes")).json()["items"]
+    held = [device["held_by"] for device in node["facts"]["devices"]]
+    assert held == [["trial 17 of experiment Ab3dE5f7"], ["process 4242 of others (300 MiB)"]]
+    text, _ = await visit(api, "/nodes")
+    for [phrase] in held:
+        assert phrase in text

@@ -148,14 +148,21 @@ def test_webui_url_holds_the_token(running: FakeRest, invoke) -> None:
 
 
 def test_nodes_show_their_gpus(rest: FakeRest, invoke) -> None:
-    device = {"index": 0, "name": "H200", "memory_used_mb": 5, "memory_total_mb": 100, "utilization": 3}
+    device = {
+        "index": 0,
+        "name": "H200",
+        "memory_used_mb": 5,
+        "memory_total_mb": 100,
+        "utilization": 3,
+        "held_by": ["trial 3", "trial 4"],
+    }
     facts = {"hostname": "gpu-3", "devices": [device]}
     rest.node_rows = [
         {"id": "local", "kind": "local", "status": "CONNECTED", "reason": "", "facts": facts, "seen_at": None}
     ]
     output = invoke("nodes").stdout
     assert "gpu-3     1" in output
-    assert "GPU 0: H200, 5 of 100 MiB used, 3 % busy; free" in output
+    assert "GPU 0: H200, 5 of 100 MiB used, 3 % busy; held by trial 3, trial 4" in output
 
 
 def test_top_without_a_terminal_is_one_screen(running: FakeRest, invoke) -> None:

@@ -1,0 +1,198 @@
+"""GPUs from NVML to the trial's CUDA_VISIBLE_DEVICES, through a real manager and keeper, on GPUs that do not exist."""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.nvidia import FakeGpus, find_compiler, gpu
+from fakes.real_manager import RealManager, real_manager
+
+from proctor.trial_keeper.settings import default_lock_folder
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_compiler() is None, reason="no C compiler here to build the fake NVML library"),
+]
+
+TRIAL = """\
+import json, os, sys, time
+import proctor
+
+parameters = proctor.get_next_parameter()
+folder = {folder!r}
+ours = os.path.join(folder, os.environ["PROCTOR_TRIAL_ID"])
+with open(ours + ".new", "w") as file:
+    json.dump({{"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}}, file)
+os.rename(ours + ".new", ours)
+while not os.path.exists(os.path.join(folder, "go")):
+    time.sleep(0.02)
+proctor.report_final_result(1.0)
+"""
+
+
+class Machine:
+    """A manager on a machine with two fake GPUs, and trials that hold theirs until they are let go."""
+
+    def __init__(self, manager: RealManager, gpus: FakeGpus, uuids: tuple[str, str], folder: Path) -> None:
+        self.manager, self.gpus, self.uuids, self.folder = manager, gpus, uuids, folder
+
+    def create(self, **config: Any) -> str:
+        """An experiment whose trials write down their GPUs and wait for `let_go`."""
+        script = TRIAL.format(folder=str(self.folder))
+        return self.manager.create(script, trialConcurrency=4, maxTrialNumber=4, **config)
+
+    def let_go(self) -> None:
+        """Trials end, now and from now on."""
+        (self.folder / "go").touch()
+
+    def given(self, trial: dict[str, Any]) -> str | None:
+        """The trial's CUDA_VISIBLE_DEVICES, once it has said it."""
+        told = self.folder / str(trial["id"])
+        path = self.manager.look_for(lambda: told if told.exists() else None, f"trial {trial['id']}")
+        found: str | None = json.loads(path.read_text())["gpus"]
+        return found
+
+    def settled(self, experiment_id: str, *, running: int, waiting: int) -> tuple[list[Any], list[Any]]:
+        """Its running and waiting trials, once there are so many and every waiting one says what it waits for."""
+
+        def look() -> tuple[list[Any], list[Any]] | None:
+            rows = self.manager.trials(experiment_id)
+            runs = [row for row in rows if row["status"] == "RUNNING"]
+            waits = [row for row in rows if row["status"] == "WAITING" and "GPU" in row["reason"]]
+            return (runs, waits) if (len(runs), len(waits)) == (running, waiting) else None
+
+        return self.manager.until(look, f"{running} running and {waiting} waiting trials")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    ours = uuid.uuid4().hex
+    uuids = (f"GPU-a-{ours}", f"GPU-b-{ours}")
+    (tmp_path / "nvml").mkdir()
+    (tmp_path / "told").mkdir()
+    gpus = FakeGpus(tmp_path / "nvml")
+    gpus.set([gpu(name) for name in uuids])
+    with real_manager(tmp_path / "work", environment=gpus.environment) as manager:
+        manager.until(lambda: devices(manager), "the node's GPUs")
+        yield Machine(manager, gpus, uuids, tmp_path / "told")
+    for lock in Path(default_lock_folder()).glob(f"*{ours}.*"):
+        lock.unlink()
+
+
+def devices(manager: RealManager) -> list[dict[str, Any]]:
+    """The GPUs as REST shows them."""
+    [node] = manager.client.nodes()
+    return list(node["facts"]["devices"] or [])
+
+
+def test_trials_run_on_different_gpus_and_the_others_say_who_holds_them(machine: Machine) -> None:
+    manager = machine.manager
+    experiment = machine.create(trialGpuNumber=1)
+    running, waiting = machine.settled(experiment, running=2, waiting=2)
+    assert {machine.given(trial) for trial in running} == set(machine.uuids)
+    holders = [f"trial {trial['sequence_id']} of experiment {experiment}" for trial in running]
+    for trial in waiting:
+        assert trial["reason"].startswith("waiting: needs 1 GPU, node local has 0 free (")
+        for index, holder in enumerate(holders):
+            assert f"held by {holder}" in trial["reason"]
+            assert f"GPU {index} held by" in trial["reason"]
+    assert sorted(holder for device in devices(manager) for holder in device["held_by"]) == holders
+    printed = manager.command_line("nodes")
+    for holder in holders:
+        assert f"held by {holder}" in printed
+    machine.let_go()
+    assert manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    assert {machine.given(trial) for trial in manager.trials(experiment)} == set(machine.uuids)
+    assert [device["held_by"] for device in devices(manager)] == [[], []]
+
+
+def test_a_trial_may_ask_for_all_gpus(machine: Machine) -> None:
+    experiment = machine.create(trialGpuNumber=2)
+    [trial], waiting = machine.settled(experiment, running=1, waiting=3)
+    assert machine.given(trial) == ",".join(machine.uuids)
+    assert all(f"trial {trial['sequence_id']} of experiment {experiment}" in row["reason"] for row in waiting)
+    machine.let_go()
+    assert machine.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+
+
+def test_two_experiments_never_share_a_gpu(machine: Machine) -> None:
+    first = machine.create(trialGpuNumber=1, trainingService={"platform": "local", "gpuIndices": [0]})
+    [holder], _ = machine.settled(first, running=1, waiting=3)
+    second = machine.create(trialGpuNumber=1, trainingService={"platform": "local", "maxTrialNumberPerGpu": 4})
+    running, waiting = machine.settled(second, running=4, waiting=0)
+    assert waiting == []
+    assert machine.given(holder) == machine.uuids[0]
+    assert {machine.given(trial) for trial in running} == {machine.uuids[1]}
+    third = machine.create(trialGpuNumber=1)
+    _, waiting = machine.settled(third, running=0, waiting=4)
+    for who in (first, second):
+        assert f"of experiment {who}" in waiting[0]["reason"]
+    machine.let_go()
+    for experiment in (first, second, third):
+        assert machine.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+
+
+def test_a_gpu_that_others_use_is_left_alone_unless_that_is_allowed(machine: Machine) -> None:
+    manager, (free, used) = machine.manager, machine.uuids
+    machine.gpus.set([gpu(free), gpu(used, processes={os.getpid(): 300})])
+    phrase = f"process {os.getpid()} of others (300 MiB)"
+    manager.look_for(lambda: [phrase] in [device["held_by"] for device in devices(manager)], "the foreign process")
+    assert f"held by {phrase}" in manager.command_line("nodes")
+    experiment = machine.create(trialGpuNumber=1)
+    [running], waiting = machine.settled(experiment, running=1, waiting=3)
+    assert machine.given(running) == free
+    assert f"GPU 1 busy with process {os.getpid()} of others, useActiveGpu is false" in waiting[0]["reason"]
+    bold = machine.create(trialGpuNumber=1, trainingService={"platform": "local", "useActiveGpu": True})
+    [running], _ = machine.settled(bold, running=1, waiting=3)
+    assert machine.given(running) == used
+    machine.let_go()
+    for name in (experiment, bold):
+        assert manager.until_status(name, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+
+
+def test_a_gpu_that_others_have_left_is_used_without_being_asked(machine: Machine) -> None:
+    machine.gpus.set([gpu(name, processes={os.getpid(): 1}) for name in machine.uuids])
+    manager = machine.manager
+    manager.look_for(lambda: all(device["held_by"] for device in devices(manager)), "the foreign process")
+    experiment = machine.create(trialGpuNumber=1)
+    machine.settled(experiment, running=0, waiting=4)
+    machine.gpus.set([gpu(machine.uuids[0], processes={os.getpid(): 1}), gpu(machine.uuids[1])])
+    [running], _ = machine.settled(experiment, running=1, waiting=3)
+    assert machine.given(running) == machine.uuids[1]
+    machine.let_go()
+    manager.until_status(experiment, "DONE")
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"trialGpuNumber": 3}, "needs 3 GPUs, node local has 2 GPUs"),
+        (
+            {"trialGpuNumber": 1, "trainingService": {"platform": "local", "gpuIndices": [5]}},
+            "gpuIndices names GPU 5, node local has 2 GPUs",
+        ),
+    ],
+)
+def test_what_the_machine_can_never_give_is_an_error_at_once(
+    machine: Machine, config: dict[str, Any], reason: str
+) -> None:
+    experiment = machine.create(**config)
+    failed = machine.manager.until_status(experiment, "ERROR", "DONE")
+    assert failed["status"] == "ERROR"
+    assert reason in failed["reason"]
+    assert all(
+        reason in trial["reason"] or "not placed yet" in trial["reason"] for trial in machine.manager.trials(experiment)
+    )
+
+
+def test_trials_without_gpus_see_none_and_trials_unmanaged_see_all(machine: Machine) -> None:
+    none = machine.create(trialGpuNumber=0)
+    unmanaged = machine.create()
+    machine.let_go()
+    for experiment, expected in ((none, ""), (unmanaged, os.environ.get("CUDA_VISIBLE_DEVICES"))):
+        machine.manager.until_status(experiment, "DONE")
+        assert {machine.given(trial) for trial in machine.manager.trials(experiment)} == {expected}

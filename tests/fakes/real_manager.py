@@ -1,0 +1,161 @@
+"""A real manager for tests: a process in a home of its own with real keepers, dispatchers and trials behind it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chaos.processes import TAG, tagged
+
+from proctor.manager.instance import read_address
+from proctor.manager.settings import Home
+from proctor.sdk.client import Client
+from proctor.sdk.client.watch import Watch
+
+PATIENCE_SECONDS = 90.0
+LOOK_SECONDS = 0.05
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+class RealManager:
+    """One manager of one home, and a client of it. Made by `real_manager`.
+
+    :param environment: added to that of the manager, and so of its keeper.
+    """
+
+    def __init__(self, home: Path, code: Path, environment: Mapping[str, str]) -> None:
+        self.home = home
+        self.code = code
+        self.tag = uuid.uuid4().hex
+        self._output = code / "manager.out"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
+        self._environment = {**kept, **environment, TAG: self.tag}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.client: Client
+
+    def start(self) -> None:
+        """Start it; returns when it serves."""
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "proctor.manager", "--home", str(self.home), "--port", "0"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.look_for(lambda: read_address(Home(self.home)), "the manager's address")
+        self.client = Client(home=self.home)
+
+    def said(self) -> str:
+        """For a failing test: what manager and keeper have said."""
+        logs = [self._output, self.home / "log/manager.log", self.home / "nodes/local/log"]
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in logs if path.exists())
+
+    def create(self, script: str, *, experiment_id: str | None = None, **config: Any) -> str:
+        """A new experiment whose trials run this Python; returns its id."""
+        name = f"trial-{uuid.uuid4().hex}.py"
+        (self.code / name).write_text(script)
+        body = {
+            "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+            "trialCommand": f"{sys.executable} -S {name}",
+            "trialCodeDirectory": str(self.code),
+            "trialConcurrency": 1,
+            "tuner": {"name": "Random"},
+            "trainingService": {"platform": "local"},
+            **config,
+        }
+        created = self.client.create_experiment(
+            body, directory=self.code, handover=self._hand_over(), experiment_id=experiment_id
+        )
+        return str(created["id"])
+
+    def trials(self, experiment_id: str) -> list[Row]:
+        """Its trials, the first one first."""
+        return list(self.client.trials(experiment_id, sort="sequence_id"))
+
+    def until(self, look: Callable[[], T | None], what: str) -> T:
+        """Look now and after every change that the manager tells of, until there is something."""
+        gives_up = time.monotonic() + PATIENCE_SECONDS
+        with Watch(self.client.events()) as watch:
+            while not (found := look()):
+                assert time.monotonic() < gives_up, f"waited in vain for {what}\n{self.said()}"
+                watch.wait(1.0)
+        return found
+
+    def until_status(self, experiment_id: str, *statuses: str) -> Row:
+        """The experiment once it is in one of these statuses."""
+
+        def look() -> Row | None:
+            found = self.client.experiment(experiment_id)
+            if found["status"] == "ERROR" and "ERROR" not in statuses:
+                raise AssertionError(f"{found['reason']}\n{found['error']}\n{self.said()}")
+            return found if found["status"] in statuses else None
+
+        return self.until(look, f"experiment {experiment_id} to be {' or '.join(statuses)}")
+
+    def look_for(self, look: Callable[[], T | None], what: str) -> T:
+        """Look until there is something: for what no event tells of."""
+        gives_up = time.monotonic() + PATIENCE_SECONDS
+        while not (found := look()):
+            assert time.monotonic() < gives_up, f"waited in vain for {what}\n{self.said()}"
+            time.sleep(LOOK_SECONDS)
+        return found
+
+    def command_line(self, *words: object) -> str:
+        """Run `proctor …` on this home; returns its stdout."""
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "proctor.manager.cli.main", *map(str, words)],
+            env={**self._environment, "PROCTOR_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"proctor {words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def end(self) -> None:
+        """Nothing of it may outlive the test."""
+        with suppress(AttributeError):
+            self.client.close()
+        for _ in range(3):
+            for pid in tagged(self.tag):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    def _hand_over(self) -> str:
+        """What `create` hands over: the environment of the trials."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PROCTOR_", "PYTHON"))}
+        name = f"{uuid.uuid4().hex}.json"
+        body = {"environment": {**kept, TAG: self.tag}, "cwd": str(self.code), "executable": sys.executable}
+        with open(self.home / "incoming" / name, "x") as file:
+            json.dump(body, file)
+        return name
+
+
+@contextmanager
+def real_manager(
+    folder: Path, *, home: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[RealManager]:
+    """A manager that serves. On leaving, nothing of it runs.
+
+    :param folder: for the code of trials, and for the home where none is named.
+    """
+    folder.mkdir(exist_ok=True)
+    made = RealManager(folder / "home" if home is None else home, folder, environment or {})
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
