@@ -14,7 +14,8 @@ import time
 from dataclasses import replace
 
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import CONTROL_FILE
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, CONTROL_FILE
+from proctor.sdk.unfinished import remove_unfinished
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, open_process
 from proctor.trial_keeper.job import Job
@@ -286,6 +287,7 @@ class JobTable:
         job.exit = end
         self.watch.remove(job)
         job.close()
+        remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in
         self._ended_lately.add(job.tag)
         if job.record.forgotten:
             self.forget(job)

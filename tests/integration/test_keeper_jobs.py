@@ -32,6 +32,14 @@ async def test_a_launched_job_runs_reports_and_ends(node: Node) -> None:
     await eventually(lambda: not list(node.records.path.iterdir()))
 
 
+async def test_a_checkpoint_that_the_trial_died_in_is_removed_and_a_whole_one_stays(node: Node) -> None:
+    draft = '"$PROCTOR_OUTPUT_DIR/checkpoints/.unfinished-$(uname -n)-$$"'
+    await node.manager.command(node.launch("T.1", f'mkdir -p "$PROCTOR_OUTPUT_DIR/checkpoints/1" {draft}; kill -9 $$'))
+    await node.manager.end_of("T.1")
+    checkpoints = node.job_directory("T.1") / "output" / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["1"]
+
+
 @pytest.mark.parametrize(
     ("command", "reason", "code", "number", "detail"),
     [
