@@ -31,7 +31,7 @@ class Effects:
         for job_id, early in step.cancel:
             await self.cancel(job_id, early)
         for trial in step.update:
-            await self._update(trial)
+            await self.update(trial)
 
     async def submit(self, trial: LiveTrial) -> None:
         """Give a job to the service. What it refuses comes back through the inbox."""
@@ -61,7 +61,8 @@ class Effects:
             log.warning("job %s: %s", job_id, error, extra={"action": "job.cancel", "job_id": job_id})
         failpoint("manager.cancel.after")
 
-    async def _update(self, trial: LiveTrial) -> None:
+    async def update(self, trial: LiveTrial) -> None:
+        """Tell the service of a job's new limits."""
         if trial.job is None:
             return
         form = self._around.forms.form(self._state.row, trial.row, trial.job)

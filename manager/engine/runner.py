@@ -42,6 +42,9 @@ _THINKING = {
 }
 """The statuses in which an experiment has a dispatcher."""
 
+FIRST_REVISION = 1
+"""Of an experiment whose limits were never changed."""
+
 
 class ExperimentRunner:
     """Runs one experiment until it is stopped or the manager leaves."""
@@ -114,6 +117,8 @@ class ExperimentRunner:
         else:
             for trial in jobs:
                 await self._effects.submit(trial)
+        for trial in jobs if self.state.row.revision > FIRST_REVISION else ():
+            await self._effects.update(trial)  # a changed limit may not have reached it
         for trial in jobs:
             if trial.job is not None and trial.job.stop_reason is not None:
                 await self._effects.cancel(trial.job.id, False)

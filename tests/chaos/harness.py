@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from chaos.processes import TAG, tagged
 
 from proctor.sdk.client import Client
-from proctor.sdk.client.errors import ClientError, Conflict, NotFound
+from proctor.sdk.client.errors import ClientError, NotFound, ProblemError
 from proctor.trial_keeper.identity import start_time
 
 TRIAL_SCRIPT = Path(__file__).with_name("trial_script.py")
@@ -87,9 +87,9 @@ class House:
                 if self._client is None:
                     self._client = Client(home=self.home)
                 return question(self._client)
-            except (Conflict, NotFound):
-                raise
-            except ClientError:
+            except ClientError as error:
+                if isinstance(error, ProblemError) and error.status_code < 500:
+                    raise
                 self._close_client()
                 return None
 
