@@ -35,9 +35,11 @@ def main() -> None:
     gc.freeze()
     gc.disable()  # a collection in a fork would copy every page
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(keeper, 16, 2, socket.MSG_CMSG_CLOEXEC)
+        packet, descriptors, _, _ = socket.recv_fds(keeper, 16, 2)
         if not packet:
             return
+        for descriptor in descriptors:  # recv_fds drops the flag for this; a trial must not hold the keeper's channel
+            os.set_inheritable(descriptor, False)
         _launch(keeper, nothing, *descriptors)
 
 

@@ -190,3 +190,11 @@ def _write_line(fifo: Path) -> bool:
     os.write(descriptor, b"\n")
     os.close(descriptor)
     return True
+
+
+async def test_a_trial_holds_nothing_of_the_keepers(node: Node) -> None:
+    """A descriptor of ours in a trial keeps it open when we die: the keeper would not hear of a killed reaper."""
+    await node.manager.command(node.launch("T.1", 'exec ls /proc/self/fd > "$PROCTOR_JOB_DIR/held"'))
+    await node.manager.end_of("T.1")
+    held = (node.job_directory("T.1") / "held").read_text().split()
+    assert held == ["0", "1", "2", "3"], "its three streams, and the folder that ls reads"
