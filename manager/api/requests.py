@@ -37,6 +37,19 @@ class CreateExperiment(Request):
     """Check everything, start nothing."""
 
 
+class LoadExperiment(Request):
+    """An experiment that was saved."""
+
+    archive: str = Field(pattern=r"^[A-Za-z0-9._-]+$", examples=["Ab3dE5f7-k3v9.zip"])
+    """The name of the zip of `proctor experiment save` in the home's incoming folder."""
+    experiment_id: str | None = Field(default=None, examples=["digits-1"])
+    """An id of one's own; null for the one it had."""
+    code_directory: str | None = Field(default=None, examples=["/home/ada/digits"])
+    """The folder its code lies in now, absolute; null for the one it lay in."""
+    handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
+    """The name of a file in the incoming folder with the environment that its trials will run in."""
+
+
 class UpdateExperiment(Request):
     """Changes to a running experiment. What is left out stays; null takes a limit away."""
 

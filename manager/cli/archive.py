@@ -45,21 +45,26 @@ def load_archive(
     client: "Client", path: Path, *, code_directory: Path | None, identifier: str | None
 ) -> dict[str, Any]:
     """Hand a saved experiment to the manager, which takes it in as STOPPED. Raises CommandError."""
+    from proctor.sdk.client.handover import discard_handover, write_handover
+
     experiment = read_archive(path)
     if code_directory is not None:
         _unpack_code(path, code_directory)
     incoming = client.home / "incoming"
     incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
     handed = incoming / f"{experiment['id']}-{os.urandom(8).hex()}.zip"
-    shutil.copyfile(path, handed)
+    handover = write_handover(client.home)
     try:
+        shutil.copyfile(path, handed)
         return client.load_experiment(
             handed.name,
             experiment_id=identifier,
             code_directory=None if code_directory is None else str(code_directory.absolute()),
+            handover=handover,
         )
     finally:
         handed.unlink(missing_ok=True)
+        discard_handover(client.home, handover)
 
 
 def read_archive(path: Path) -> dict[str, Any]:

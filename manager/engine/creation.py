@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proctor.manager.config import ConfigError, LoadedExperiment, describe_problems, load_experiment_mapping
+from proctor.manager.config import (
+    ConfigError,
+    ExperimentConfig,
+    LoadedExperiment,
+    describe_problems,
+    load_experiment_mapping,
+)
 from proctor.manager.engine import code
 from proctor.manager.engine.trials import new_id
 from proctor.manager.errors import BadRequest, Unavailable
@@ -22,6 +28,8 @@ from proctor.manager.store.rows import ExperimentRow
 CONFIG_FILE = "config.json"
 ENVIRONMENT_FILE = "environment.json"
 SECRETS_FILE = "secrets.json"
+CHECKPOINT_FOLDER = "checkpoint"
+"""Where a tuner of the user's own keeps its state."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +54,19 @@ def check(config: Mapping[str, Any], directory: str, home: Path) -> LoadedExperi
         raise Unavailable(str(error)) from error
 
 
+def handed_over(home: Home, name: str) -> Path:
+    """The path of a file in the home's `incoming` folder. Raises BadRequest for a name that is not one."""
+    path = home.incoming_directory / name
+    if path.parent != home.incoming_directory or path.is_symlink() or not path.is_file():
+        raise BadRequest(f"there is no handed-over file {name!r} in {home.incoming_directory}")
+    return path
+
+
 def take_handover(home: Home, name: str | None) -> Handover:
     """Read and remove a handed-over file. Raises BadRequest for a name that is not one."""
     if name is None:
         return Handover({}, {})
-    path = home.incoming_directory / name
-    if path.parent != home.incoming_directory or not path.is_file():
-        raise BadRequest(f"there is no handed-over file {name!r} in {home.incoming_directory}")
+    path = handed_over(home, name)
     body = json.loads(path.read_text())
     path.unlink()
     secrets = body.pop("secrets", None) or {}
@@ -61,23 +75,32 @@ def take_handover(home: Home, name: str | None) -> Handover:
 
 def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) -> None:
     """Everything about the experiment that is not in the store. What shows that the folder is ours comes first."""
-    directory.mkdir(mode=0o700, parents=True)
-    _write(directory / CONFIG_FILE, loaded.config.canonical())
-    for name in ("log", "checkpoint", "trials"):
-        (directory / name).mkdir(mode=0o700)
+    make_folder(directory, loaded.config)
     if loaded.config.code_snapshot:
         code.freeze(Path(loaded.config.trial_code_directory), directory)
+    write_handover(directory, Handover(handover.environment, {**loaded.secrets, **handover.secrets}))
+
+
+def make_folder(directory: Path, config: ExperimentConfig) -> None:
+    """A new folder, with what shows that it is ours. Raises FileExistsError."""
+    directory.mkdir(mode=0o700, parents=True)
+    _write(directory / CONFIG_FILE, config.canonical())
+    for name in ("log", CHECKPOINT_FOLDER, "trials"):
+        (directory / name).mkdir(mode=0o700)
+
+
+def write_handover(directory: Path, handover: Handover) -> None:
+    """The caller's environment and secrets, for the owner only."""
     if handover.environment:
-        _write(directory / ENVIRONMENT_FILE, dict(handover.environment))
-    secrets = {**loaded.secrets, **handover.secrets}
-    if secrets:
-        _write(directory / SECRETS_FILE, secrets)
+        _write(directory / ENVIRONMENT_FILE, handover.environment)
+    if handover.secrets:
+        _write(directory / SECRETS_FILE, handover.secrets)
 
 
 def _write(path: Path, body: Mapping[str, Any]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(body, file, indent=1)
+        json.dump(dict(body), file, indent=1)
 
 
 def experiment_directory(home: Home, loaded: LoadedExperiment, experiment_id: str) -> Path:
@@ -89,7 +112,6 @@ def experiment_directory(home: Home, loaded: LoadedExperiment, experiment_id: st
 def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: float) -> ExperimentRow:
     """The experiment's first row."""
     config = loaded.config
-    seed = config.seed if config.seed is not None else int.from_bytes(os.urandom(4))
     return ExperimentRow(
         id=experiment_id,
         name=config.experiment_name or experiment_id,
@@ -98,7 +120,7 @@ def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: 
         error="",
         config=config.canonical(),
         directory=str(directory),
-        seed=seed,
+        seed=new_seed(config),
         trial_concurrency=config.trial_concurrency,
         max_trial_number=config.max_trial_number,
         max_experiment_seconds=config.max_experiment_duration_seconds,
@@ -106,6 +128,11 @@ def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: 
         search_space=dict(config.search_space),
         created_at=now,
     )
+
+
+def new_seed(config: ExperimentConfig) -> int:
+    """The configuration's seed, or a random one."""
+    return config.seed if config.seed is not None else int.from_bytes(os.urandom(4))
 
 
 def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: LoadedExperiment) -> None:

@@ -12,6 +12,8 @@ from proctor.manager.settings import Home
 log = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.db"
+LOADING_FILE = "loading"
+"""Marks the folder of an experiment that is being loaded from an archive."""
 DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
 HANDOVER_SECONDS = 3600.0
 """A handed-over file that is older was left by a `create` that was killed: nobody will ask for it any more."""
@@ -44,5 +46,8 @@ def _drafts(home: Home) -> Iterator[Path]:
 def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:
     for path in home.experiments_directory.glob("*"):
         ours = path.is_dir() and ((path / CONFIG_FILE).exists() or not any(path.iterdir()))
-        if path.name not in known and ours and not (path / METRICS_FILE).exists():
+        loading = (path / LOADING_FILE).exists()
+        if path.name not in known and ours and (loading or not (path / METRICS_FILE).exists()):
             yield path
+        elif path.name in known and loading:
+            yield path / LOADING_FILE

@@ -9,8 +9,10 @@ from typing import Any
 from proctor.manager.clock import Clock
 from proctor.manager.engine import creation
 from proctor.manager.engine import messages as m
+from proctor.manager.engine.archives import Archive
 from proctor.manager.engine.fleet import DispatcherFactory, Fleet, Means, ServiceFactory
 from proctor.manager.engine.leftovers import remove_leftovers
+from proctor.manager.engine.loading import Loading
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
@@ -66,6 +68,7 @@ class Manager:
         self.hub = hub
         self.clock = clock
         self.feed = ChangeFeed()
+        self._threads = threads
         self._fleet = Fleet(Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, threads))
         self._files = TrialFiles(control, self._fleet)
         control.on_health_change(lambda health: self.feed.notify())
@@ -110,6 +113,30 @@ class Manager:
         await self.control.write(lambda c: creation.insert(c, row, loaded))
         self.feed.notify()
         await self._fleet.take_up(experiment_id)
+        return row
+
+    async def load_experiment(
+        self,
+        *,
+        archive: str,
+        experiment_id: str | None = None,
+        code_directory: str | None = None,
+        handover: str | None = None,
+    ) -> ExperimentRow:
+        """Take in a saved experiment, STOPPED. `archive` and `handover` are names of files in the incoming folder.
+
+        Raises BadRequest for an archive that is not sound, Conflict for ids that are in use; nothing of it is left.
+        """
+        saved = Archive(creation.handed_over(self.home, archive))
+        found = await asyncio.to_thread(saved.experiment)
+        experiment_id = creation.make_id(experiment_id or found.id)
+        folder = self.home.experiment_directory(experiment_id)
+        handed = creation.take_handover(self.home, handover)
+        if folder.exists() or await self._exists(experiment_id):
+            raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
+        loading = Loading(saved, found, experiment_id, folder, code_directory, handed)
+        row = await loading.carry_out(self.control, self.clock.now(), threads=self._threads)
+        self.feed.notify()
         return row
 
     async def stop_experiment(self, experiment_id: str) -> None:

@@ -36,7 +36,7 @@ def _read_state(connection: sqlite3.Connection, experiment_id: str) -> Experimen
         trial.job = job
         state.by_job[job.id] = trial
     answered = trials.parameter_ids(connection, experiment_id)
-    state.requested = set(range(row.next_parameter_id)) - answered
+    state.requested = inputs.requested(connection, experiment_id) - answered
     return state
 
 

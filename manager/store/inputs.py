@@ -16,6 +16,11 @@ def append(
     connection.execute(query("inputs.append"), values)
 
 
+def requested(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
+    """The parameter ids of every suggestion that the tuner was ever asked for."""
+    return {row[0] for row in connection.execute(query("inputs.requested"), {"experiment_id": experiment_id})}
+
+
 def after(connection: sqlite3.Connection, experiment_id: str, position: int, limit: int) -> list[InputRow]:
     """At most `limit` inputs behind `position`, in order."""
     values = {"experiment_id": experiment_id, "position": position, "limit": limit}

@@ -132,6 +132,10 @@ UPDATE trial_jobs SET {assignments} WHERE id = :id AND token = :fencing_token;
 INSERT INTO dispatcher_inputs (experiment_id, position, kind, payload)
 VALUES (:experiment_id, :position, :kind, :payload);
 
+-- name: inputs.requested
+SELECT ids.value FROM dispatcher_inputs, json_each(payload, '$.parameter_ids') AS ids
+WHERE experiment_id = :experiment_id AND kind = 'RequestTrialJobs';
+
 -- name: inputs.after
 SELECT * FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND position > :position
 ORDER BY position LIMIT :limit;

@@ -128,15 +128,22 @@ class Client:
         return self._post("/experiments", {**body, "experiment_id": experiment_id, "dry_run": dry_run})
 
     def load_experiment(
-        self, archive: str, *, experiment_id: str | None = None, code_directory: str | None = None
+        self,
+        archive: str,
+        *,
+        experiment_id: str | None = None,
+        code_directory: str | None = None,
+        handover: str | None = None,
     ) -> JsonObject:
         """Take a saved experiment in, stopped.
 
         :param archive: name of a zip in the home's incoming folder, made by `proctor experiment save`.
-        :param code_directory: where its code lies now, if not where it was.
+        :param code_directory: where its code lies now, if not where it was; absolute.
+        :param handover: name of a file in the home's incoming folder, from `handover.write_handover`: the environment
+            of its trials once it is resumed.
         """
         body = {"archive": archive, "experiment_id": experiment_id, "code_directory": code_directory}
-        return self._post("/experiments/load", body)
+        return self._post("/experiments/load", {**body, "handover": handover})
 
     def update_experiment(self, experiment_id: str, changes: Mapping[str, Any]) -> JsonObject:
         """Change limits or search space while it runs; None takes a limit away, what is left out stays.

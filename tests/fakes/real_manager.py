@@ -31,11 +31,12 @@ class RealManager:
     :param environment: added to that of the manager, and so of its keeper.
     """
 
-    def __init__(self, home: Path, code: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, home: Path, folder: Path, environment: Mapping[str, str]) -> None:
         self.home = home
-        self.code = code
+        self.code = folder / "code"
+        self.code.mkdir(parents=True)
         self.tag = uuid.uuid4().hex
-        self._output = code / "manager.out"
+        self._output = folder / "manager.out"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
         self._environment = {**kept, **environment, TAG: self.tag}
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,7 +113,13 @@ class RealManager:
 
     def command_line(self, *words: object) -> str:
         """Run `proctor …` on this home; returns its stdout."""
-        done = subprocess.run(
+        done = self.attempt(*words)
+        assert done.returncode == 0, f"proctor {words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def attempt(self, *words: object) -> "subprocess.CompletedProcess[str]":
+        """The same, whatever comes of it."""
+        return subprocess.run(
             [sys.executable, "-P", "-m", "proctor.manager.cli.main", *map(str, words)],
             env={**self._environment, "PROCTOR_HOME": str(self.home)},
             capture_output=True,
@@ -120,8 +127,6 @@ class RealManager:
             timeout=PATIENCE_SECONDS,
             check=False,
         )
-        assert done.returncode == 0, f"proctor {words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
 
     def end(self) -> None:
         """Nothing of it may outlive the test."""
@@ -152,7 +157,6 @@ def real_manager(
 
     :param folder: for the code of trials, and for the home where none is named.
     """
-    folder.mkdir(exist_ok=True)
     made = RealManager(folder / "home" if home is None else home, folder, environment or {})
     try:
         made.start()

@@ -10,7 +10,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.injection import Context
 from proctor.manager.api.parameters import Cursor, Limit
 from proctor.manager.api.reading import experiment_resource
-from proctor.manager.api.requests import CreateExperiment, UpdateExperiment
+from proctor.manager.api.requests import CreateExperiment, LoadExperiment, UpdateExperiment
 from proctor.manager.engine.manager import UNLIMITED
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -67,6 +67,19 @@ async def create_experiment(context: Context, body: CreateExperiment, response: 
         response.status_code = 200
     else:
         response.headers["Location"] = f"experiments/{row.id}"
+    return await _resource(context, row)
+
+
+@router.post("/load", status_code=201, summary="Take in a saved experiment")
+async def load_experiment(context: Context, body: LoadExperiment, response: Response) -> schemas.Experiment:
+    """It is STOPPED, with its trials, metrics and files; resuming it tells its tuner the results."""
+    row = await context.manager.load_experiment(
+        archive=body.archive,
+        experiment_id=body.experiment_id,
+        code_directory=body.code_directory,
+        handover=body.handover,
+    )
+    response.headers["Location"] = f"{row.id}"
     return await _resource(context, row)
 
 

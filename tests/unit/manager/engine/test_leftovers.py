@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.engine.creation import CONFIG_FILE, remove_folder
-from proctor.manager.engine.leftovers import HANDOVER_SECONDS, remove_leftovers
+from proctor.manager.engine.leftovers import HANDOVER_SECONDS, LOADING_FILE, METRICS_FILE, remove_leftovers
 from proctor.manager.settings import Home
 
 
@@ -68,3 +68,11 @@ def test_deleting_a_folder_can_be_begun_again(home: Home, monkeypatch: pytest.Mo
     remove_folder(folder)
     assert not folder.exists()
     remove_folder(folder)
+
+
+def test_an_experiment_that_was_being_loaded_goes_unless_it_is_known(home: Home) -> None:
+    half = experiment(home, "half", CONFIG_FILE, METRICS_FILE, LOADING_FILE)
+    whole = experiment(home, "whole", CONFIG_FILE, METRICS_FILE, LOADING_FILE)
+    remove_leftovers(home, known={"whole"})
+    assert not half.exists()
+    assert {path.name for path in whole.iterdir()} == {CONFIG_FILE, METRICS_FILE}

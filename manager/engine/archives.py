@@ -1,0 +1,209 @@
+"""Saved experiments: zips that `proctor experiment save` has made, read, checked and unpacked.
+
+manager/cli/archive.py writes them and says what is in them. They may come from anywhere, so nothing in one is trusted:
+every record is checked, and no member can write outside of its folder or bring what must not travel.
+"""
+
+import json
+import re
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from proctor.manager.errors import BadRequest
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.store.rows import MetricRow
+from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
+from proctor.training_services.base import EndReason, TrialJobStatus
+from proctor.trial_keeper.protocol import GpuSlot
+
+FORMAT = 1
+FOLDER = "experiment"
+CODE = "code"
+HEAD = "proctor.json"
+RECORDS = ("trials.jsonl", "jobs.jsonl", "metrics.jsonl")
+NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
+
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}$")]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+R = TypeVar("R", bound=BaseModel)
+
+
+class SavedExperiment(BaseModel):
+    """What is taken over of an experiment's resource."""
+
+    id: str
+    name: str
+    status: ExperimentStatus
+    reason: str = ""
+    config: dict[str, Any]
+    search_space: dict[str, Any]
+    trial_concurrency: Annotated[int, Field(ge=1)]
+    max_trial_number: int | None
+    max_experiment_duration_seconds: float | None
+    max_trial_duration_seconds: float | None
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    active_seconds: float = 0.0
+
+
+class SavedTrial(BaseModel):
+    """What is taken over of a trial's resource."""
+
+    id: TrialId
+    sequence_id: Count
+    status: TrialStatus
+    reason: str = ""
+    parameters: dict[str, Any]
+    parameter_id: Count
+    source: str
+    jobs: Count
+    final_value: float | str | None = None
+    final_data: Any = None
+    latest_value: float | str | None = None
+    intermediate_count: Count = 0
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class SavedJob(BaseModel):
+    """What is taken over of a job's resource."""
+
+    trial_id: TrialId
+    number: Annotated[int, Field(ge=1)]
+    status: TrialJobStatus
+    stop_reason: EndReason | None = None
+    end_reason: EndReason | None = None
+    detail: str = ""
+    parameter_id: Count
+    parameters: dict[str, Any]
+    parent_job: str | None = None
+    resumed_from_job: str | None = None
+    resumed_from_step: Count | None = None
+    node_id: str | None = None
+    gpus: list[GpuSlot] | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    code_fingerprint: str | None = None
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class SavedMetric(BaseModel):
+    """What is taken over of a report."""
+
+    id: Annotated[int, Field(ge=1, lt=2**63)]
+    trial_id: TrialId
+    job: Annotated[int, Field(ge=1)]
+    member: Count = 0
+    kind: Annotated[str, Field(pattern=f"^({KIND_INTERMEDIATE}|{KIND_FINAL}|{KIND_LOST}|unreadable)$")]
+    sequence: Count
+    step: int | None = None
+    data: Any = None
+    time: datetime
+
+    def row(self) -> MetricRow:
+        """As the store has it; `data` is what was reported. Its place in the journal is not kept."""
+        return MetricRow(
+            self.id, self.trial_id, self.job, self.member, 0, self.kind, self.sequence, self.step, None, self.data,
+            self.time.timestamp(),
+        )  # fmt: skip
+
+
+class Archive:
+    """One archive. Everything raises BadRequest, with a sentence, where the archive is not what it should be."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def experiment(self) -> SavedExperiment:
+        """The experiment, once every member's name is known to be harmless."""
+        with self._open() as file:
+            self._check_names(file)
+            try:
+                head = json.loads(file.read(HEAD))
+                found, saved = head["format"], head["experiment"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise self._bad(f"its {HEAD} cannot be read") from error
+            if found != FORMAT:
+                raise self._bad(f"it has format {found}, and this version reads format {FORMAT}")
+            return self._parse(SavedExperiment, saved, HEAD)
+
+    def trials(self) -> list[SavedTrial]:
+        """Its trials."""
+        return list(self._records("trials.jsonl", SavedTrial))
+
+    def jobs(self) -> list[SavedJob]:
+        """Their jobs."""
+        return list(self._records("jobs.jsonl", SavedJob))
+
+    def metrics(self) -> Iterator[SavedMetric]:
+        """What they have reported, one after the other: there may be millions."""
+        return self._records("metrics.jsonl", SavedMetric)
+
+    def unpack(self, folder: Path, *, but: frozenset[str]) -> None:
+        """Write the experiment's files into a folder, `but` these files and folders at its top. Raises OSError."""
+        with self._open() as file:
+            for member in file.infolist():
+                inside = PurePosixPath(member.filename)
+                if member.is_dir() or inside.parts[0] != FOLDER or inside.parts[1] in but:
+                    continue
+                target = folder.joinpath(*inside.parts[1:])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file.open(member) as source, target.open("xb") as copy:
+                    shutil.copyfileobj(source, copy)
+
+    @contextmanager
+    def _open(self) -> Iterator[zipfile.ZipFile]:
+        try:
+            with zipfile.ZipFile(self._path) as file:
+                yield file
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+            raise self._bad(f"it is damaged or no zip ({error})") from error
+
+    def _check_names(self, file: zipfile.ZipFile) -> None:
+        seen: set[str] = set()
+        for member in file.infolist():
+            name, parts = member.filename, PurePosixPath(member.filename).parts
+            if not parts or name.startswith("/") or {"..", "\\", "\0"} & {*parts, *name}:
+                raise self._bad(f"the name of its member {name!r} leads out of its folder")
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise self._bad(f"its member {name!r} is a link")
+            if parts[0] == FOLDER and NEVER_SAVED.fullmatch(parts[-1]):
+                raise self._bad(f"it holds {name!r}, which is never saved")
+            if name in seen:
+                raise self._bad(f"it holds {name!r} twice")
+            seen.add(name)
+        if missing := {HEAD, *RECORDS} - seen:
+            raise self._bad(f"it holds no {min(missing)}")
+
+    def _records(self, name: str, kind: type[R]) -> Iterator[R]:
+        with self._open() as file, file.open(name) as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    body = json.loads(line)
+                except ValueError as error:
+                    raise self._bad(f"{name}:{number}: {error}") from error
+                yield self._parse(kind, body, f"{name}:{number}")
+
+    def _parse(self, kind: type[R], body: Any, where: str) -> R:
+        try:
+            return kind.model_validate(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(step) for step in first["loc"])
+            raise self._bad(f"{where}: {key}: {first['msg']}") from error
+
+    def _bad(self, what: str) -> BadRequest:
+        return BadRequest(f"the archive {self._path.name} cannot be loaded: {what}; save the experiment again")

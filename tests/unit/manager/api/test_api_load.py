@@ -1,0 +1,155 @@
+"""Saved experiments, taken in over REST: all of one or nothing."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+
+async def read_all(api: Any, path: str) -> list[dict[str, Any]]:
+    return list((await api.client.get(f"/api/v1{path}")).json()["items"])
+
+
+async def save(api: Any, experiment: dict[str, Any]) -> dict[str, Any]:
+    """The records of an experiment, as `proctor experiment save` reads them."""
+    trials = await read_all(api, f"/experiments/{experiment['id']}/trials?limit=1000")
+    return {
+        "proctor.json": {"format": 1, "experiment": experiment},
+        "trials.jsonl": trials,
+        "jobs.jsonl": [job for trial in trials for job in await read_all(api, f"/trials/{trial['id']}/jobs")],
+        "metrics.jsonl": [row for trial in trials for row in await read_all(api, f"/trials/{trial['id']}/metrics")],
+    }
+
+
+def hand_over(api: Any, records: dict[str, Any]) -> None:
+    with zipfile.ZipFile(api.context.home.incoming_directory / "x.zip", "w") as file:
+        for name, content in records.items():
+            lines = content if name.endswith(".jsonl") else [content]
+            file.writestr(name, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+async def gone(api: Any) -> dict[str, Any]:
+    """The records of an experiment that has ended and is deleted."""
+    created = await api.create(max_trial_number=4)
+    await api.ended(created["id"])
+    path = f"/api/v1/experiments/{created['id']}"
+    await api.client.patch(path, json={"search_space": {"x": {"_type": "uniform", "_value": [2, 3]}}})
+    records = await save(api, (await api.client.get(path)).json())
+    await api.client.post(f"{path}/stop")
+    while (await api.client.delete(path)).status_code != 204:
+        await api.manager.feed.bell().wait()
+    return records
+
+
+def left(api: Any) -> list[Path]:
+    return list(api.context.home.experiments_directory.iterdir())
+
+
+async def load(api: Any, **body: Any) -> Any:
+    return await api.client.post("/api/v1/experiments/load", json={"archive": "x.zip", **body})
+
+
+async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(api: Any) -> None:
+    records = await gone(api)
+    before = records["proctor.json"]["experiment"]
+    hand_over(api, records)
+    answer = await load(api)
+    assert answer.status_code == 201, answer.text
+    loaded = answer.json()
+    assert loaded["status"] == "STOPPED"
+    same = ("id", "name", "config", "search_space", "trial_counts", "best", "created_at", "active_seconds")
+    assert {name: loaded[name] for name in same} == {name: before[name] for name in same}
+    assert await save(api, before) == records
+    assert loaded["notices"] == ["loaded from an archive, with 4 trials"]
+    path = f"/api/v1/experiments/{loaded['id']}"
+    assert (await api.client.post(f"{path}/resume")).status_code == 202
+    await api.client.patch(path, json={"max_trial_number": 6})
+    while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 6:
+        await api.manager.feed.bell().wait()
+    trials = (await save(api, before))["trials.jsonl"]
+    assert [trial["sequence_id"] for trial in trials] == [*range(6)]
+    assert [trial["parameter_id"] for trial in trials] == [*range(6)]
+    assert trials[:4] == records["trials.jsonl"]
+    assert all(2 <= trial["parameters"]["x"] <= 3 for trial in trials[4:])
+
+
+async def test_parameter_ids_that_never_became_trials_are_not_waited_for(api: Any) -> None:
+    records = await gone(api)
+    del records["trials.jsonl"][1:3]
+    kept = {trial["id"] for trial in records["trials.jsonl"]}
+    for name in ("jobs.jsonl", "metrics.jsonl"):
+        records[name] = [row for row in records[name] if row["trial_id"] in kept]
+    hand_over(api, records)
+    path = f"/api/v1/experiments/{(await load(api)).json()['id']}"
+    await api.client.post(f"{path}/resume")
+    while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 4:
+        await api.manager.feed.bell().wait()
+    trials = await read_all(api, path.removeprefix("/api/v1") + "/trials")
+    assert [trial["parameter_id"] for trial in trials] == [0, 3, 4, 5]
+
+
+async def test_another_id_may_be_chosen(api: Any) -> None:
+    hand_over(api, await gone(api))
+    answer = await load(api, experiment_id="again")
+    assert answer.json()["id"] == "again"
+    assert answer.headers["location"] == "again"
+    assert [folder.name for folder in left(api)] == ["again"]
+    assert not (left(api)[0] / "loading").exists()
+
+
+async def test_ids_in_use_are_refused_and_nothing_is_left(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    hand_over(api, await save(api, (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()))
+    taken, trials_taken = await load(api), await load(api, experiment_id="again")
+    assert (taken.status_code, trials_taken.status_code) == (409, 409)
+    assert f"there is an experiment {created['id']} already" in taken.json()["detail"]
+    assert f"is here already, in experiment {created['id']}" in trials_taken.json()["detail"]
+    assert [folder.name for folder in left(api)] == [created["id"]]
+    assert (await api.client.get("/api/v1/experiments/again")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "sentence"),
+    [
+        ("metrics.jsonl", {"trial_id": "nobody"}, "has no trial nobody"),
+        ("metrics.jsonl", {}, "two of its metrics have the same id"),
+        ("metrics.jsonl", {"kind": "guess"}, "metrics.jsonl:"),
+        ("trials.jsonl", {}, "two of its trials have the same id"),
+        ("trials.jsonl", {"id": "another"}, "two of its trials have the same sequence_id"),
+        ("jobs.jsonl", {"trial_id": "nobody"}, "its job of trial nobody has no trial"),
+    ],
+)
+async def test_an_archive_that_is_not_sound_leaves_nothing(
+    api: Any, name: str, line: dict[str, Any], sentence: str
+) -> None:
+    records = await gone(api)
+    records[name].append({**records[name][0], **line})
+    hand_over(api, records)
+    answer = await load(api)
+    assert answer.status_code == 422, answer.text
+    assert sentence in answer.json()["detail"]
+    assert left(api) == []
+    assert (await api.client.get("/api/v1/experiments")).json()["items"] == []
+
+
+async def test_a_configuration_that_is_not_understood_and_a_missing_folder_are_named(api: Any) -> None:
+    records = await gone(api)
+    hand_over(api, records)
+    answer = await load(api, code_directory="/no/such/folder")
+    assert answer.status_code == 422
+    assert "code_directory: expected the absolute path of a folder" in answer.json()["detail"]
+    records["proctor.json"]["experiment"]["config"]["trial_concurrency"] = "many"
+    hand_over(api, records)
+    answer = await load(api)
+    assert "the saved configuration cannot be used by this version: trial_concurrency" in answer.json()["detail"]
+    assert left(api) == []
+
+
+@pytest.mark.parametrize("archive", ["none.zip", "..", "a/b", ""])
+async def test_only_a_file_that_was_handed_over_is_loaded(api: Any, archive: str) -> None:
+    assert (await load(api, archive=archive)).status_code == 422
