@@ -61,13 +61,15 @@ class RealManager:
         logs = [self._output, self.home / "log/manager.log", self.home / "nodes/local/log"]
         return "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in logs if path.exists())
 
-    def create(self, script: str, *, experiment_id: str | None = None, **config: Any) -> str:
-        """A new experiment whose trials run this Python; returns its id."""
+    def create(
+        self, script: str, *arguments: object, experiment_id: str | None = None, before: str = "", **config: Any
+    ) -> str:
+        """A new experiment whose trials run this Python, with `before` at the head of their command; returns its id."""
         name = f"trial-{uuid.uuid4().hex}.py"
         (self.code / name).write_text(script)
         body = {
             "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-            "trialCommand": f"{sys.executable} -S {name}",
+            "trialCommand": " ".join([*filter(None, [before]), sys.executable, "-S", name, *map(str, arguments)]),
             "trialCodeDirectory": str(self.code),
             "trialConcurrency": 1,
             "tuner": {"name": "Random"},

@@ -1,14 +1,18 @@
 """Experiments and what comes out of them, over REST."""
 
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proctor.manager.api.reading import reason_of
 from proctor.manager.config import load_experiment_mapping
+from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
 from proctor.manager.store import trials
+from proctor.manager.store.database import HEALTHY
 
 pytestmark = pytest.mark.anyio
 
@@ -182,3 +186,18 @@ async def test_registered_algorithms_that_cannot_be_read_are_said(api: Any) -> N
     answer = await api.client.post("/api/v1/experiments", json={"config": api.config, "directory": "/"})
     assert answer.status_code == 503
     assert "algorithms.json is damaged" in answer.json()["detail"]
+
+
+async def test_while_nothing_can_be_written_what_goes_on_says_why_it_does_not(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    row = await api.manager.experiment(created["id"])
+    running = replace(row, status=ExperimentStatus.RUNNING, reason="")
+    assert reason_of(api.context, running) == ""
+    api.manager.control.health = "The database control.db cannot be written: disk full."
+    assert reason_of(api.context, running) == f"no new trials are started: {api.manager.control.health}"
+    assert reason_of(api.context, row) == row.reason
+    api.manager.control.health = HEALTHY
+    (await api.manager.metrics(created["id"])).health = "The database metrics.db cannot be written: disk full."
+    assert "metrics.db" in reason_of(api.context, running)
+    assert reason_of(api.context, replace(running, id="another")) == ""

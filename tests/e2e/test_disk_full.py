@@ -1,0 +1,150 @@
+"""The disk that holds the home is full for a while: nothing new begins, everybody is told why, and nothing is lost."""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.real_manager import RealManager, real_manager
+
+pytestmark = pytest.mark.slow
+
+TRIAL = """\
+import json, os, sys, threading, time
+import proctor
+
+folder = sys.argv[1]
+number = int(os.environ["PROCTOR_SEQUENCE_ID"])
+ours = os.path.join(folder, os.environ["PROCTOR_TRIAL_ID"])
+ledger = open(ours, "a")
+
+
+def beat():
+    with open(ours + ".beats", "a") as beats:
+        while True:
+            beats.write(".")
+            beats.flush()
+            time.sleep(0.05)
+
+
+def report(kind, value):
+    if kind == "final":
+        proctor.report_final_result(value)
+    else:
+        proctor.report_intermediate_result(value)
+    ledger.write(json.dumps([kind, value]) + "\\n")
+    ledger.flush()
+
+
+threading.Thread(target=beat, daemon=True).start()
+proctor.get_next_parameter()
+step = 0
+gate = "gate-%d" % number
+while step < 5 or not os.path.exists(os.path.join(folder, gate)):
+    report("intermediate", {"default": float(step), "text": "x" * 500})
+    step += 1
+    time.sleep(0.05)
+report("final", float(number))
+"""
+
+PATIENT = "PROCTOR_REPORT_WAIT_SECONDS=600"
+SHOWN = "no new trials are started: "
+
+
+class Disk:
+    """A small file system."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        """Take every byte that is left."""
+        with open(self._ballast, "wb", buffering=0) as file:
+            for size in (65536, 4096, 1):
+                try:
+                    while file.write(b"x" * size) == size:
+                        pass
+                except OSError:
+                    continue
+
+    def free(self) -> None:
+        """Give everything back."""
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield Disk(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def entries(ledgers: Path, trial: dict[str, Any]) -> list[list[Any]]:
+    """What the trial says it has reported."""
+    return [json.loads(line) for line in (ledgers / str(trial["id"])).read_text().splitlines()]
+
+
+def beats(ledgers: Path, trial: dict[str, Any]) -> int:
+    """How often the trial's process has shown that it lives."""
+    return (ledgers / f"{trial['id']}.beats").stat().st_size
+
+
+def page(manager: RealManager, path: str) -> str:
+    """A page as a browser shows it."""
+    request = urllib.request.Request(manager.client.url + path)
+    request.add_header("Authorization", f"Bearer {manager.client.token}")
+    with urllib.request.urlopen(request) as answer:
+        return str(answer.read().decode())
+
+
+def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_path: Path) -> None:
+    ledgers = tmp_path / "ledgers"
+    ledgers.mkdir()
+    with real_manager(tmp_path / "work", home=disk.folder / "home") as manager:
+        experiment = manager.create(TRIAL, ledgers, before=PATIENT, trialConcurrency=2, maxTrialNumber=4)
+
+        def both_report() -> list[dict[str, Any]] | None:
+            found = [trial for trial in manager.trials(experiment) if trial["intermediate_count"] >= 3]
+            return found if len(found) == 2 else None
+
+        first, second = manager.until(both_report, "two trials that report")
+        disk.fill()
+        (ledgers / "gate-0").touch()
+        trouble = manager.until(
+            lambda: manager.client.health()["reason"] if manager.client.health()["status"] == "degraded" else None,
+            "the manager to see that its disk is full",
+        )
+        assert "SQLITE_FULL" in trouble or "SQLITE_IOERR" in trouble
+        shown = manager.client.experiment(experiment)
+        assert (shown["status"], shown["reason"][: len(SHOWN)]) == ("RUNNING", SHOWN)
+        assert "free some space" in shown["reason"] or "check the disk" in shown["reason"]
+        assert SHOWN in manager.command_line("experiment", "list")
+        for path in ("/", f"/experiments/{experiment}"):
+            assert SHOWN in page(manager, path)
+        before = beats(ledgers, second)
+        manager.look_for(lambda: beats(ledgers, second) > before + 5, "the second trial, which goes on")
+        assert [trial["id"] for trial in manager.trials(experiment)] == [first["id"], second["id"]]
+
+        disk.free()
+        for number in range(1, 4):
+            (ledgers / f"gate-{number}").touch()
+        done = manager.until_status(experiment, "DONE")
+        assert done["trial_counts"] == {"SUCCEEDED": 4}
+        assert SHOWN not in done["reason"]
+        assert manager.client.health() == {"status": "ok", "reason": ""}
+        trials = manager.trials(experiment)
+        assert [trial["final_value"] for trial in trials] == [0.0, 1.0, 2.0, 3.0]
+        assert [trial["jobs"] for trial in trials] == [1, 1, 1, 1]
+        for trial in trials:
+            stored = [[row["kind"], row["data"]] for row in manager.client.metrics(trial["id"])]
+            # A record that the full disk has cut off stays as a torn line, and is written again whole.
+            assert [row for row in stored if row[0] != "unreadable"] == entries(ledgers, trial)
