@@ -15,7 +15,7 @@ ALGORITHMS = (
     Column("KIND", lambda row: row["kind"]),
     Column("FROM", lambda row: row["from"]),
     Column("READY", lambda row: "yes" if row["installed"] else f"pip install 'proctor[{row['extra']}]'"),
-    Column("SUMMARY", lambda row: row["summary"]),
+    Column("SUMMARY", lambda row: row["summary"], wraps=True),
 )
 ALGORITHM = (
     Column("name", lambda row: row["name"]),
@@ -30,7 +30,7 @@ ARGUMENTS = (
     Column("CLASSARG", lambda row: row["name"]),
     Column("KIND", lambda row: str(row["kind"])),
     Column("DEFAULT", lambda row: "required" if row.get("required") else str(row.get("default"))),
-    Column("MEANING", lambda row: str(row.get("description", ""))),
+    Column("MEANING", lambda row: str(row.get("description", "")), wraps=True),
 )
 
 

@@ -89,6 +89,11 @@ def best(experiment: Row) -> str:
     return "-" if found is None else f"{number(found['value'])} (trial {found['sequence_id']})"
 
 
+def best_value(experiment: Row) -> str:
+    """The best value alone; `-` for none."""
+    return number((experiment["best"] or {}).get("value"))
+
+
 def trial_value(trial: Row) -> str:
     """The final metric; while there is none, the latest intermediate one, marked with `~`."""
     if trial["final_value"] is not None or trial["latest_value"] is None:
@@ -106,12 +111,12 @@ def _status_style(row: Row) -> str:
 
 EXPERIMENTS = (
     Column("ID", lambda row: row["id"]),
-    Column("NAME", lambda row: row["name"]),
+    Column("NAME", lambda row: row["name"], gives_way=True),
     Column("STATUS", lambda row: row["status"], _status_style),
     Column("TRIALS", progress, right=True),
-    Column("BEST", best),
-    Column("CREATED", lambda row: local_time(row["created_at"])),
-    Column("REASON", lambda row: row["reason"]),
+    Column("BEST", best_value, right=True),
+    Column("CREATED", lambda row: local_time(row["created_at"])[:16]),
+    Column("REASON", lambda row: row["reason"], gives_way=True),
 )
 
 EXPERIMENT = (
@@ -119,7 +124,6 @@ EXPERIMENT = (
     Column("name", lambda row: row["name"]),
     Column("status", lambda row: row["status"]),
     Column("reason", lambda row: row["reason"]),
-    Column("notices", lambda row: "\n".join(row["notices"])),
     Column("trials", lambda row: f"{progress(row)} ended" + (f" ({counts(row)})" if counts(row) else "")),
     Column("best", best),
     Column("best parameters", lambda row: parameters(row["best"]) if row["best"] else ""),
@@ -145,8 +149,8 @@ TRIALS = (
     Column("VALUE", trial_value, right=True),
     Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True),
     Column("TIME", lambda row: duration(elapsed(row)), right=True),
-    Column("PARAMETERS", parameters),
-    Column("REASON", lambda row: row["reason"]),
+    Column("PARAMETERS", parameters, gives_way=True),
+    Column("REASON", lambda row: row["reason"], gives_way=True),
 )
 
 TRIAL = (
@@ -176,7 +180,7 @@ JOBS = (
     Column("EXIT", lambda row: f"signal {row['signal']}" if row["signal"] else number(row["exit_code"])),
     Column("NODE", lambda row: row["node_id"] or "-"),
     Column("TIME", lambda row: duration(elapsed(row)), right=True),
-    Column("DETAIL", lambda row: row["detail"]),
+    Column("DETAIL", lambda row: row["detail"], wraps=True),
 )
 
 NODES = (
@@ -186,7 +190,7 @@ NODES = (
     Column("HOST", lambda row: str(row["facts"].get("hostname", "-"))),
     Column("GPUS", lambda row: str(len(row["facts"].get("devices") or ())), right=True),
     Column("SEEN", lambda row: local_time(row["seen_at"])),
-    Column("REASON", lambda row: row["reason"] or str(row["facts"].get("driver_note", ""))),
+    Column("REASON", lambda row: row["reason"] or str(row["facts"].get("driver_note", "")), wraps=True),
 )
 
 
@@ -204,5 +208,5 @@ METRICS = (
     Column("KIND", lambda row: row["kind"]),
     Column("NO.", lambda row: str(row["sequence"]), right=True),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
-    Column("VALUE", _reported),
+    Column("VALUE", _reported, gives_way=True),
 )

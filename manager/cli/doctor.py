@@ -19,7 +19,7 @@ STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.FAIL: "bold red"}
 COLUMNS = (
     Column("CHECK", lambda row: row["name"]),
     Column("", lambda row: row["verdict"], lambda row: STYLES[row["verdict"]]),
-    Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else "")),
+    Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else ""), wraps=True),
 )
 SHELL_WORDS = frozenset(
     ("if", "for", "while", "case", "(", "{", "[", "[[", "cd", "export", "source", ".", "exec", "set", "test", "eval")

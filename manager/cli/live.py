@@ -23,7 +23,7 @@ RUNNING = (
     Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True),
     Column("TIME", lambda row: columns.duration(columns.elapsed(row)), right=True),
     Column("NODE", lambda row: row["node_id"] or "-"),
-    Column("PARAMETERS", columns.parameters),
+    Column("PARAMETERS", columns.parameters, gives_way=True),
 )
 
 

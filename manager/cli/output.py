@@ -25,12 +25,18 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its title, the text of a row, and optionally the colour of that text."""
+    """One column of a table: its title, the text of a row, and optionally the colour of that text.
+
+    Where the terminal is too narrow, columns with `gives_way` are cut, columns with `wraps` go on in the next line, and
+    the others (ids, statuses, numbers) are shown whole.
+    """
 
     title: str
     text: Callable[[Row], str]
     style: Callable[[Row], str] | None = None
     right: bool = False
+    gives_way: bool = False
+    wraps: bool = False
 
 
 def output_option(function: F) -> F:

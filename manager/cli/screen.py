@@ -9,18 +9,23 @@ from proctor.manager.cli.output import Column, Row
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column], *, title: str | None = None) -> Table:
-    """A table that fits the terminal: the last column gives way first."""
+    """A table that fits the terminal: columns that give way are cut, columns that wrap get more lines."""
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for index, column in enumerate(columns):
-        last = index == len(columns) - 1
+    for column in columns:
+        # Rich narrows only columns that may wrap; that their text does not is said of each cell.
         made.add_column(
-            column.title,
+            Text(column.title, no_wrap=True),
             justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=1 if last else None,
-            min_width=None if last else min(len(column.title), 8),
+            no_wrap=not (column.gives_way or column.wraps),
+            overflow="fold" if column.wraps else "ellipsis",
+            min_width=min(len(column.title), 4) if column.gives_way else None,
         )
     for row in rows:
-        made.add_row(*(Text(column.text(row), style=column.style(row) if column.style else "") for column in columns))
+        made.add_row(*(_cell(column, row) for column in columns))
     return made
+
+
+def _cell(column: Column, row: Row) -> Text:
+    style = column.style(row) if column.style else ""
+    text = column.text(row).replace("\n", " ")
+    return Text(text, style=style) if column.wraps else Text(text, style=style, no_wrap=True, overflow="ellipsis")

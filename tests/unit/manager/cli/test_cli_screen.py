@@ -1,0 +1,63 @@
+"""Tables on a terminal: what gives way where there is little room, and what never does."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from proctor.manager.cli import columns
+from proctor.manager.cli.live import overview
+from proctor.manager.cli.output import Column, Row
+from proctor.manager.cli.screen import table
+
+EXPERIMENT: Row = {
+    "id": "Ab3dE5f7",
+    "name": "a name that goes on and on and on",
+    "status": "TUNER_NO_MORE_TRIAL",
+    "trial_counts": {"SUCCEEDED": 118},
+    "max_trial_number": 200,
+    "best": {"value": 0.000123456, "sequence_id": 3, "parameters": {}},
+    "created_at": "2026-11-21T05:23:37.000Z",
+    "reason": "the search space is used up: " + "all values " * 20,
+}
+TRIAL: Row = {
+    "id": "tRiAl123",
+    "experiment_id": "Ab3dE5f7",
+    "sequence_id": 17,
+    "latest_value": 0.123456,
+    "intermediate_count": 1234,
+    "started_at": "2026-11-21T05:23:37.000Z",
+    "ended_at": "2026-11-21T05:24:42.000Z",
+    "node_id": "local",
+    "parameters": {f"parameter_{n}": n for n in range(20)},
+}
+
+
+def lines(shown: object, width: int) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width).print(shown)
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100, 150])
+def test_ids_statuses_and_numbers_are_whole_on_every_terminal(width: int) -> None:
+    shown = lines(overview([EXPERIMENT], [TRIAL], 0, ""), width)
+    assert max(map(len, shown)) <= width
+    assert "Ab3dE5f7" in shown[1]
+    assert "TUNER_NO_MORE_TRIAL" in shown[1]
+    assert "118/200  0.000123456  2026-11-21" in shown[1]
+    running = next(line for line in shown if "tRiAl123" in line)
+    assert running.split()[:7] == ["17", "tRiAl123", "Ab3dE5f7", "0.123456", "1234", "1m", "05s"]
+
+
+def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_told_in_full() -> None:
+    cut = Column("TEXT", lambda row: row["text"], gives_way=True)
+    wrapped = Column("TEXT", lambda row: row["text"], wraps=True)
+    rows = [{"text": " ".join(f"word{n}" for n in range(40))}]
+    assert len(lines(table(rows, [cut]), 60)) == 2
+    assert " ".join(line.strip() for line in lines(table(rows, [wrapped]), 60)[1:]) == rows[0]["text"]
+
+
+def test_a_field_of_an_experiment_is_shown_once() -> None:
+    titles = [column.title for column in columns.EXPERIMENT]
+    assert len(set(titles)) == len(titles)
