@@ -63,6 +63,6 @@ def _fit(name: str, value: Any, default: Any) -> Any:
     if type(default) is float and type(value) is int:
         return float(value)
     raise TypeError(
-        f"the parameter {name!r} is a {type(default).__name__} by default ({default!r}); the tuner proposes {value!r}, "
-        f"a {type(value).__name__}. Change the default or the search space."
+        f"the parameter {name!r} is of type {type(default).__name__} by default ({default!r}); the tuner proposes "
+        f"{value!r}, of type {type(value).__name__}. Change the default or the search space."
     )

@@ -158,9 +158,11 @@ for proposed in ({"unknown": 1}, {"layers": 2.5}, {"layers": True}, {"name": 3})
 """)
     unknown, fraction, truth, number = done.stdout.splitlines()
     assert unknown.startswith("ValueError the tuner proposes 'unknown', which is none of the trial's parameters")
-    assert fraction.startswith("TypeError the parameter 'layers' is a int by default (3); the tuner proposes 2.5")
+    assert fraction.startswith("TypeError the parameter 'layers' is of type int by default (3); the tuner proposes 2.5")
     assert truth.startswith("TypeError the parameter 'layers'")
-    assert number.startswith("TypeError the parameter 'name' is a str by default ('a'); the tuner proposes 3, a int")
+    assert number.startswith(
+        "TypeError the parameter 'name' is of type str by default ('a'); the tuner proposes 3, of type int"
+    )
 
 
 def test_a_script_with_the_whole_package_gets_the_control_side_from_nni_experiment(tmp_path: Path) -> None:
