@@ -99,9 +99,9 @@ def _edit(config: Path, changes: Mapping[str, Any]) -> None:
     yaml.dump(document, config)
 
 
-def make_environment(tmp_path: Path) -> Path:
+def make_environment(tmp_path: Path, name: str = "venv") -> Path:
     """A bare virtual environment whose Python says in every trial's output folder that it was there."""
-    environment = tmp_path / "venv"
+    environment = tmp_path / name
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "remember_interpreter.py").write_text(REMEMBER_INTERPRETER)
@@ -142,6 +142,44 @@ def test_the_nni_example_runs_unchanged_in_its_own_environment(proctor: CommandL
     reported = {t["sequence_id"]: t["final_value"] for t in trials if t["status"] == "SUCCEEDED"}
     assert reported
     assert reported == {number: written[number] for number in reported}
+
+
+MEETING = """\
+import nni, os, sys, time
+mine, other = sys.argv[1:]
+parameters = nni.get_next_parameter()
+open(mine, "w").close()
+while not os.path.exists(other):  # the other experiment's trial: neither ends before both run
+    time.sleep(0.01)
+nni.report_final_result(parameters["x"])
+"""
+MEETING_CONFIG = """\
+searchSpace: {x: {_type: uniform, _value: [0, 1]}}
+trialCommand: python3 meet.py MINE OTHER
+trialConcurrency: 1
+maxTrialNumber: 1
+maxTrialDuration: 60s
+tuner: {name: Random}
+trainingService: {platform: local}
+"""
+
+
+def test_two_experiments_from_two_environments_run_side_by_side(proctor: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "meet.py").write_text(MEETING)
+    names = {"one": "two", "two": "one"}
+    environments, experiments = {}, {}
+    for mine, other in names.items():
+        environments[mine] = make_environment(tmp_path, mine)
+        config = tmp_path / f"{mine}.yml"
+        config.write_text(MEETING_CONFIG.replace("MINE", f"{mine}.here").replace("OTHER", f"{other}.here"))
+        proctor.path = os.pathsep.join([str(environments[mine] / "bin"), os.environ["PATH"]])
+        experiments[mine] = proctor("create", "--config", config).strip()
+    for name, experiment in experiments.items():
+        proctor("experiment", "status", experiment, "--wait")
+        (trial,) = proctor.trials(experiment)
+        assert trial["status"] == "SUCCEEDED"
+        output = Path(trial["directory"]) / "jobs" / "1" / "output"
+        assert (output / "interpreter").read_text() == str(environments[name])
 
 
 def test_the_custom_tuner_proposes_and_learns(proctor: CommandLine, tmp_path: Path) -> None:
