@@ -167,6 +167,45 @@ def test_a_gpu_that_others_have_left_is_used_without_being_asked(machine: Machin
     manager.until_status(experiment, "DONE")
 
 
+def test_own_trials_are_no_others_even_while_they_use_their_gpu(machine: Machine) -> None:
+    manager = machine.manager
+    sharing = {"platform": "local", "gpuIndices": [0], "maxTrialNumberPerGpu": 2}
+    experiment = manager.create(
+        TRIAL.format(folder=str(machine.folder)), maxTrialNumber=2, trialGpuNumber=1, trainingService=sharing
+    )
+    [first], _ = machine.settled(experiment, running=1, waiting=0)
+    [job] = manager.client.jobs(first["id"])
+    machine.gpus.set([gpu(machine.uuids[0], processes={job["pid"]: 100}), gpu(machine.uuids[1])])
+    seen = manager.look_for(lambda: devices(manager)[0]["processes"], "the trial's process on its GPU")
+    assert seen == [{"pid": job["pid"], "memory_mb": 100, "job_id": job["id"]}]
+    assert devices(manager)[0]["held_by"] == [f"trial 0 of experiment {experiment}"]
+    manager.client.update_experiment(experiment, {"trial_concurrency": 2})
+    running, _ = machine.settled(experiment, running=2, waiting=0)
+    assert [machine.given(trial) for trial in running] == [machine.uuids[0]] * 2
+    machine.let_go()
+    manager.until_status(experiment, "DONE")
+
+
+def test_after_a_kill_of_the_manager_gpus_are_still_held(machine: Machine) -> None:
+    manager = machine.manager
+    experiment = machine.create(trialGpuNumber=1)
+    running, _ = machine.settled(experiment, running=2, waiting=2)
+    manager.kill()
+    manager.start()
+    holders = [[f"trial {trial['sequence_id']} of experiment {experiment}"] for trial in running]
+    manager.until(lambda: [device["held_by"] for device in devices(manager)] == holders, "the GPUs and their holders")
+    again, waiting = machine.settled(experiment, running=2, waiting=2)
+    assert [trial["id"] for trial in again] == [trial["id"] for trial in running]
+    assert all(holder in trial["reason"] for trial in waiting for [holder] in holders)
+    other = machine.create(trialGpuNumber=1)
+    machine.settled(other, running=0, waiting=4)
+    machine.let_go()
+    for name in (experiment, other):
+        done = manager.until_status(name, "DONE")
+        assert done["trial_counts"] == {"SUCCEEDED": 4}
+        assert [trial["jobs"] for trial in manager.trials(name)] == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [

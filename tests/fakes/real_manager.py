@@ -56,6 +56,13 @@ class RealManager:
         self.look_for(lambda: read_address(Home(self.home)), "the manager's address")
         self.client = Client(home=self.home)
 
+    def kill(self) -> None:
+        """`kill -9` the manager; what it has started goes on."""
+        assert self._process is not None
+        self.client.close()
+        self._process.kill()
+        self._process.wait()
+
     def said(self) -> str:
         """For a failing test: what manager and keeper have said."""
         logs = [self._output, self.home / "log/manager.log", self.home / "nodes/local/log"]
