@@ -11,6 +11,7 @@ import click
 from proctor.manager.cli import columns
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import is_running
+from proctor.manager.cli.output import shows_a_screen
 from proctor.manager.cli.session import Session
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def sights(client: "Client", experiment_id: str) -> Iterator[Sight]:
 def watch_to_the_end(session: Session, experiment_id: str) -> int:
     """Show progress until the experiment ends, then the outcome. The first Ctrl-C stops watching, nothing else."""
     try:
-        if sys.stderr.isatty():
+        if shows_a_screen(sys.stderr):
             from proctor.manager.cli.live import show_live
 
             last = show_live(sights(session.client, experiment_id))

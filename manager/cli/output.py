@@ -2,11 +2,12 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -50,6 +51,11 @@ def output_option(function: F) -> F:
         show_default=True,
         help="How to print it.",
     )(function)
+
+
+def shows_a_screen(stream: IO[str]) -> bool:
+    """Whether what is written can be painted over: a terminal, and not one that only prints lines."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def print_list(rows: Iterable[Row], columns: Sequence[Column], output: str, *, empty: str) -> None:

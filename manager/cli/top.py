@@ -10,7 +10,7 @@ import click
 from proctor.manager.cli.columns import EXPERIMENTS
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import find_experiment, is_running
-from proctor.manager.cli.output import print_table
+from proctor.manager.cli.output import print_table, shows_a_screen
 from proctor.manager.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def top(session: Session, experiment: str | None, interval: float, once: bool) -
     """Watch experiments and running trials; Ctrl-C leaves. With an ID only that experiment."""
     client = session.client
     named = None if experiment is None else find_experiment(client, experiment)["id"]
-    if once or not sys.stdout.isatty():
+    if once or not shows_a_screen(sys.stdout):
         experiments, running, _ = gather(client, named)
         print_table(experiments, EXPERIMENTS)
         if running:

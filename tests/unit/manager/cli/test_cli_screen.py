@@ -1,8 +1,15 @@
 """Tables on a terminal: what gives way where there is little room, and what never does."""
 
 import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from fakes.rest import FakeRest
 from rich.console import Console
 
 from proctor.manager.cli import columns
@@ -61,3 +68,41 @@ def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_told_in_full() -> N
 def test_a_field_of_an_experiment_is_shown_once() -> None:
     titles = [column.title for column in columns.EXPERIMENT]
     assert len(set(titles)) == len(titles)
+
+
+def run_on_a_terminal(home: Path, *arguments: str, **environment: str) -> str:
+    """What a command that ends by itself writes to a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home), *arguments]
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    with open(ours, "rb", buffering=0) as terminal:
+        try:
+            subprocess.run(command, stdin=theirs, stdout=theirs, env={**kept, **environment}, check=True, timeout=60)
+        finally:
+            os.close(theirs)
+        text = b""
+        try:
+            while part := terminal.read(65536):
+                text += part
+        except OSError:  # how Linux says that nobody has the other end open any more
+            pass
+    return text.decode()
+
+
+def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(rest: FakeRest, home: Path) -> None:
+    rest.add_experiment("e")
+    rest.add_trial("e", "t0", status="RUNNING")
+    shown = run_on_a_terminal(home, "top", TERM="dumb")
+    assert "\x1b" not in shown
+    assert "name of e" in shown
+    assert "t0" in shown
+
+
+@pytest.mark.parametrize(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_colours_are_for_terminals_and_can_be_turned_off(
+    rest: FakeRest, home: Path, environment: dict[str, str], coloured: bool
+) -> None:
+    rest.add_experiment("e")
+    shown = run_on_a_terminal(home, "experiment", "list", TERM="xterm-256color", **environment)
+    assert "RUNNING" in shown
+    assert bool(re.search(r"\x1b\[[0-9;]*3\d", shown)) is coloured
