@@ -122,6 +122,13 @@ def test_changes_are_streamed_and_the_stream_ends_with_the_manager(home: Home) -
         assert all(not line.startswith("event: reset") for line in lines)
 
 
+def test_a_browser_that_comes_back_goes_on_after_its_last_event(home: Home) -> None:
+    running = ensure_manager(home)
+    headers = {"Authorization": f"Bearer {running.token}", "Last-Event-ID": "1"}
+    with httpx.stream("GET", f"{running.url}/api/v1/events?after=0", headers=headers, timeout=30) as answer:
+        assert next(line for line in answer.iter_lines() if line.startswith("id:")) == "id: 2"
+
+
 def test_no_token_is_in_the_log(home: Home) -> None:
     running = ensure_manager(home)
     httpx.get(f"{running.url}/?token={running.token}")
