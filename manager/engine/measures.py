@@ -22,6 +22,8 @@ def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tel
             continue
         note_chunk(step, trial, chunk)
         for row_id, sequence, value in chunk.intermediates:
+            if row_id <= state.caught_up:
+                continue  # it came while the experiment was being taken up
             ids.append(row_id)
             rows.append([trial.row.parameter_id, trial.row.id, sequence, value])
     if not ids:

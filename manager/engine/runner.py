@@ -142,6 +142,7 @@ class ExperimentRunner:
                 message = await self._log.metrics_between(self.state.take_position(), first, last)
                 step.tell(message, {"first": first, "last": last})
             self.state.row = replace(self.state.row, metrics_told=last)
+            self.state.caught_up = last
         if step.writes:
             await self._commit(step)
 

@@ -46,6 +46,7 @@ class ExperimentState:
     exhausted: bool = False
     code_fingerprint: str | None = None  # of the code that the newest job runs; None before the first
     behind: dict[str, dict[str, Any]] = field(default_factory=dict)  # by trial id: columns its stored row lacks
+    caught_up: int = 0  # id of the last metric that was told when the experiment was taken up, not when it came
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
 
     def take_position(self) -> int:

@@ -170,7 +170,14 @@ class House:
     # ---- the end
 
     def shut_down(self) -> None:
-        """Have the manager leave over REST, and wait until nothing of ours runs any more."""
+        """Have the manager leave over REST, and wait until nothing of ours runs any more.
+
+        Before that, wait until the keeper has forgotten its jobs: one that was killed meanwhile needs a moment.
+        """
+        records = self.home / "nodes" / "local" / "jobs"
+        self.wait_for(
+            lambda: True if self.is_up() and not any(records.glob("*")) else None, "the keeper to forget its jobs"
+        )
         self.ask(lambda client: client.shutdown() or True)
         assert self._process is not None
         assert self._process.wait(PATIENCE_SECONDS) == 0, self.said()

@@ -1,0 +1,49 @@
+"""What the loop makes of stored metrics."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from proctor.manager.config import load_experiment_mapping
+from proctor.manager.engine import creation, measures
+from proctor.manager.engine.messages import MetricsStored
+from proctor.manager.engine.state import ExperimentState
+from proctor.manager.engine.step import Step
+from proctor.manager.engine.trials import create_job, create_trial
+from proctor.manager.store.metrics import StoredChunk
+
+
+def one_running_trial(directory: Path) -> tuple[ExperimentState, str]:
+    """An experiment's state with one trial; its job's id."""
+    config = {
+        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+        "trialCommand": "python trial.py",
+        "trialConcurrency": 1,
+        "tuner": {"name": "Random"},
+        "assessor": {"name": "Medianstop"},
+        "trainingService": {"platform": "local"},
+    }
+    loaded = load_experiment_mapping(config, str(directory))
+    state = ExperimentState(creation.new_row(loaded, "E", directory, now=0.0))
+    trial = create_trial(state, Step("E", 0.0), parameter_id=0, parameters={"x": 0.5}, source="algorithm")
+    job = create_job(state, Step("E", 0.0), trial, token="t", placement=None, checkpoint=None)
+    return state, job.id
+
+
+def test_metrics_that_came_while_the_experiment_was_taken_up_are_told_once(tmp_path: Path) -> None:
+    state, job_id = one_running_trial(tmp_path)
+    state.row, state.caught_up = replace(state.row, metrics_told=7), 7
+    step = Step("E", 1.0)
+    chunk = StoredChunk(200, intermediates=[(7, 1, 0.2), (8, 2, 0.3)])
+    measures.on_stored(state, step, MetricsStored([(job_id, chunk)]), tell=True)
+    assert [message.rows for message in step.inputs] == [[[0, job_id[:-2], 2, 0.3]]]  # type: ignore[union-attr]
+    assert state.row.metrics_told == 8
+    assert state.by_job[job_id].latest == 0.3
+
+
+def test_nothing_is_told_when_all_of_it_was_told_before(tmp_path: Path) -> None:
+    state, job_id = one_running_trial(tmp_path)
+    state.row, state.caught_up = replace(state.row, metrics_told=7), 7
+    step = Step("E", 1.0)
+    measures.on_stored(state, step, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2)]))]), tell=True)
+    assert step.inputs == []
+    assert state.row.metrics_told == 7
