@@ -1,6 +1,7 @@
 """The manager as the REST API sees it: experiments created, changed, stopped and read."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ from proctor.sdk.space import SearchSpaceError, parse_search_space
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
 from proctor.training_services.registry import create as create_service
+
+log = logging.getLogger(__name__)
 
 __all__ = ["UNLIMITED", "DispatcherFactory", "Manager", "ServiceFactory", "Unlimited"]
 
@@ -144,17 +147,23 @@ class Manager:
         row = await self.experiment(experiment_id)
         if row.status is ExperimentStatus.VIEWED:
             await self._move(row, ExperimentEvent.CLOSE)
+        elif row.status is ExperimentStatus.ERROR and not self._fleet.has(experiment_id):
+            stopping = await self._move(row, ExperimentEvent.STOP)
+            await self._move(stopping, ExperimentEvent.FINISH_STOP)
         elif row.status is not ExperimentStatus.STOPPED:
-            await self._fleet.runner(experiment_id).inbox.ask(m.Stop())
+            try:
+                await self._fleet.runner(experiment_id).inbox.ask(m.Stop())
+            except Conflict:  # it may have come to its stop meanwhile
+                if (await self.experiment(experiment_id)).status is not ExperimentStatus.STOPPED:
+                    raise
 
     async def stop_all(self) -> list[str]:
-        """Stop every active experiment; returns their ids."""
-        stopped = []
-        for row in await self.control.read(experiments.active):
-            if row.status is not ExperimentStatus.STOPPING:
-                await self.stop_experiment(row.id)
-                stopped.append(row.id)
-        return stopped
+        """Stop every experiment that has something to do; returns their ids. What is DONE stays DONE."""
+        over = {ExperimentStatus.STOPPING, ExperimentStatus.DONE}
+        rows = [row for row in await self.control.read(experiments.active) if row.status not in over]
+        for row in rows:
+            await self.stop_experiment(row.id)
+        return [row.id for row in rows]
 
     async def resume_experiment(self, experiment_id: str) -> None:
         """Start a STOPPED or failed experiment again, or let a PAUSED one go on."""
@@ -296,14 +305,18 @@ class Manager:
             return False
         return True
 
-    async def _move(self, row: ExperimentRow, event: ExperimentEvent) -> None:
+    async def _move(self, row: ExperimentRow, event: ExperimentEvent) -> ExperimentRow:
         """A transition of an experiment that no engine works on."""
         status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
         now = self.clock.now()
-        await self.control.write(
-            lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, reason="", time=now, error="")
+        cleared = {"reason": "", "error": ""} if event is ExperimentEvent.RESUME else {"reason": row.reason}
+        moved = await self.control.write(
+            lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, time=now, **cleared)
         )
+        extra = {"action": f"experiment.{status.lower()}", "experiment_id": row.id}
+        log.info("experiment %s is %s", row.id, status, extra=extra)
         self.feed.notify()
+        return moved
 
 
 def _check_space(search_space: Mapping[str, Any]) -> None:
