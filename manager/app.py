@@ -18,7 +18,7 @@ from proctor.manager.log import start_logging, stop_logging
 from proctor.manager.node_records import NodeRecords
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, Settings
-from proctor.manager.sockets import KeeperSocket, listen_tcp, web_url
+from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.store import experiments, jobs
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable
@@ -27,6 +27,7 @@ from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes import NodePool
+from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.start import stop_keeper
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ async def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        listener = stack.enter_context(listen_tcp(settings.web))
+        listener = stack.enter_context(listen_tcp(settings.web, last_port=read_last_port(home)))
         keeper_socket = KeeperSocket(home)
         keeper_listener = stack.enter_context(keeper_socket.listen())
         stack.callback(keeper_socket.remove)
@@ -84,6 +85,7 @@ async def serve(settings: Settings) -> None:
         url = web_url(host, port, settings.web.url_prefix)
         context = await stack.enter_async_context(open_manager(home, url, stop.set))
         await stack.enter_async_context(_serving(settings, context, listener, keeper_listener))
+        replace_file(str(home.port_file), str(port).encode(), durable=False)
         write_address(home, ManagerAddress.of_this_process(host=host, port=port, url=url))
         stack.callback(remove_address, home)
         failpoint("manager.ready.after")

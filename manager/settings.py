@@ -75,6 +75,11 @@ class Home:
         return self.run_directory / "manager.sock"
 
     @property
+    def port_file(self) -> Path:
+        """The TCP port that the last manager had."""
+        return self.run_directory / "port"
+
+    @property
     def log_directory(self) -> Path:
         """The manager's logs."""
         return self.path / "log"

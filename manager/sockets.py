@@ -23,8 +23,9 @@ class NotLoopback(StartError):
     exit_code = EXIT_USAGE
 
 
-def listen_tcp(web: WebSettings) -> socket.socket:
-    """A listening socket as the settings want it. Raises StartError."""
+def listen_tcp(web: WebSettings, *, last_port: int | None = None) -> socket.socket:
+    """A listening socket as the settings want it; where they leave the port open, `last_port` is tried first, so that
+    open pages find a manager again that was started again. Raises StartError."""
     if not is_loopback(web.host) and not web.allow_remote:
         raise NotLoopback(
             f"other machines could reach the manager at --host {web.host}; say --allow-remote if that is what you "
@@ -32,12 +33,21 @@ def listen_tcp(web: WebSettings) -> socket.socket:
         )
     if web.port is not None:
         return _listen(web.host, web.port)
-    for port in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY):
+    usual = range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY)
+    for port in usual if last_port is None else (last_port, *usual):
         try:
             return _listen(web.host, port)
         except PortInUse:
             continue
     return _listen(web.host, 0)
+
+
+def read_last_port(home: Home) -> int | None:
+    """The port that the home's last manager had; None when there is no telling."""
+    try:
+        return int(home.port_file.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 class PortInUse(StartError):

@@ -17,6 +17,10 @@ LOOK_SECONDS = 2.0
 """A fingerprint is taken at most this often; jobs that start in between share it."""
 MAX_FILES = 2000
 """Beyond this many files the rest is not looked at, in the order of their paths."""
+SOURCES = frozenset(
+    (".py", ".pyx", ".ipynb", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".jl", ".r", ".R", ".lua", ".rs")
+)
+"""Only these count: a trial that writes results beside itself has not changed the code."""
 IGNORED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".pytest_cache"})
 SNAPSHOT_FOLDER = "code"
 
@@ -31,7 +35,7 @@ class CodeWatch:
         self._fingerprint = ""
 
     async def fingerprint(self) -> str:
-        """What identifies the directory's present content: paths, sizes and times of its files."""
+        """What identifies the directory's present content: paths, sizes and times of its source files."""
         now = self._clock.monotonic()
         if self._taken_at is None or now - self._taken_at > LOOK_SECONDS:
             self._fingerprint = await asyncio.to_thread(take_fingerprint, self._directory)
@@ -40,7 +44,7 @@ class CodeWatch:
 
 
 def take_fingerprint(directory: Path) -> str:
-    """Sixteen hexadecimal digits that change when a file is added, removed or written. Links are not followed."""
+    """Sixteen hexadecimal digits that change with the source files. Links are not followed."""
     digest = hashlib.sha256()
     for number, (path, entry) in enumerate(_files(str(directory), "")):
         if number >= MAX_FILES:
@@ -51,7 +55,7 @@ def take_fingerprint(directory: Path) -> str:
 
 
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Files below a folder by path; folders that cannot be read, and those that hold no code, are passed over."""
+    """Source files below a folder by path; folders that cannot be read or hold no code are passed over."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -61,7 +65,7 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _files(entry.path, f"{prefix}{entry.name}/")
-        else:
+        elif os.path.splitext(entry.name)[1] in SOURCES:
             yield prefix + entry.name, entry
 
 

@@ -59,7 +59,8 @@ async def _place(state: ExperimentState, step: Step, around: Surroundings, trial
     checkpoint = await _checkpoint(around, trial)
     fingerprint = await around.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
-        text = f"the code in {around.forms.code_directory} has changed; this trial and later ones run the new code"
+        where, number = around.forms.code_directory, trial.row.sequence_id
+        text = f"the code in {where} has changed: trial {number} and later ones run the new code"
         step.note("notice", {"text": text}, trial_id=trial.row.id)
     state.code_fingerprint = fingerprint
     trial_moves.create_job(

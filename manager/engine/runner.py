@@ -264,6 +264,8 @@ class ExperimentRunner:
         seconds = self.state.active_seconds(self.around.clock.monotonic())
         step.write(lambda c: experiments.set_counters(c, row.id, active_seconds=seconds, **counters))
         await self.around.control.write(step.apply)
+        for level, text, ids in step.sayings:
+            log.log(level, text, extra=ids)
         self._counters = counters
         self.around.feed.notify()
 

@@ -1,5 +1,6 @@
 """One turn of an experiment's loop: what to commit, and what to do once it is committed."""
 
+import logging
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ class Step:
     cancel: list[tuple[str, bool]] = field(default_factory=list)  # (job id, stopped early)
     release: list[str] = field(default_factory=list)  # job ids whose reservation goes
     update: list[LiveTrial] = field(default_factory=list)
+    sayings: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
 
     def write(self, action: Write) -> None:
         """Add a statement to the transaction."""
@@ -42,6 +44,10 @@ class Step:
                 c, time=self.now, kind=kind, data=data, experiment_id=self.experiment_id, trial_id=trial_id
             )
         )
+
+    def say(self, text: str, *, action: str, level: int = logging.INFO, **ids: str | None) -> None:
+        """A line for the manager's log, once the step is committed."""
+        self.sayings.append((level, text, {"action": action, "experiment_id": self.experiment_id, **ids}))
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """The transaction."""

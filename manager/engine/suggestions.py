@@ -1,5 +1,6 @@
 """What the loop makes of a dispatcher's words, and how it asks for more."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +70,11 @@ def move_experiment(
     over = {ExperimentStatus.DONE, ExperimentStatus.STOPPED, ExperimentStatus.ERROR}
     ended_at = step.now if status in over else None
     expected = (row.status,)
+    step.say(
+        f"experiment {row.id} is {status}" + (f": {reason}" if reason else ""),
+        action=f"experiment.{status.lower()}",
+        level=logging.ERROR if status is ExperimentStatus.ERROR else logging.INFO,
+    )
     changes: dict[str, Any] = {"error": error} if error is not None else {}
     if status is ExperimentStatus.INITIALIZED:
         changes["error"] = ""

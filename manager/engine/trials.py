@@ -1,5 +1,6 @@
 """How a trial lives in an experiment's loop: born from a suggestion, given jobs, ended once."""
 
+import logging
 import secrets
 import string
 from dataclasses import replace
@@ -180,6 +181,14 @@ def _move(step: Step, trial: LiveTrial, event: TrialEvent, reason: str, **column
     status = TRIAL.after(f"trial {row.id}", row.status, event)
     expected = (row.status,)
     trial.row = replace(row, status=status, reason=reason, **columns)
+    step.say(
+        f"trial {row.sequence_id} is {status}" + (f": {reason}" if reason else ""),
+        action=f"trial.{event.lower()}",
+        level=logging.WARNING if event is TrialEvent.WAIT else logging.INFO,
+        trial_id=row.id,
+        job_id=None if trial.job is None else trial.job.id,
+        node_id=None if trial.job is None else trial.job.node_id,
+    )
     step.write(
         lambda c: trials.move(c, row.id, expected=expected, status=status, reason=reason, time=step.now, **columns)
     )

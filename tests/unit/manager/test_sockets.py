@@ -10,6 +10,15 @@ from proctor.manager.settings import Home, WebSettings
 from proctor.manager.sockets import KeeperSocket, NotLoopback, PortInUse, listen_tcp, web_url
 
 
+def test_a_manager_that_is_started_again_takes_its_last_port_unless_it_is_taken() -> None:
+    with listen_tcp(WebSettings(port=0)) as first:
+        port = first.getsockname()[1]
+        with listen_tcp(WebSettings(), last_port=port) as other:
+            assert other.getsockname()[1] != port
+    with listen_tcp(WebSettings(), last_port=port) as again:
+        assert again.getsockname()[1] == port
+
+
 def test_a_port_that_is_taken_is_an_error_when_asked_for_and_passed_over_when_not() -> None:
     with listen_tcp(WebSettings(port=0)) as first:
         port = first.getsockname()[1]

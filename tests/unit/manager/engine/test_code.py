@@ -32,6 +32,14 @@ def test_a_fingerprint_changes_with_the_files_and_not_with_caches(tmp_path: Path
     assert take_fingerprint(folder) != before
 
 
+def test_results_that_a_trial_writes_beside_itself_are_no_change_of_the_code(tmp_path: Path) -> None:
+    folder = code_folder(tmp_path)
+    before = take_fingerprint(folder)
+    (folder / "results.json").write_text("{}")
+    (folder / "model.pt").write_bytes(b"1")
+    assert take_fingerprint(folder) == before
+
+
 def test_a_fingerprint_of_a_missing_directory_is_no_error(tmp_path: Path) -> None:
     assert take_fingerprint(tmp_path / "nowhere") == take_fingerprint(tmp_path / "nor here")
 

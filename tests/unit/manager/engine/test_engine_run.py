@@ -373,6 +373,46 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
     play(tmp_path, scenario, script)
 
 
+def test_the_log_tells_of_every_move_with_the_ids_it_is_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
+        await simulation.ended(manager, experiment_id)
+        (trial,) = await all_trials(manager, experiment_id)
+        said = [
+            (line.getMessage(), line.action, line.trial_id if hasattr(line, "trial_id") else None)  # type: ignore[attr-defined]
+            for line in caplog.records
+            if getattr(line, "experiment_id", None) == experiment_id
+        ]
+        assert said == [
+            (f"experiment {experiment_id} is RUNNING", "experiment.running", None),
+            (
+                f"experiment {experiment_id} is NO_MORE_TRIAL: maxTrialNumber 1 is reached",
+                "experiment.no_more_trial",
+                None,
+            ),
+            ("trial 0 is RUNNING", "trial.start", trial.id),
+            ("trial 0 is SUCCEEDED", "trial.succeed", trial.id),
+            (f"experiment {experiment_id} is DONE: maxTrialNumber 1 is reached", "experiment.done", None),
+        ]
+
+    play(tmp_path, scenario)
+
+
+def test_stop_all_leaves_what_is_done_as_it_is(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        done = await create(manager, tmp_path, maxTrialNumber=1)
+        await simulation.ended(manager, done)
+        running = await create(manager, tmp_path)
+        await asyncio.sleep(1.0)
+        assert await manager.stop_all() == [running]
+        assert (await simulation.ended(manager, running)).status is ExperimentStatus.STOPPED
+        assert (await manager.experiment(done)).status is ExperimentStatus.DONE
+
+    play(tmp_path, scenario)
+
+
 def test_a_torn_last_record_is_shown_and_not_dropped(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Report(1.0, 0.5)
@@ -432,6 +472,8 @@ def test_an_experiment_that_cannot_be_taken_up_is_in_error_and_the_others_go_on(
             assert row.status is ExperimentStatus.ERROR
             assert "cannot be taken up after a restart of the manager" in row.reason
             assert (await simulation.ended(manager, sound)).status is ExperimentStatus.DONE
+            await manager.stop_experiment(broken)
+            assert (await manager.experiment(broken)).status is ExperimentStatus.STOPPED
 
     run_virtual(main)
 
