@@ -53,11 +53,17 @@ class LoadExperiment(Request):
 class UpdateExperiment(Request):
     """Changes to a running experiment. What is left out stays; null takes a limit away."""
 
-    trial_concurrency: Annotated[int, Field(ge=1)] | None = None
-    max_trial_number: Annotated[int, Field(ge=1)] | None = None
-    max_experiment_duration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_trial_duration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    search_space: dict[str, Any] | None = None
+    trial_concurrency: Annotated[int, Field(ge=1)] | None = Field(default=None, examples=[4])
+    max_trial_number: Annotated[int, Field(ge=1)] | None = Field(default=None, examples=[48])
+    max_experiment_duration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, examples=[7200.0]
+    )
+    max_trial_duration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, examples=[600.0]
+    )
+    search_space: dict[str, Any] | None = Field(
+        default=None, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
+    )
 
 
 class AddTrial(Request):

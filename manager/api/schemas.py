@@ -109,8 +109,8 @@ class Trial(Resource):
 class GpuShare(Resource):
     """A share of a GPU that a job holds."""
 
-    uuid: str
-    slot: int
+    uuid: str = Field(examples=["GPU-5f3c"])
+    slot: int = Field(examples=[0])
 
 
 class Job(Resource):
@@ -172,21 +172,21 @@ class Metric(Resource):
 class CurvePoint(Resource):
     """A trial that ended, and the best value until then."""
 
-    sequence_id: int
+    sequence_id: int = Field(examples=[17])
     ended_at: Time | None = None
-    value: Number
-    best: Number
+    value: Number = Field(examples=[0.971])
+    best: Number = Field(examples=[0.982])
     """The best of all that had ended by then."""
 
 
 class ExportRow(Resource):
     """A trial's outcome, in the shape that `import` takes."""
 
-    parameter: JsonObject
-    value: Json = None
+    parameter: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
+    value: Json = Field(default=None, examples=[0.982])
     """The final metric as it was reported."""
-    trial_id: str
-    sequence_id: int
+    trial_id: str = Field(examples=["p3kV9xQa"])
+    sequence_id: int = Field(examples=[17])
     status: TrialStatus
     intermediate: list[Json] | None = None
     """The intermediate metrics, when they were asked for."""
@@ -195,7 +195,7 @@ class ExportRow(Resource):
 class Imported(Resource):
     """How many rows were given to the tuner."""
 
-    imported: int
+    imported: int = Field(examples=[3])
 
 
 class Node(Resource):
@@ -252,4 +252,4 @@ class Version(Resource):
 class Accepted(Resource):
     """It was written down and will be done."""
 
-    accepted: bool = True
+    accepted: bool = Field(default=True, examples=[True])
