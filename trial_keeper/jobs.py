@@ -5,6 +5,7 @@ by one that comes to the same end: `_find_out` looks at what is written and at w
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -304,7 +305,9 @@ class JobTable:
             log.warning("control.json of job %s cannot be written: %s", job.job_id, error)
         failpoint("keeper.stop.signal.before")
         if job.reaper is not None:
-            signal.pidfd_send_signal(job.reaper, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and we have not heard of it yet
+                signal.pidfd_send_signal(job.reaper, signal.SIGTERM)
+                signal.pidfd_send_signal(job.reaper, signal.SIGCONT)  # a reaper that was stopped would not hear us
         failpoint("keeper.stop.signal.after")
 
     def _set_deadline(self, job: Job) -> None:

@@ -12,6 +12,7 @@ from proctor.manager.config.errors import ConfigError, Notice, Place, Report
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
 from proctor.manager.config.keys import KEYS
 from proctor.manager.config.matching import match_keys
+from proctor.manager.config.quantities import expanded
 from proctor.manager.config.registered import NONE_REGISTERED, Registered, resolve_registered
 from proctor.manager.config.search_spaces import settle_search_space
 from proctor.manager.config.secrets import empty_secrets
@@ -145,7 +146,7 @@ def _check_exists(
     node, _, complete = find(root, path)
     if not complete or not isinstance(node.value, str):
         return
-    target = directory / Path(node.value).expanduser()
+    target = directory / expanded(node.value)
     if not (target.is_dir() if kind == "directory" else target.is_file()):
         report.problem(
             node.place,

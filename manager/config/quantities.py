@@ -6,6 +6,7 @@ not wanted in files that people write.
 
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,10 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>[smhd]?)")
 _WORDS_FOR_BOOLEANS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 MOST_CONCURRENT_TRIALS_OF_AN_UPDATE = 1000
+MOST_CONCURRENT_TRIALS = 10_000
+"""The manager asks its tuner for as many suggestions at once."""
+_LARGEST_WHOLE = 2**63 - 1
+"""What the database can keep."""
 
 
 def unexpected(expected: str) -> PydanticCustomError:
@@ -25,9 +30,11 @@ def unexpected(expected: str) -> PydanticCustomError:
 
 def _whole(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
-        return int(value)  # 1e3 is a float in YAML
+        value = int(value)  # 1e3 is a float in YAML
     if isinstance(value, bool) or not isinstance(value, int):
         raise unexpected("a whole number")
+    if not -_LARGEST_WHOLE <= value <= _LARGEST_WHOLE:
+        raise unexpected("a whole number of at most 63 bits")
     return value
 
 
@@ -42,6 +49,8 @@ def _truth(value: Any) -> Any:
 def _text(value: Any) -> Any:
     if not isinstance(value, str) or not value.strip():
         raise unexpected("text")
+    if "\0" in value:
+        raise unexpected("text without the character U+0000")
     return value
 
 
@@ -55,7 +64,7 @@ def seconds(value: object) -> float:
     """A duration in seconds from `90`, `"90"`, `"90s"`, `"10m"`, `"1.5h"` or `"2d"`; more than zero."""
     found: float | None = None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
+        found = float(value) if value < sys.float_info.max else math.inf
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         found = float(match["number"]) * _SECONDS[match["unit"]]
     if found is None or not math.isfinite(found) or found <= 0:
@@ -77,11 +86,21 @@ def _indices(value: Any) -> Any:
     return tuple(listed)
 
 
+def expanded(path: str | Path) -> Path:
+    """The path with `~` and `~user` replaced; as it stands where there is no such user, like a shell."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def absolute_path(value: object, info: ValidationInfo) -> Path:
     """The path resolved against the directory of the configuration; `~` is the home of the user."""
     if not isinstance(value, str | Path) or not str(value).strip():
         raise unexpected("a path")
-    path = Path(value).expanduser()
+    if "\0" in str(value):
+        raise unexpected("a path without the character U+0000")
+    path = expanded(value)
     directory = (info.context or {}).get("directory")
     if not path.is_absolute() and directory is None:
         raise unexpected("an absolute path")
@@ -111,7 +130,7 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 # The limits stand before the validator, so that the JSON Schema shows them.
 Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
-Concurrency = Positive
+Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS), BeforeValidator(_whole)]
 """trialConcurrency of a new experiment."""
 UpdatedConcurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS_OF_AN_UPDATE), BeforeValidator(_whole)]
 """trialConcurrency given while the experiment runs, limited as in NNI."""

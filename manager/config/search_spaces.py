@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import Report
+from proctor.manager.config.quantities import expanded
 from proctor.manager.config.tree import Member, Node, find, plain
 from proctor.manager.config.validation import all_finite
 
@@ -36,7 +37,7 @@ def settle_search_space(root: Node, directory: Path, report: Report) -> tuple[No
 def _read(file: Member, directory: Path, report: Report) -> Node | None:
     if not isinstance(file.node.value, str):
         return None  # the model says so
-    path = directory / Path(file.node.value).expanduser()
+    path = directory / expanded(file.node.value)
     if not path.is_file():
         report.problem(
             file.node.place,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _SMALLEST_TAIL = 2.0**-53
+MOST_DEVIATIONS = 9.0
+"""Quantiles of a normal axis lie no further than this from its `mu`, in multiples of `sigma`."""
 
 
 class Parameter(ABC):
@@ -222,8 +224,10 @@ class Normal(Parameter):
 
 
 def is_number(value: Any) -> bool:
-    """Say whether `value` is a finite int or float; True and False are not numbers here."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Say whether `value` is an int or float that a float can hold; True and False are not numbers here."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _to_step(x: float, q: float | None) -> float:
@@ -238,7 +242,8 @@ def _step(q: float | None) -> tuple[float, ...]:
 
 
 def _exp(x: float) -> float:
+    """The exponential as a positive finite float, whatever `x`."""
     try:
-        return math.exp(x)
+        return math.exp(x) or math.ulp(0.0)
     except OverflowError:
         return sys.float_info.max

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proctor.sdk.space.choices import Branch, Choice, NestedChoice, canonical
-from proctor.sdk.space.parameters import Normal, Parameter, RandInt, Uniform, is_number
+from proctor.sdk.space.parameters import MOST_DEVIATIONS, Normal, Parameter, RandInt, Uniform, is_number
 from proctor.sdk.space.problems import SearchSpaceError, SpaceProblem
 from proctor.sdk.space.search_space import Path, SearchSpace
 
@@ -125,6 +125,8 @@ def _read_numeric(path: Path, kind: str, value: tuple[float, ...], problems: lis
             problems.append(SpaceProblem((*path, "_value", 1), f"sigma of {kind} must be above 0, found {second}"))
     else:
         problems.extend(_range_problems((*path, "_value"), kind, first, second))
+    if len(problems) == found:
+        problems.extend(_precision_problems((*path, "_value"), kind, first, second, q))
     if len(problems) > found:
         return None
     log = "log" in kind
@@ -142,6 +144,21 @@ def _range_problems(path: Path, kind: str, low: float, high: float) -> list[Spac
     elif kind == "randint" and math.ceil(low) >= math.ceil(high):
         problems.append(SpaceProblem(path, f"randint [{low}, {high}) holds no whole number; high is not included"))
     return problems
+
+
+def _precision_problems(path: Path, kind: str, first: float, second: float, q: float | None) -> list[SpaceProblem]:
+    """What float arithmetic cannot do: a range without a finite width, or steps that cannot be counted."""
+    low, high = (first, second)
+    if kind.endswith("normal"):
+        reach = MOST_DEVIATIONS * float(second)
+        low, high = (0.0, 0.0) if "log" in kind else (first - reach, first + reach)
+    width = float(high) - float(low)
+    if not math.isfinite(width):
+        return [SpaceProblem(path, f"{kind} {[first, second]} reaches further than floating-point numbers do")]
+    farthest = max(abs(low), abs(high), width)
+    if q is not None and not math.isfinite(farthest / q):
+        return [SpaceProblem((*path, 2), f"the step q of {kind} is too small for its range, found {q}")]
+    return []
 
 
 def _unknown_type(kind: Any) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -78,6 +79,14 @@ async def test_a_cancelled_job_leaves_nothing(node: Node, hider: str) -> None:
     end = await node.manager.end_of("T.1")
     assert end.reason == EndReason.CANCELED
     assert not [pid for pid in everything if alive(pid)]
+    assert node.members("T.1") == []
+
+
+async def test_a_job_whose_reaper_was_stopped_can_be_stopped(node: Node) -> None:
+    await start_ready(node, node.launch("T.1", HIDERS["plain"]))
+    os.kill(node.process("T.1").reaper.pid, signal.SIGSTOP)
+    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
     assert node.members("T.1") == []
 
 

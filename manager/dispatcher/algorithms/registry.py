@@ -1,6 +1,7 @@
 """From a name in a configuration to a checked or a living algorithm. Importing this imports no algorithm."""
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -162,7 +163,24 @@ def _check_custom(class_name: str, code_directory: Any, class_args: Any) -> list
     elif code_directory is not None and module and not _has_module(directory, module):
         message = f"{name} should be in {directory / (module.replace('.', '/') + '.py')}, which does not exist"
         problems.append(AlgorithmProblem(("class_name",), message))
+    elif module:
+        problems.extend(_check_syntax(directory.joinpath(*module.split(".")).with_suffix(".py")))
     return problems
+
+
+def _check_syntax(file: Path) -> list[AlgorithmProblem]:
+    """Compile a module of the user's without running it."""
+    if not file.is_file():
+        return []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(file.read_bytes(), str(file), "exec")
+    except SyntaxError as error:
+        return [AlgorithmProblem(("class_name",), f"{file}, line {error.lineno}, is not Python: {error.msg}")]
+    except (OSError, ValueError) as error:
+        return [AlgorithmProblem(("class_name",), f"{file} cannot be read: {error}")]
+    return []
 
 
 def _has_module(directory: Path, module: str) -> bool:

@@ -343,3 +343,37 @@ def test_documents_that_are_no_mapping_are_refused(problems: Problems) -> None:
 def test_a_file_that_is_not_there_is_one_problem(directory: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yml: expected an existing file"):
         load_experiment(directory / "none.yml")
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("maxTrialNumber", "maxTrialNumber: 1" + "0" * 30),
+        ("seed", "seed: -1" + "0" * 30),
+        ("maxTrialDuration", "maxTrialDuration: 1" + "0" * 400),
+        ("trialCodeDirectory", "trialCodeDirectory: ~nobody-of-this-name/code"),
+        ("experimentWorkingDirectory", 'experimentWorkingDirectory: "a\\0b"'),
+    ],
+)
+def test_values_that_nothing_could_hold_are_problems_with_a_place(
+    problems: Problems, small: str, key: str, line: str
+) -> None:
+    assert problems(small + line)[key].line == small.count("\n") + 1
+
+
+def test_a_command_with_a_null_character_is_refused(problems: Problems, small: str) -> None:
+    found = problems(small.replace("python trial.py", '"echo \\0"'))
+    assert "U+0000" in found["trialCommand"].expected
+
+
+def test_more_trials_at_a_time_than_a_manager_can_hold_are_refused(problems: Problems, small: str) -> None:
+    found = problems(small.replace("trialConcurrency: 1", "trialConcurrency: 1000000"))
+    assert found["trialConcurrency"].expected == "at most 10000"
+
+
+def test_a_class_in_a_file_that_is_not_python_is_named_with_the_line(
+    problems: Problems, small: str, directory: Path
+) -> None:
+    (directory / "broken.py").write_text("\nclass X(:\n")
+    found = problems(small.replace("{name: TPE}", "{className: broken.X}"))
+    assert "line 2" in found["tuner.className"].message

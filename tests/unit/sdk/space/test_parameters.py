@@ -97,3 +97,9 @@ def test_a_foreign_value_has_no_quantile():
     for parameter in (axis("choice", 1), axis("uniform", 0, 1), axis("normal", 0, 1), axis("randint", 0, 2)):
         with pytest.raises(ValueError, match="'no'"):
             parameter.to_unit("no")
+
+
+def test_a_lognormal_axis_keeps_its_promise_where_the_exponential_ends():
+    wide = axis("lognormal", 0, 1e5)
+    assert wide.contains(wide.from_unit(0.0))
+    assert wide.contains(wide.from_unit(1.0))

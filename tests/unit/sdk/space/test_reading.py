@@ -81,3 +81,23 @@ def test_axes_walks_into_nested_choices():
     inner = {"_type": "choice", "_value": [1]}
     space = parse_search_space({"a": {"_type": "choice", "_value": [{"_name": "x", "k": inner}]}})
     assert [path for path, _ in space.axes()] == [("a",), ("a", "_value", 0, "k")]
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "word"),
+    [
+        ("randint", [0, HUGE], "finite"),
+        ("uniform", [-HUGE, 0], "finite"),
+        ("uniform", [-1.7e308, 1.7e308], "further than"),
+        ("randint", [-1.7e308, 1.7e308], "further than"),
+        ("normal", [0, 1e308], "further than"),
+        ("quniform", [0, 1, 1e-320], "too small"),
+        ("quniform", [0, 1e308, 1e-300], "too small"),
+        ("qnormal", [1e300, 1, 1e-10], "too small"),
+    ],
+)
+def test_what_floating_point_cannot_hold_is_refused(kind, value, word):
+    assert word in "".join(problems_of({"x": {"_type": kind, "_value": value}}).values())
