@@ -16,6 +16,8 @@ Flat = dict[str, Any]
 """Values by the names of axes; plain numbers."""
 
 _LOWEST_QUANTILE = 1e-6
+_WIDEST_WHOLE = 100_000
+"""A longer randint is a real axis that is rounded: Optuna's process lists every value of a whole one."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def flat_axis(name: str, parameter: Parameter) -> FlatAxis:
     if isinstance(parameter, NestedChoice):
         return FlatAxis(name, size=len(parameter.branches))
     if isinstance(parameter, RandInt):
-        return FlatAxis(name, low=parameter.low, high=parameter.high - 1, whole=True)
+        return FlatAxis(name, low=parameter.low, high=parameter.high - 1, whole=parameter.size <= _WIDEST_WHOLE)
     if isinstance(parameter, Uniform):
         return FlatAxis(name, low=parameter.low, high=parameter.high, log=parameter.log)
     return FlatAxis(name, low=_LOWEST_QUANTILE, high=1.0 - _LOWEST_QUANTILE)
@@ -98,7 +100,7 @@ def _value(parameter: Parameter, answer: Any) -> Any:
     if isinstance(parameter, Choice):
         return parameter.options[answer]
     if isinstance(parameter, RandInt):
-        return int(answer)
+        return min(max(round(answer), parameter.low), parameter.high - 1)
     if isinstance(parameter, Uniform):
         return parameter.nearest(answer)
     return parameter.from_unit(answer)

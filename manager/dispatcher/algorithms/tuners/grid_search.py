@@ -137,6 +137,8 @@ class _Axis:
         self._points: list[_Point] = []
         self._keys: set[str] = set()
         self._level = -1
+        self._is_barren = False
+        """The last level added nothing: for a real axis, floating-point numbers are not fine enough for more."""
 
     def points(self, level: int) -> list[_Point]:
         while self._level < level and not self._complete():
@@ -152,7 +154,9 @@ class _Axis:
     def _complete(self) -> bool:
         if self._parameter.size is not None:
             return len(self._points) >= self._parameter.size
-        return getattr(self._parameter, "q", None) is not None and self._level >= _DEEPEST_LEVEL
+        if getattr(self._parameter, "q", None) is not None:
+            return self._level >= _DEEPEST_LEVEL
+        return self._is_barren
 
     def _add_level(self, level: int) -> None:
         size = self._parameter.size
@@ -164,7 +168,9 @@ class _Axis:
         else:
             cells = 2 ** (level + 1)
             values = (self._parameter.from_unit(odd / cells) for odd in range(1, cells, 2))
+        before = len(self._points)
         for value in values:
             if canonical(value) not in self._keys:
                 self._keys.add(canonical(value))
                 self._points.append(_Point(value, level))
+        self._is_barren = len(self._points) == before

@@ -84,3 +84,7 @@ def test_an_imported_result_takes_the_place_of_a_batch_entry():
     tuner.update_search_space(parse_search_space({"sets": axis("choice", {"x": 1}, {"x": 2})}))
     tuner.import_data({"x": 1}, 0.5)
     assert [parameters["x"] for parameters in walk(tuner)] == [2]
+
+
+def test_an_axis_with_a_handful_of_floating_point_numbers_ends():
+    assert sorted(grid({"x": axis("uniform", 1.0, 1.0000000000000002)})) == [(1.0,), (1.0000000000000002,)]

@@ -204,3 +204,15 @@ def test_a_tuner_that_learns_comes_close_to_the_optimum(name, mode):
         algorithm.trial_end(parameter_id, True)
     assert min(losses) < 0.2
     assert sum(losses[-30:]) < sum(losses[:30]) / 2
+
+
+@pytest.mark.parametrize("name", ["TPE", "GP", "CmaEs", "Evolution", "Random"])
+def test_a_range_of_whole_numbers_may_be_longer_than_any_list(name):
+    space = parse_search_space({"x": axis("randint", 0, 10**12)})
+    algorithm = create_algorithm("tuner", name, ARGUMENTS.get(name, {}), 3)
+    algorithm.update_search_space(space)
+    for parameter_id in range(6):
+        parameters = algorithm.suggest(parameter_id).parameters
+        assert space.contains(parameters)
+        assert type(parameters["x"]) is int
+        algorithm.receive_result(parameter_id, parameters, float(parameter_id))
