@@ -150,7 +150,7 @@ def _connect(home: Path, process: subprocess.Popen[bytes]) -> Client | None:
 
 
 def _all_stopped(client: Client) -> bool | None:
-    live = [row for row in client.experiments() if row["status"] not in ("STOPPED", "VIEWED")]
+    live = [row for row in client.experiments() if row["status"] not in ("STOPPED", "VIEWED", "DONE")]
     return None if live else True
 
 
