@@ -52,8 +52,12 @@ class Host:
         return b""
 
     def _send(self, message: protocol.FromDispatcher) -> None:
+        line = protocol.encode(message)
+        if len(line) > protocol.MAX_LINE_BYTES:
+            what = f"a {type(message).__name__} of {len(line)} bytes, at most {protocol.MAX_LINE_BYTES} may travel"
+            raise ValueError(f"{what}: propose small parameters and write large things to files")
         with suppress(ConnectionError):  # the manager is gone: the reading end notices and ends the process
-            self._channel.sendall(protocol.encode(message))
+            self._channel.sendall(line)
 
 
 def main(descriptor: int) -> None:

@@ -1,39 +1,16 @@
-"""Where an algorithm's methods are called: one after the other on a thread, or at once in the caller's."""
+"""Where the methods of a user's own algorithm are called: one after the other, on a thread."""
 
 import queue
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 Job = Callable[[], None]
 """Something to be done on a lane. It handles its own errors."""
 
 
-class Lane(ABC):
-    """Does jobs in the order they are put."""
-
-    @abstractmethod
-    def put(self, job: Job) -> None:
-        """Do `job` after everything put before it."""
-
-    @abstractmethod
-    def is_idle(self) -> bool:
-        """Say whether nothing waits behind the job that is being done."""
-
-
-class InlineLane(Lane):
-    """Does each job before `put` returns."""
-
-    def put(self, job: Job) -> None:
-        job()
-
-    def is_idle(self) -> bool:
-        return True
-
-
-class ThreadLane(Lane):
-    """Does jobs on a thread of its own, which ends with the process."""
+class ThreadLane:
+    """Does jobs in the order they are put, on a thread of its own, which ends with the process."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -41,9 +18,11 @@ class ThreadLane(Lane):
         self._thread.start()
 
     def put(self, job: Job) -> None:
+        """Do `job` after everything put before it; returns at once."""
         self._jobs.put(job)
 
     def is_idle(self) -> bool:
+        """Say whether nothing waits behind the job that is being done."""
         return self._jobs.empty()
 
     def cpu_seconds(self) -> float:

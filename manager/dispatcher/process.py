@@ -13,7 +13,6 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client import Channel
 from proctor.sdk.failpoints import failpoint
 
-MAX_LINE_BYTES = 64 * 1024 * 1024
 GOODBYE_SECONDS = 3.0
 EPITAPH_LINES = 20
 
@@ -98,7 +97,7 @@ async def open_process(
             start_new_session=True,
         )
     failpoint("manager.dispatcher.start.after")
-    reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
+    reader, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_LINE_BYTES)
     channel = ProcessChannel(process, reader, writer, log_path)
     try:
         yield channel

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PROTOCOL_VERSION = 1
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Of a line from a dispatcher; the manager reads no longer ones."""
 
 JsonObject = dict[str, Any]
 

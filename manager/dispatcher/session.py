@@ -182,7 +182,7 @@ class Session:
                 return
             try:
                 job()
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # on a lane nothing but the user's code raises SystemExit and the like
                 self._fail(error)
 
         return do

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.process import open_process
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
@@ -46,3 +47,34 @@ def test_a_dispatcher_leaves_when_it_is_told_goodbye(
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         assert runner.run(say_goodbye()) == 0
+
+
+LARGE = """
+from proctor.sdk.tuner import Tuner
+
+class Large(Tuner):
+    def update_search_space(self, search_space): ...
+    def generate_parameters(self, parameter_id, **kwargs): return {"x": "x" * 70_000_000}
+    def receive_trial_result(self, *args, **kwargs): ...
+"""
+
+
+def test_a_proposal_too_large_to_travel_is_an_error_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text(LARGE)
+    spec = protocol.AlgorithmSpec(class_name="large.Large", code_directory=str(tmp_path))
+    space = {"x": {"_type": "uniform", "_value": [0, 1]}}
+
+    async def ask() -> list[object]:
+        heard: list[object] = []
+        async with open_process(log_path=tmp_path / "log", directory=tmp_path) as channel:
+            beginning = protocol.Initialize("Ab3dE5f7", space, spec, None, 1, str(tmp_path / "checkpoint"))
+            await channel.send(protocol.encode(beginning) + protocol.encode(protocol.RequestTrialJobs(1, [0])))
+            async for line in channel.lines():
+                heard.append(protocol.decode(line))
+                if isinstance(heard[-1], protocol.Error):
+                    break
+        return heard
+
+    error = asyncio.run(ask())[-1]
+    assert isinstance(error, protocol.Error)
+    assert "may travel" in error.summary
