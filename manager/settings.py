@@ -117,10 +117,6 @@ class Home:
         """All of one experiment; deleting the experiment is deleting this folder."""
         return self.experiments_directory / experiment_id
 
-    def metrics_database(self, experiment_id: str) -> Path:
-        """The metrics of one experiment."""
-        return self.experiment_directory(experiment_id) / "metrics.db"
-
     def dispatcher_log(self, experiment_id: str) -> Path:
         """What the experiment's dispatcher, and the user's tuner in it, printed."""
         return self.experiment_directory(experiment_id) / "log" / "dispatcher.log"

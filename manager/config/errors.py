@@ -64,19 +64,6 @@ class ConfigProblem:
         text = f"{head}: {'; '.join(clauses)}" if head else "; ".join(clauses)
         return " ".join(text.split())
 
-    def as_dict(self) -> dict[str, str | int | None]:
-        """The problem as JSON values, for REST and `-o json`."""
-        return {
-            "file": self.file,
-            "line": self.line,
-            "column": self.column,
-            "key": self.key,
-            "expected": self.expected or None,
-            "found": self.found or None,
-            "message": self.message or None,
-            "nearest": self.nearest,
-        }
-
 
 @dataclass(frozen=True)
 class Notice:
