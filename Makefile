@@ -14,8 +14,9 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/ready  ## make the virtual environment
 
+WORKERS ?= 2
 test: setup  ## set up and run the whole test suite
-	$(BIN)/pytest -q $(ARGS)
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: setup  ## linters, types and import contracts
 	$(BIN)/ruff check .

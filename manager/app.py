@@ -27,6 +27,7 @@ from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes import NodePool
+from proctor.training_services.providers import ProviderContext, Providers
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.start import stop_keeper
 
@@ -106,11 +107,18 @@ async def open_manager(home: Home, url: str, stop: Callable[[], None]) -> AsyncI
         pool = NodePool()
         hub = KeeperHub(pool, now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
+        providers = Providers(ProviderContext(home.manager_id(), home.nodes_directory, home.socket_pointer, pool, hub))
         manager = Manager(
-            home=home, control=control, pool=pool, hub=hub, clock=clock, open_dispatcher=ProcessDispatchers(home)
+            home=home,
+            control=control,
+            pool=pool,
+            hub=hub,
+            clock=clock,
+            open_dispatcher=ProcessDispatchers(home),
+            providers=providers,
         )
         context = ApiContext(manager=manager, home=home, public_url=url, started_at=clock.now(), request_shutdown=stop)
-        async with _background(context, keeper, clock), manager.serve():
+        async with _background(context, keeper, clock), providers.serve(), manager.serve():
             yield context
         hub.close()
         idle = not await control.read(lambda c: any(jobs.live(c, row.id) for row in experiments.active(c)))

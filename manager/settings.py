@@ -1,14 +1,17 @@
 """Where everything of a manager lies, how it may be reached, and the one place that reads the environment.
 
-Only the standard library and platformdirs, so that the CLI can ask for a path without waiting for the web framework.
+Only little is imported, so that the CLI can ask for a path without waiting for the web framework.
 """
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
+
+from proctor.trial_keeper.files import replace_file
 
 ENV_HOME = "PROCTOR_HOME"
 ENV_HOST = "PROCTOR_HOST"
@@ -120,6 +123,16 @@ class Home:
     def dispatcher_log(self, experiment_id: str) -> Path:
         """What the experiment's dispatcher, and the user's tuner in it, printed."""
         return self.experiment_directory(experiment_id) / "log" / "dispatcher.log"
+
+    def manager_id(self) -> str:
+        """What tells this home's manager from others on the machines it uses: random, made once. Raises OSError."""
+        path = self.path / "manager.id"
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            made = secrets.token_hex(4)
+        replace_file(str(path), made.encode(), durable=True)
+        return made
 
     def prepare(self) -> None:
         """Create the folders. Raises OSError where the home cannot be written."""

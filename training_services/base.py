@@ -34,6 +34,7 @@ __all__ = [
     "NodePlacement",
     "StatusChange",
     "StatusListener",
+    "SupportsCheckpoints",
     "SupportsEvents",
     "SupportsLogs",
     "SupportsNodes",
@@ -98,6 +99,10 @@ class TrialJobForm:
     gpu_number: int | None = None
     max_duration_seconds: float | None = None
     resume_checkpoint: str | None = None
+    """Absolute path on the manager's machine of the checkpoint folder to continue from; a service that is
+    `SupportsCheckpoints` may find it elsewhere."""
+    resume_node_id: str | None = None
+    """The node on which the job ran that saved it."""
     placement: NodePlacement | None = None  # set by the manager for services that are `SupportsNodes`
     lease_seconds: float | None = None
     tags: tuple[str, ...] = ()
@@ -157,6 +162,10 @@ class StatusChange:
     node_id: str | None = None
     pid: int | None = None
     exit: Exit | None = None
+    resumed: bool | None = None
+    """With RUNNING: whether it continues from the form's checkpoint. None: as the form says."""
+    start_reason: str = ""
+    """With RUNNING: where it begins, as a clause: "from checkpoint 3 of job 2, copied from the manager's machine"."""
 
 
 MetricListener = Callable[[Sequence[JournalChunk]], Awaitable[Mapping[tuple[str, int], int]]]
@@ -261,6 +270,14 @@ class SupportsLogs(ABC):
     @abstractmethod
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
         """(relative path, size in bytes) of every file in the job's directory."""
+
+
+class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behaviour, not a method
+    """A service that finds out by itself whether the place of a job can read the checkpoint of its form.
+
+    The engine gives it every registered checkpoint, also one that does not lie on the manager's machine. The service
+    says with RUNNING where the job began (`StatusChange.resumed`, `start_reason`).
+    """
 
 
 class SupportsReattach(ABC):

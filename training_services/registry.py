@@ -16,6 +16,7 @@ from proctor.training_services.base import TrainingService
 from proctor.training_services.errors import BrokenPlatform, TrainingServiceError, UnknownPlatform
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
+from proctor.training_services.providers import Providers
 
 __all__ = ["ENTRY_POINT_GROUP", "ServiceContext", "create", "known_platforms"]
 
@@ -24,6 +25,7 @@ ENTRY_POINT_GROUP = "proctor.training_services"
 BUILT_IN: Mapping[str, str] = {
     "local": "proctor.training_services.local.service:LocalTrainingService",
     "in_memory": "proctor.training_services.in_memory:from_context",
+    "remote": "proctor.training_services.remote.service:RemoteTrainingService",
 }
 
 
@@ -37,6 +39,10 @@ class ServiceContext:
     hub: KeeperHub
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The `trainingService` section: keys in snake_case, `platform` among them."""
+    providers: Providers | None = None
+    """Who brings keepers to nodes; None where there are none (some tests)."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """What was taken out of the section, by path ("training_service.machine_list.0.password")."""
 
 
 def known_platforms() -> list[str]:

@@ -6,6 +6,7 @@ The keeper always dials. Under `/api/v1/keepers/{node_id}/`:
     POST register   Registration              → RegistrationAnswer
     POST commands   CommandPoll               → CommandBatch     held open until there is one, or `wait_seconds`
     POST report     ReportHeader as one JSON line, then the bytes of its chunks one after another → ReportAnswer
+    POST answer     FileAnswer as one JSON line, then the bytes that were asked for → {}
 
 `proof` is HMAC-SHA256(secret, "manager:" + nonce); the keeper then sends "Authorization: Bearer <secret>". A session
 begins with `register`; a manager that does not know the session answers 409 and the keeper registers again. Commands
@@ -56,6 +57,18 @@ class DeviceProcess:
 
 
 @dataclass(frozen=True)
+class Lease:
+    """Who holds a share of a GPU on this machine, as its lock says: a job of any manager, of any user."""
+
+    slot: int
+    holder: str  # a phrase for people: "user, manager, experiment, trial"
+    job_id: str | None
+    pid: int | None
+    since: str  # RFC 3339 UTC
+    max_trials_per_gpu: int = 1  # how many the holder allows on this GPU, itself included
+
+
+@dataclass(frozen=True)
 class Device:
     """One GPU as NVML sees it. Memory in MiB, utilisation in percent."""
 
@@ -66,6 +79,7 @@ class Device:
     memory_used_mb: int
     utilization: int
     processes: list[DeviceProcess] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -129,16 +143,17 @@ class GpuSlot:
 
 @dataclass(frozen=True)
 class Launch:
-    """Start a job. Doing it twice is doing it once."""
+    """Start a job. Doing it twice is doing it once. A path that is not absolute is relative to the keeper's
+    directory, so that a manager need not know where that lies."""
 
     job_id: str
     token: str
     experiment_id: str
     trial_id: str
     sequence_id: int
-    directory: str  # absolute path of the job's directory
+    directory: str  # path of the job's directory
     command: str  # run by bash
-    code_directory: str  # absolute; the working directory
+    code_directory: str  # the working directory
     parameter_file: str  # the text of parameter.json
     environment_file: str | None  # absolute path of a 0600 JSON file with the captured environment
     platform: str = "local"
@@ -148,6 +163,8 @@ class Launch:
     resume_checkpoint: str | None = None
     lease_seconds: float | None = None
     holder: str = ""  # "user manager experiment trial", shown to others who want its GPUs
+    max_trials_per_gpu: int = 1  # how many trials it allows on each of its GPUs, itself included
+    search_path: str = ""  # a directory to put first on PATH
 
 
 @dataclass(frozen=True)
@@ -173,7 +190,38 @@ class Shutdown:
     """The keeper shall leave when it has no jobs."""
 
 
-ORDERS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Launch, Cancel, Update, Shutdown)}
+@dataclass(frozen=True)
+class ListFiles:
+    """Answer `request` with the regular files below `folder` (links are not followed)."""
+
+    request: str
+    folder: str
+
+
+@dataclass(frozen=True)
+class ReadFile:
+    """Answer `request` with at most `limit` bytes of a file of `folder` from `offset` (negative: from the end).
+    `path` is relative to the folder and may not leave it, by a link neither."""
+
+    request: str
+    folder: str
+    path: str
+    offset: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class RemoveFolder:
+    """Remove a folder below the keeper's directory with all that is in it, and answer `request`. One that is not there
+    is no error; one in which a job still runs is left, with an error."""
+
+    request: str
+    folder: str
+
+
+ORDERS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Launch, Cancel, Update, Shutdown, ListFiles, ReadFile, RemoveFolder)
+}
 
 
 @dataclass(frozen=True)
@@ -243,6 +291,28 @@ class ReportHeader:
     devices: list[Device] | None = None
     disk_free_mb: int | None = None
     notes: list[str] = field(default_factory=list)  # sentences for the node's page: what is wrong on this node
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A regular file: its path relative to the folder that was asked about, its size in bytes and its modification
+    time (Unix seconds)."""
+
+    path: str
+    size: int
+    modified: float = 0.0
+
+
+@dataclass(frozen=True)
+class FileAnswer:
+    """The answer to a ListFiles, ReadFile or RemoveFolder; the bytes of a ReadFile follow it. `error` is a sentence,
+    empty if all went well; `missing`: what was asked for is not there."""
+
+    session: str
+    request: str
+    error: str = ""
+    missing: bool = False
+    files: list[FileFacts] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ KEEPER_MESSAGES: tuple[type[Any], ...] = (
     protocol.CommandPoll,
     protocol.CommandBatch,
     *protocol.ORDERS.values(),
+    protocol.FileAnswer,
     protocol.ReportHeader,
     protocol.ReportAnswer,
 )

@@ -97,6 +97,15 @@ def write_handover(directory: Path, handover: Handover) -> None:
         _write(directory / SECRETS_FILE, handover.secrets)
 
 
+def read_secrets(directory: Path) -> dict[str, str]:
+    """The secrets of the experiment in this folder, by path in its configuration."""
+    try:
+        found = json.loads((directory / SECRETS_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {str(path): str(secret) for path, secret in found.items()}
+
+
 def _write(path: Path, body: Mapping[str, Any]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

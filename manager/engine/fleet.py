@@ -11,6 +11,7 @@ from proctor.manager.clock import Clock
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher.client import Opener
 from proctor.manager.engine.code import CodeWatch
+from proctor.manager.engine.creation import read_secrets
 from proctor.manager.engine.forms import FormWriter
 from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.recovery import load_state
@@ -29,6 +30,7 @@ from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.capacity import PlacementRequest
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
+from proctor.training_services.providers import Providers
 from proctor.training_services.registry import ServiceContext
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Means:
     feed: ChangeFeed
     open_dispatcher: DispatcherFactory
     create_service: ServiceFactory
+    providers: Providers | None = None
     threads: bool = True  # whether databases have threads of their own; a simulation has none
 
 
@@ -172,7 +175,16 @@ class Fleet:
         """A new instance of the experiment's service."""
         settings = experiment.config["training_service"]
         means = self._means
-        context = ServiceContext(experiment.id, Path(experiment.directory), means.pool, means.hub, settings)
+        directory = Path(experiment.directory)
+        context = ServiceContext(
+            experiment.id,
+            directory,
+            means.pool,
+            means.hub,
+            settings,
+            providers=means.providers,
+            secrets=read_secrets(directory),
+        )
         return means.create_service(settings["platform"], context)
 
     def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:

@@ -28,6 +28,7 @@ from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError, parse_search_space
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
+from proctor.training_services.providers import Providers
 from proctor.training_services.registry import create as create_service
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class Manager:
         clock: Clock,
         open_dispatcher: DispatcherFactory,
         create_service: ServiceFactory = create_service,
+        providers: Providers | None = None,
         threads: bool = True,
     ) -> None:
         self.home = home
@@ -72,7 +74,10 @@ class Manager:
         self.clock = clock
         self.feed = ChangeFeed()
         self._threads = threads
-        self._fleet = Fleet(Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, threads))
+        self.providers = providers
+        self._fleet = Fleet(
+            Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, providers, threads)
+        )
         self._files = TrialFiles(control, self._fleet)
         control.on_health_change(lambda health: self.feed.notify())
 

@@ -1,0 +1,140 @@
+"""Who brings keepers to the nodes of one kind: manager-wide, shared by the experiments.
+
+A training service whose nodes are not simply there (platform `remote`) has a `NodeProvider` behind it. Experiments
+claim nodes and release them; a node that nobody claims any more is left without a trace. A provider is made when it is
+first asked for, so that a manager whose experiments are all local never loads its libraries.
+"""
+
+import asyncio
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from proctor.training_services.errors import UnknownNode, UnknownPlatform
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import NodePool
+
+__all__ = ["CheckStep", "CheckVerdict", "NodeProvider", "ProviderContext", "Providers"]
+
+BUILT_IN: Mapping[str, str] = {"remote": "proctor.training_services.remote.provider:RemoteProvider"}
+
+
+class CheckVerdict(StrEnum):
+    """What a step of a check has found."""
+
+    OK = "ok"  # as it should be
+    NOTE = "note"  # works; worth knowing
+    FAIL = "fail"  # trials cannot run there
+    SKIPPED = "skipped"  # an earlier step failed
+
+
+@dataclass(frozen=True)
+class CheckStep:
+    """One hop on the way to one machine: what was looked at, what was found, what to do about it."""
+
+    machine: str  # as the user named it
+    name: str
+    verdict: CheckVerdict
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class ProviderContext:
+    """What a provider is made from. All of it belongs to the manager."""
+
+    manager_id: str  # random, kept in the home: tells the managers on one machine from each other
+    nodes_directory: Path  # <home>/nodes: one folder for each node
+    socket_pointer: Path  # the file that holds the path of the manager's Unix socket
+    pool: NodePool
+    hub: KeeperHub
+
+
+class NodeProvider(ABC):
+    """Keeps keepers running on the nodes that experiments claim."""
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Serve until cancelled: connect to claimed nodes, again after every loss; take leave of released ones. On
+        cancellation keepers and trials go on."""
+
+    @abstractmethod
+    def claim(self, experiment_id: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[str, ...]:
+        """An experiment wants its nodes; returns their ids, in order. Does not wait for them. Twice is once.
+
+        :param settings: the `trainingService` section, keys in snake_case.
+        :param secrets: what was taken out of it, by path ("training_service.machine_list.0.password").
+        """
+
+    @abstractmethod
+    async def release(self, experiment_id: str) -> None:
+        """An experiment needs its nodes no more. Does not wait until they are left; no claim is no error."""
+
+    @abstractmethod
+    def has(self, node_id: str) -> bool:
+        """Whether the node is one of this provider's."""
+
+    @abstractmethod
+    def check(self, node_id: str) -> None:
+        """Try to reach a node now rather than after its pause. Raises UnknownNode."""
+
+    @abstractmethod
+    async def inspect(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        """Try every hop to every node of a configuration. Changes nothing that stays."""
+
+    @abstractmethod
+    async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        """Remove everything of this manager from the nodes of a configuration: its keepers, their jobs, its folders.
+        A node that an experiment claims is left alone, with a FAIL step that names the experiment."""
+
+
+class Providers:
+    """The providers of a manager, each made when it is first asked for. Opened by the composition root."""
+
+    def __init__(self, context: ProviderContext) -> None:
+        self._context = context
+        self._made: dict[str, NodeProvider] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator["Providers"]:
+        """Run the providers, those included that are made later. On leaving keepers and trials go on."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self._tasks = [self._start(group, kind, provider) for kind, provider in self._made.items()]
+            try:
+                yield self
+            finally:
+                self._group = None
+                for task in self._tasks:
+                    task.cancel()
+
+    def get(self, kind: str) -> NodeProvider:
+        """The provider of a kind of nodes. Raises UnknownPlatform where there is none, ImportError with the package
+        to install."""
+        if kind not in self._made:
+            if kind not in BUILT_IN:
+                raise UnknownPlatform(f"platform {kind!r} has no machines to reach; known: {', '.join(BUILT_IN)}")
+            module, _, name = BUILT_IN[kind].partition(":")
+            provider: NodeProvider = getattr(importlib.import_module(module), name)(self._context)
+            self._made[kind] = provider
+            if self._group is not None:
+                self._tasks.append(self._start(self._group, kind, provider))
+        return self._made[kind]
+
+    def of_node(self, node_id: str) -> NodeProvider:
+        """The provider that looks after a node. Raises UnknownNode where nobody does (node `local` looks after
+        itself)."""
+        for provider in self._made.values():
+            if provider.has(node_id):
+                return provider
+        raise UnknownNode(f"node {node_id} is not reached over a network; there is nothing to connect to")
+
+    def _start(self, group: asyncio.TaskGroup, kind: str, provider: NodeProvider) -> asyncio.Task[None]:
+        return group.create_task(provider.run(), name=f"provider of {kind} nodes")

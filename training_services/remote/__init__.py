@@ -1,0 +1,1 @@
+"""Trials on machines that are reached over SSH."""
