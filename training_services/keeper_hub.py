@@ -304,11 +304,13 @@ class KeeperHub:
             )
         )
 
-    def _give_up(self, node_id: str, clause: str) -> None:
-        """A node is lost with its jobs; should its keeper come back, it is told to stop them."""
+    def _give_up(self, node_id: str, clause: str) -> bool:
+        """A node is lost with its jobs; should its keeper come back, it is told to stop them. False: it had none."""
         _end_session(self._keepers[node_id])
-        for job in self._jobs.on_node(node_id):
+        jobs = self._jobs.on_node(node_id)
+        for job in jobs:
             self._end(job, EndReason.NODE_LOST, f"node {node_id}: {clause}")
+        return bool(jobs)
 
     # ---- reports
 

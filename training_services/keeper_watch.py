@@ -1,7 +1,13 @@
 """Whether keepers still speak: a node falls silent, and may be lost, by the count of heartbeats it has missed.
 
-Ticks are counted rather than seconds: a manager that was suspended or blocked gets one late tick, so it does not hold
-its own absence against a node.
+One tick a heartbeat serves all nodes. Towards a node's loss a tick counts only
+
+* while this manager is awake: a tick that comes late, by the monotonic or the wall clock, means that it was suspended or
+  blocked, and every node begins a fresh window;
+* while the manager is otherwise connected: another node that is reached over a network has spoken since the last tick.
+  When all are gone it is more likely that our own network is.
+
+So a single machine is never lost: it is silent, and its trials go on (docs/decisions).
 """
 
 import asyncio
@@ -14,19 +20,26 @@ from proctor.trial_keeper.protocol import PROTOCOL_VERSION, Registration, Report
 
 log = logging.getLogger(__name__)
 
+_LATE = 2.0  # a tick that took so many heartbeats is late
+
 
 @dataclass(slots=True)
 class _Pulse:
     """One node's."""
 
-    missed: int = 0  # heartbeats in a row without a word
-    timer: asyncio.TimerHandle | None = None
+    limit_seconds: float | None = None  # None: it is never lost
+    heard: bool = False  # since the last tick
+    missed: int = 0  # ticks in a row without a word
+    away: int = 0  # those of them that count towards its loss
+    connected: bool = False  # it has registered, and was not lost since
+    lost: bool = False
 
 
 class KeeperWatch:
-    """Keeps the pool's view of every registered node up to date. Needs a running event loop from the first `connect`.
+    """Keeps the pool's view of every registered node up to date.
 
-    :param on_lost: called with the node and a clause when a node was silent for `lost_after_seconds`.
+    :param on_lost: called with the node and a clause when a node stayed away for its limit. Returns whether anything
+        was given up; a node that had nothing to lose is not called lost.
     """
 
     def __init__(
@@ -36,7 +49,7 @@ class KeeperWatch:
         heartbeat_seconds: float,
         silent_after: int,
         now: Callable[[], float],
-        on_lost: Callable[[str, str], None],
+        on_lost: Callable[[str, str], bool],
     ) -> None:
         self._pool = pool
         self._heartbeat_seconds = heartbeat_seconds
@@ -44,11 +57,16 @@ class KeeperWatch:
         self._now = now
         self._on_lost = on_lost
         self._pulses: dict[str, _Pulse] = {}
-        self._limits: dict[str, float | None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticked_at = (0.0, 0.0)
 
     def limit(self, node_id: str, lost_after_seconds: float | None) -> None:
-        """How long this node may be silent before it is lost; None: for ever."""
-        self._limits[node_id] = lost_after_seconds
+        """How long this node may stay away before it is lost; None: for ever. The window begins now. Needs a running
+        event loop when there is a limit."""
+        pulse = self._pulses.setdefault(node_id, _Pulse())
+        pulse.limit_seconds = lost_after_seconds
+        if lost_after_seconds is not None:
+            self._start()
 
     def connect(self, node_id: str, registration: Registration) -> None:
         """A node's keeper has registered."""
@@ -56,7 +74,8 @@ class KeeperWatch:
             theirs = registration.protocol_version
             log.warning("node %s's keeper speaks protocol %s, this manager %s", node_id, theirs, PROTOCOL_VERSION)
         pulse = self._pulses.setdefault(node_id, _Pulse())
-        pulse.missed = 0
+        _note_word(pulse)
+        pulse.connected, pulse.lost = True, False
         self._pool.connect(
             node_id,
             registration.devices,
@@ -65,15 +84,14 @@ class KeeperWatch:
             version=registration.version,
             seen_at=self._now(),
         )
-        if pulse.timer is None:
-            self._wait(node_id, pulse)
+        self._start()
 
     def hear(self, node_id: str, header: ReportHeader) -> None:
         """A node's keeper has reported."""
         pulse = self._pulses.setdefault(node_id, _Pulse())
-        if self._pool.obstacle(node_id):
+        if self._pool.node(node_id).status is not NodeStatus.CONNECTED:
             self._pool.set_status(node_id, NodeStatus.CONNECTED)
-        pulse.missed = 0
+        _note_word(pulse)
         self._pool.hear(
             node_id,
             self._now(),
@@ -84,28 +102,68 @@ class KeeperWatch:
 
     def stop(self, node_id: str) -> None:
         """Watch this node no more."""
-        pulse = self._pulses.pop(node_id, None)
-        if pulse is not None and pulse.timer is not None:
-            pulse.timer.cancel()
+        self._pulses.pop(node_id, None)
 
     def close(self) -> None:
         """Watch no node any more."""
-        for node_id in tuple(self._pulses):
-            self.stop(node_id)
+        self._pulses.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _wait(self, node_id: str, pulse: _Pulse) -> None:
-        pulse.timer = asyncio.get_running_loop().call_later(self._heartbeat_seconds, self._tick, node_id, pulse)
+    # ---- ticks
 
-    def _tick(self, node_id: str, pulse: _Pulse) -> None:
-        pulse.missed += 1
-        silence = pulse.missed * self._heartbeat_seconds
-        clause = f"no word from its keeper for {silence:g} s"
-        limit = self._limits.get(node_id)
-        if limit is not None and silence >= limit:
-            self.stop(node_id)
-            self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were given up")
-            self._on_lost(node_id, clause)
+    def _start(self) -> None:
+        if self._timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ticked_at = (loop.time(), self._now())
+        self._timer = loop.call_later(self._heartbeat_seconds, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._was_asleep():
+            for pulse in self._pulses.values():
+                pulse.missed = pulse.away = 0
+        else:
+            witnesses = {id for id, pulse in self._pulses.items() if pulse.heard and pulse.limit_seconds is not None}
+            for node_id, pulse in list(self._pulses.items()):
+                self._look_at(node_id, pulse, is_witnessed=bool(witnesses - {node_id}))
+        for pulse in self._pulses.values():
+            pulse.heard = False
+        if self._pulses:
+            self._wait()
+
+    def _was_asleep(self) -> bool:
+        monotonic, wall = self._ticked_at
+        elapsed = max(asyncio.get_running_loop().time() - monotonic, self._now() - wall)
+        return elapsed > _LATE * self._heartbeat_seconds
+
+    def _look_at(self, node_id: str, pulse: _Pulse, *, is_witnessed: bool) -> None:
+        if pulse.heard or pulse.lost:
             return
-        if pulse.missed == self._silent_after:
-            self._pool.set_status(node_id, NodeStatus.SILENT, f"{clause}; its trials go on")
-        self._wait(node_id, pulse)
+        pulse.missed += 1
+        pulse.away += is_witnessed
+        if pulse.limit_seconds is not None and pulse.away * self._heartbeat_seconds >= pulse.limit_seconds:
+            self._lose(node_id, pulse)
+        elif pulse.missed == self._silent_after and pulse.connected:
+            self._call_silent(node_id, pulse.missed * self._heartbeat_seconds)
+
+    def _lose(self, node_id: str, pulse: _Pulse) -> None:
+        pulse.lost, pulse.connected, pulse.away = True, False, 0
+        clause = f"no word from its keeper for {pulse.missed * self._heartbeat_seconds:g} s"
+        if self._on_lost(node_id, clause):
+            self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were given up")
+
+    def _call_silent(self, node_id: str, silence: float) -> None:
+        """Unless somebody has already said better what is the matter."""
+        if self._pool.node(node_id).status is NodeStatus.CONNECTED:
+            clause = f"no word from its keeper for {silence:g} s; its trials go on"
+            self._pool.set_status(node_id, NodeStatus.SILENT, clause)
+
+
+def _note_word(pulse: _Pulse) -> None:
+    pulse.heard = True
+    pulse.missed = pulse.away = 0

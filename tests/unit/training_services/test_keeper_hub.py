@@ -478,10 +478,16 @@ async def test_a_node_without_a_word_falls_silent_with_a_reason_and_is_connected
 
 
 async def test_a_node_that_is_silent_for_too_long_is_lost_with_its_jobs(stage: Stage) -> None:
-    stage.hub.add_node(NODE, SECRET, lost_after_seconds=0.05)
+    other = Registration("k2", 1, "boot", "other", "0", "3.11", [], [])
+    for node_id in (NODE, "node-2"):
+        stage.pool.add(node_id, "remote")
+        stage.hub.add_node(node_id, SECRET, lost_after_seconds=0.05)
     await stage.keeper.register()
     stage.submit("a.1")
-    await _until(stage.pool, NodeStatus.LOST)
+    async with asyncio.timeout(20):
+        while stage.pool.node(NODE).status is not NodeStatus.LOST:
+            await stage.hub.register("node-2", other)  # the network is up, then
+            await asyncio.sleep(0.001)
     assert [note.exit and note.exit.reason for note in stage.client.notes] == [EndReason.NODE_LOST]
     with pytest.raises(UnknownSession):
         await stage.keeper.say()

@@ -1,0 +1,190 @@
+"""Silence and loss of nodes, in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.training_services.keeper_watch import KeeperWatch
+from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.trial_keeper.protocol import Registration, ReportHeader
+
+HEARTBEAT = 5.0
+SILENT_AFTER = 3
+LIMIT = 60.0
+START = 1_700_000_000.0
+
+
+class Stage:
+    """A watch over nodes `a` and `b`, which are reached over a network, in a loop whose time jumps."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self.loop = loop
+        self.suspended = 0.0  # what the wall clock has more than the loop's
+        self.lost: list[str] = []
+        self.empty: set[str] = set()
+        self.pool = NodePool()
+        self.watch = KeeperWatch(
+            self.pool,
+            heartbeat_seconds=HEARTBEAT,
+            silent_after=SILENT_AFTER,
+            now=lambda: START + loop.time() + self.suspended,
+            on_lost=self._note_lost,
+        )
+        for node_id in ("a", "b"):
+            self.pool.add(node_id, "remote")
+            self.watch.limit(node_id, LIMIT)
+
+    def _note_lost(self, node_id: str, clause: str) -> bool:
+        self.lost.append(node_id)
+        return node_id not in self.empty
+
+    def connect(self, *node_ids: str) -> None:
+        for node_id in node_ids:
+            self.watch.connect(node_id, Registration("k", 1, "boot", node_id, "0", "3.11", [], []))
+
+    def status(self, node_id: str) -> NodeStatus:
+        return self.pool.node(node_id).status
+
+    async def speak(self, *node_ids: str, for_seconds: float) -> None:
+        """These nodes send their heartbeats; the others are silent."""
+        ends = self.loop.time() + for_seconds
+        while self.loop.time() < ends:
+            await asyncio.sleep(HEARTBEAT / 2)
+            for node_id in node_ids:
+                self.watch.hear(node_id, ReportHeader("s"))
+
+
+def played(scene: Callable[[Stage], Awaitable[None]]) -> None:
+    async def play(loop: VirtualTimeLoop) -> None:
+        stage = Stage(loop)
+        await scene(stage)
+        stage.watch.close()
+
+    main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, None]] = play
+    run_virtual(main)
+
+
+def test_a_silent_node_is_called_silent_and_after_its_limit_lost_once() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak("b", for_seconds=(SILENT_AFTER + 2) * HEARTBEAT)
+        assert stage.status("a") is NodeStatus.SILENT
+        assert "no word from its keeper for 15 s; its trials go on" in stage.pool.node("a").reason
+        await stage.speak("b", for_seconds=2 * LIMIT)
+        assert stage.lost == ["a"]
+        assert stage.status("a") is NodeStatus.LOST
+        assert "its trials were given up" in stage.pool.node("a").reason
+        assert stage.status("b") is NodeStatus.CONNECTED
+
+    played(scene)
+
+
+def test_a_word_in_time_begins_a_fresh_window() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        for _ in range(3):
+            await stage.speak("b", for_seconds=LIMIT - 3 * HEARTBEAT)
+            stage.watch.hear("a", ReportHeader("s"))
+            assert stage.status("a") is NodeStatus.CONNECTED
+        assert stage.lost == []
+
+    played(scene)
+
+
+def test_nodes_that_are_all_gone_are_silent_but_never_lost() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak(for_seconds=10 * LIMIT)
+        assert stage.lost == []
+        assert stage.status("a") is stage.status("b") is NodeStatus.SILENT
+
+    played(scene)
+
+
+def test_the_managers_own_machine_does_not_prove_that_the_network_is_up() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.pool.add("local", "local")
+        stage.watch.limit("local", None)
+        stage.connect("a", "local")
+        await stage.speak("local", for_seconds=10 * LIMIT)
+        assert stage.lost == []
+
+    played(scene)
+
+
+def test_time_in_which_the_manager_was_stopped_is_not_held_against_a_node() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak("b", for_seconds=LIMIT / 2)
+        stage.loop.jump(10 * LIMIT)  # SIGSTOP: both clocks go on, nothing is heard
+        await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
+        assert stage.lost == []
+        await stage.speak("b", for_seconds=4 * HEARTBEAT)
+        assert stage.lost == ["a"]
+
+    played(scene)
+
+
+def test_time_in_which_the_machine_slept_is_not_held_against_a_node() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak("b", for_seconds=LIMIT / 2)
+        stage.suspended = 10 * LIMIT  # a laptop's lid: the monotonic clock stood still
+        await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
+        assert stage.lost == []
+        await stage.speak("b", for_seconds=4 * HEARTBEAT)
+        assert stage.lost == ["a"]
+
+    played(scene)
+
+
+def test_a_node_that_never_came_back_after_a_restart_of_the_manager_is_lost_too() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("b")
+        await stage.speak("b", for_seconds=LIMIT + 2 * HEARTBEAT)
+        assert stage.lost == ["a"]
+
+    played(scene)
+
+
+def test_a_node_with_nothing_to_lose_is_not_called_lost() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.empty = {"a"}
+        stage.connect("a", "b")
+        await stage.speak("b", for_seconds=2 * LIMIT)
+        assert stage.status("a") is NodeStatus.SILENT
+
+    played(scene)
+
+
+def test_a_better_reason_is_not_replaced_by_silence() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        stage.pool.set_status("a", NodeStatus.FAILED, "its SSH server does not answer")
+        await stage.speak("b", for_seconds=LIMIT / 2)
+        assert stage.pool.node("a").reason == "its SSH server does not answer"
+
+    played(scene)
+
+
+def test_a_lost_node_that_comes_back_can_be_lost_again() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak("b", for_seconds=2 * LIMIT)
+        stage.connect("a")
+        assert stage.status("a") is NodeStatus.CONNECTED
+        await stage.speak("b", for_seconds=2 * LIMIT)
+        assert stage.lost == ["a", "a"]
+
+    played(scene)
+
+
+def test_a_node_that_is_watched_no_more_is_never_lost() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        stage.watch.stop("a")
+        await stage.speak("b", for_seconds=2 * LIMIT)
+        assert stage.lost == []
+
+    played(scene)

@@ -1,0 +1,80 @@
+"""Which nodes are held for their failures."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proctor.training_services.quarantine import FAILURES, Quarantine
+from proctor.trial_keeper.protocol import EndReason
+
+OK, BAD = EndReason.EXITED_OK, EndReason.EXITED_ERROR
+
+
+class Stage:
+    def __init__(self, after: int = 3) -> None:
+        self.held: dict[str, str] = {}
+        self.after = after
+        self.quarantine = Quarantine(self.held.__setitem__)
+
+    def play(self, *ends: tuple[str, str, EndReason]) -> list[str]:
+        for node_id, trial_id, reason in ends:
+            self.quarantine.note(node_id, trial_id, reason, after=self.after)
+        return list(self.held)
+
+
+def test_three_different_trials_that_fail_on_one_node_and_succeed_elsewhere_hold_it() -> None:
+    stage = Stage()
+    assert stage.play(("a", "1", BAD), ("b", "2", OK), ("a", "3", BAD)) == []
+    assert stage.play(("a", "4", BAD)) == ["a"]
+    assert "3 trials in a row" in stage.held["a"]
+    assert "proctor nodes resume a" in stage.held["a"]
+
+
+def test_a_success_elsewhere_may_come_last() -> None:
+    assert Stage().play(("a", "1", BAD), ("a", "2", BAD), ("a", "3", BAD), ("b", "4", OK)) == ["a"]
+
+
+def test_failures_everywhere_hold_no_node() -> None:
+    ends = [(node, f"{node}{number}", BAD) for number in range(9) for node in ("a", "b")]
+    assert Stage().play(*ends) == []
+
+
+def test_one_trial_that_fails_again_and_again_holds_no_node() -> None:
+    assert Stage().play(("b", "0", OK), *[("a", "1", BAD)] * 9, ("b", "2", OK)) == []
+
+
+def test_a_trial_that_also_fails_elsewhere_does_not_count() -> None:
+    stage = Stage()
+    failed = [("a", number, BAD) for number in "123"]
+    assert stage.play(failed[0], ("b", "1", BAD), *failed[1:], ("b", "4", OK)) == []
+
+
+def test_a_success_there_ends_the_row() -> None:
+    ends = [("a", "1", BAD), ("b", "2", OK), ("a", "3", BAD), ("a", "4", OK), ("a", "5", BAD), ("b", "6", OK)]
+    assert Stage().play(*ends) == []
+
+
+def test_a_success_elsewhere_before_the_row_proves_nothing() -> None:
+    assert Stage().play(("b", "0", OK), ("a", "1", BAD), ("a", "2", BAD), ("a", "3", BAD)) == []
+
+
+def test_zero_means_never() -> None:
+    assert Stage(after=0).play(*[("a", str(n), BAD) for n in range(9)], ("b", "x", OK)) == []
+
+
+def test_after_a_hold_the_count_begins_anew() -> None:
+    stage = Stage()
+    stage.play(("a", "1", BAD), ("a", "2", BAD), ("a", "3", BAD), ("b", "4", OK))
+    stage.held.clear()
+    assert stage.play(("a", "5", BAD), ("a", "6", BAD), ("b", "7", OK)) == []
+    assert stage.play(("a", "8", BAD)) == ["a"]
+
+
+@pytest.mark.parametrize("reason", sorted(set(EndReason) - FAILURES - {OK}))
+def test_ends_that_somebody_wished_for_say_nothing(reason: EndReason) -> None:
+    assert Stage().play(*[("a", str(n), reason) for n in range(9)], ("b", "x", OK)) == []
+
+
+@given(st.lists(st.tuples(st.just("a"), st.sampled_from("123456"), st.sampled_from([OK, BAD])), max_size=40))
+def test_a_lone_node_is_never_held(ends: list[tuple[str, str, EndReason]]) -> None:
+    assert Stage().play(*ends) == []
