@@ -2,8 +2,8 @@
 
 One tick a heartbeat serves all nodes. Towards a node's loss a tick counts only
 
-* while this manager is awake: a tick that comes late, by the monotonic or the wall clock, means that it was suspended or
-  blocked, and every node begins a fresh window;
+* while this manager is awake: a tick that comes late, by the monotonic or the wall clock, means that it was suspended
+  or blocked, and every node begins a fresh window;
 * while the manager is otherwise connected: another node that is reached over a network has spoken since the last tick.
   When all are gone it is more likely that our own network is.
 

@@ -61,10 +61,12 @@ class Quarantine:
             self._judge(other, after)
 
     def _fail(self, node_id: str, trial_id: str, after: int) -> None:
-        for other, streak in self._streaks.items():
-            if other != node_id:
-                streak.trials.pop(trial_id, None)
-        if not any(trial_id in streak.trials for streak in self._streaks.values()):
+        elsewhere = [
+            streak for other, streak in self._streaks.items() if other != node_id and trial_id in streak.trials
+        ]
+        for streak in elsewhere:
+            del streak.trials[trial_id]
+        if not elsewhere:
             self._streaks.setdefault(node_id, _Streak()).trials[trial_id] = None
         self._judge(node_id, after)
 
