@@ -3,7 +3,7 @@
 from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice, Place, describe_problems
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
 from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
-from proctor.manager.config.services import LocalConfig, RemoteConfig, RemoteMachineConfig
+from proctor.manager.config.services import LocalConfig, NodeCodeConfig, RemoteConfig, RemoteMachineConfig
 
 __all__ = [
     "AlgorithmConfig",
@@ -12,6 +12,7 @@ __all__ = [
     "ExperimentConfig",
     "LoadedExperiment",
     "LocalConfig",
+    "NodeCodeConfig",
     "Notice",
     "Place",
     "RemoteConfig",

@@ -211,19 +211,7 @@ def _services() -> Iterator[Key]:
     )
     sharing: dict[str, object] = {"useActiveGpu": True, "maxTrialNumberPerGpu": 2, "gpuIndices": [0, 2]}
     yield from _honoured(LOCAL, {f"trainingService.{key}": value for key, value in sharing.items()}, "local")
-    machine: dict[str, object] = {
-        "host": "gpu-2",
-        "port": 2222,
-        "user": "somebody",
-        "password": "secret",
-        "sshKeyFile": "id_key",
-        "sshPassphrase": "secret",
-        **sharing,
-        "pythonPath": "/opt/python/bin",
-    }
-    yield from _honoured(REMOTE, {"trainingService.machineList": [{"host": "gpu-1", "user": "somebody"}]}, "remote")
-    machine_keys = {f"trainingService.machineList[].{key}": value for key, value in machine.items()}
-    yield from _honoured(REMOTE, machine_keys, "remote")
+    yield from _remote(sharing)
     for platform in PLATFORMS.values():
         for key in platform.keys:
             yield Key(
@@ -233,6 +221,37 @@ def _services() -> Iterator[Key]:
                 "value",
                 platform=platform.name,
             )
+
+
+def _remote(sharing: dict[str, object]) -> Iterator[Key]:
+    service: dict[str, object] = {
+        "machineList": [{"host": "gpu-1", "user": "somebody"}],
+        "nodeTimeout": "20m",
+        "placement": "pack",
+        "quarantineAfter": 5,
+        "keepAliveInterval": "30s",
+        "code": {"pathOnNode": "/srv/code"},
+        "code.pathOnNode": "/srv/digits",
+        "collectLimitMb": 10,
+    }
+    machine: dict[str, object] = {
+        "host": "gpu-2",
+        "port": 2222,
+        "user": "somebody",
+        "password": "secret",
+        "passwordEnv": "GPU_PASSWORD",
+        "passwordPrompt": True,
+        "sshKeyFile": "id_key",
+        "sshPassphrase": "secret",
+        "sshPassphraseEnv": "GPU_PASSPHRASE",
+        "sshPassphrasePrompt": True,
+        **sharing,
+        "pythonPath": "/opt/python/bin",
+        "trustOnFirstUse": True,
+    }
+    yield from _honoured(REMOTE, {f"trainingService.{key}": value for key, value in service.items()}, "remote")
+    machine_keys = {f"trainingService.machineList[].{key}": value for key, value in machine.items()}
+    yield from _honoured(REMOTE, machine_keys, "remote")
 
 
 def _storage() -> Iterator[Key]:

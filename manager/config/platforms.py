@@ -1,5 +1,6 @@
 """The one list of training platforms a configuration may name, and what is said of each."""
 
+import importlib.util
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,17 +25,26 @@ class Platform:
     keys: tuple[str, ...] = ()
     """NNI's keys of the section, for platforms without a model of their own here."""
     aliases: tuple[str, ...] = ()
+    needs: tuple[str, str] | None = None
+    """A module that must be installed, and what pip is told to install it."""
 
     @property
     def refusal(self) -> str:
         """The sentence for a configuration that names this platform; empty when it may."""
         match self.availability:
             case Availability.SUPPORTED:
-                return ""
+                return self._missing
             case Availability.NOT_YET:
                 return f"platform {self.name} is not yet available: {self.advice}"
             case Availability.REFUSED:
                 return f"platform {self.name} is not offered: {self.advice}"
+
+    @property
+    def _missing(self) -> str:
+        if self.needs is None or importlib.util.find_spec(self.needs[0]) is not None:
+            return ""
+        module, package = self.needs
+        return f"platform {self.name} needs {module}, which is not installed: pip install '{package}'"
 
 
 _STORAGE = (
@@ -47,16 +57,16 @@ _STORAGE = (
     "storage.keyVaultKey",
 )
 _ROLE = ("command", "gpuNumber", "cpuNumber", "memorySize", "dockerImage", "codeDirectory")
-_USE_LOCAL = "use platform local, on the machine that has the GPUs"
+_USE_OURS = "use platform local or remote, on the machines that have the GPUs"
 
 _ALL = (
     Platform("local", Availability.SUPPORTED),
-    Platform("remote", Availability.NOT_YET, _USE_LOCAL),
-    Platform("kubernetes", Availability.NOT_YET, _USE_LOCAL),
+    Platform("remote", Availability.SUPPORTED, needs=("asyncssh", "proctor[remote]")),
+    Platform("kubernetes", Availability.NOT_YET, _USE_OURS),
     Platform(
         "kubeflow",
         Availability.REFUSED,
-        "its operators are not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_LOCAL,
+        "its operators are not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_OURS,
         (
             *("operator", "apiVersion", "namespace", "reuseMode", *_STORAGE),
             *(f"{role}.{key}" for role in ("worker", "ps", "master") for key in ("replicas", *_ROLE)),
@@ -65,7 +75,7 @@ _ALL = (
     Platform(
         "frameworkcontroller",
         Availability.REFUSED,
-        "its controller is not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_LOCAL,
+        "its controller is not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_OURS,
         (
             *("serviceAccountName", "namespace", "reuseMode", *_STORAGE),
             *(f"taskRoles[].{key}" for key in ("name", "taskNumber", *_ROLE[:-1])),
@@ -76,7 +86,7 @@ _ALL = (
     Platform(
         "openpai",
         Availability.REFUSED,
-        f"NNI 3.0 removed it too; {_USE_LOCAL}, or inside an OpenPAI job",
+        f"NNI 3.0 removed it too; {_USE_OURS}, or inside an OpenPAI job",
         (
             *("host", "username", "token", "trialCpuNumber", "trialMemorySize", "storageConfigName"),
             *("dockerImage", "virtualCluster", "localStorageMountPoint", "containerStorageMountPoint"),
@@ -87,7 +97,7 @@ _ALL = (
     Platform(
         "aml",
         Availability.REFUSED,
-        f"{_USE_LOCAL}, such as one virtual machine of Azure",
+        f"{_USE_OURS}, such as virtual machines of Azure",
         (
             *("subscriptionId", "resourceGroup", "workspaceName", "computeTarget", "dockerImage"),
             *("maxTrialNumberPerGpu",),
@@ -96,7 +106,7 @@ _ALL = (
     Platform(
         "dlc",
         Availability.REFUSED,
-        f"{_USE_LOCAL}, such as one instance of Alibaba Cloud",
+        f"{_USE_OURS}, such as instances of Alibaba Cloud",
         (
             *("type", "image", "jobType", "podCount", "ecsSpec", "region", "workspaceId", "nasDataSourceId"),
             *("ossDataSourceId", "accessKeyId", "accessKeySecret", "localStorageMountPoint"),
@@ -106,14 +116,14 @@ _ALL = (
     Platform(
         "adl",
         Availability.REFUSED,
-        "NNI 3.0 removed it too; platform kubernetes will take its place, until then " + _USE_LOCAL,
+        "NNI 3.0 removed it too; platform kubernetes will take its place, until then " + _USE_OURS,
     ),
-    Platform("dlts", Availability.REFUSED, _USE_LOCAL),
+    Platform("dlts", Availability.REFUSED, _USE_OURS),
     Platform(
         "hybrid",
         Availability.REFUSED,
-        "one experiment runs on one training service; give one mapping, not a list, and start one experiment "
-        "for each machine",
+        "one experiment runs on one training service; give one mapping, not a list: platform remote takes any "
+        "number of machines",
     ),
 )
 PLATFORMS: dict[str, Platform] = {platform.name: platform for platform in _ALL}

@@ -113,6 +113,12 @@ def _normal(path: Path) -> Path:
     return Path(*parts)
 
 
+def _node_path(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        raise unexpected("an absolute path on the machine, such as /home/me/code")
+    return value
+
+
 def _class_name(value: Any) -> Any:
     parts = value.split(".") if isinstance(value, str) else []
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -139,6 +145,8 @@ PortNumber = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_whole)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Text = Annotated[str, BeforeValidator(_text)]
 Label = Annotated[str, BeforeValidator(_label)]
+NodePath = Annotated[str, BeforeValidator(_node_path)]
+"""An absolute path on another machine: kept as it is written."""
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 Mapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]

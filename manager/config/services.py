@@ -1,18 +1,21 @@
 """The `trainingService` and `sharedStorage` sections, one model for each kind."""
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from proctor.manager.config.names import camel_case
 from proctor.manager.config.quantities import (
     AbsolutePath,
+    Count,
     GpuIndices,
+    NodePath,
     PortNumber,
     Positive,
+    Seconds,
     Text,
     Truth,
+    unexpected,
 )
 
 SECRET = {"writeOnly": True}
@@ -46,20 +49,29 @@ class LocalConfig(Section):
 
 
 class RemoteMachineConfig(Section):
-    """One machine of platform remote, reached over SSH."""
+    """One machine of platform remote, reached over SSH. What is not given comes from ~/.ssh/config, then from SSH's own
+    defaults."""
 
     host: Text
-    """Name or address of the machine."""
-    port: PortNumber = 22
-    """Port of its SSH server."""
-    user: Text
-    """Whom to log in as."""
+    """Name or address of the machine, or a Host of ~/.ssh/config."""
+    port: PortNumber | None = None
+    """Port of its SSH server; that of ~/.ssh/config, else 22, if not given."""
+    user: Text | None = None
+    """Whom to log in as; the user of ~/.ssh/config, else your own name, if not given."""
     password: Annotated[Text | None, Field(json_schema_extra=SECRET)] = None
-    """Password; a key file is better, as it stays out of the configuration."""
-    ssh_key_file: AbsolutePath = Field(default_factory=lambda: Path("~/.ssh/id_rsa").expanduser())
-    """Private key; used where there is no password."""
+    """Password; a key file or the agent is better, as it stays out of the configuration."""
+    password_env: Text | None = None
+    """Environment variable that holds the password when the experiment is created."""
+    password_prompt: Truth = False
+    """Ask for the password once, when the experiment is created."""
+    ssh_key_file: AbsolutePath | None = None
+    """Private key; those of ~/.ssh/config, the agent and SSH's defaults if not given."""
     ssh_passphrase: Annotated[Text | None, Field(json_schema_extra=SECRET)] = None
     """Passphrase of the private key."""
+    ssh_passphrase_env: Text | None = None
+    """Environment variable that holds the passphrase when the experiment is created."""
+    ssh_passphrase_prompt: Truth = False
+    """Ask for the passphrase once, when the experiment is created."""
     use_active_gpu: Truth = False
     """Use GPUs on which processes of others run; own trials never count."""
     max_trial_number_per_gpu: Positive = 1
@@ -68,6 +80,29 @@ class RemoteMachineConfig(Section):
     """The GPUs trials may use; all if not given."""
     python_path: Text | None = None
     """A directory of that machine to put first on PATH."""
+    trust_on_first_use: Truth = False
+    """Accept and remember the host key of a machine that was never seen, instead of refusing it."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum((self.password is not None, self.password_env is not None, self.password_prompt)) > 1:
+            raise unexpected("one of password, passwordEnv and passwordPrompt")
+        if sum((self.ssh_passphrase is not None, self.ssh_passphrase_env is not None, self.ssh_passphrase_prompt)) > 1:
+            raise unexpected("one of sshPassphrase, sshPassphraseEnv and sshPassphrasePrompt")
+        return self
+
+    @property
+    def address(self) -> str:
+        """What makes it this machine and no other: [user@]host[:port], as written."""
+        user = f"{self.user}@" if self.user else ""
+        return f"{user}{self.host}" + (f":{self.port}" if self.port else "")
+
+
+class NodeCodeConfig(Section):
+    """Where the trial code comes from on machines of platform remote."""
+
+    path_on_node: NodePath
+    """Where the trial code lies on every machine already: nothing is copied, trialCommand runs there."""
 
 
 class RemoteConfig(Section):
@@ -77,6 +112,27 @@ class RemoteConfig(Section):
     """Where trials run."""
     machine_list: Annotated[tuple[RemoteMachineConfig, ...], Field(min_length=1)]
     """The machines."""
+    node_timeout_seconds: Annotated[Seconds, Field(alias="nodeTimeout")] = 600.0
+    """A machine that stays away longer loses its trials, which then run elsewhere: seconds, or 10m, 1.5h."""
+    placement: Literal["spread", "pack"] = "spread"
+    """Which machine gets the next trial: the least loaded one, or the fullest one that has room."""
+    quarantine_after: Count = 3
+    """After so many failed trials in a row, while they succeed elsewhere, a machine gets no more; 0: never."""
+    keep_alive_seconds: Annotated[Seconds, Field(alias="keepAliveInterval")] = 15.0
+    """How often a silent connection is tested; it is given up after three tests without an answer."""
+    code: NodeCodeConfig | None = None
+    """Where the trial code comes from; trialCodeDirectory is copied to the machines if not given."""
+    collect_limit_mb: Count = 100
+    """Files of a trial up to this size are copied to the manager when it has ended, larger ones at stop."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        seen: set[str] = set()
+        for machine in self.machine_list:
+            if machine.address in seen:
+                raise unexpected(f"each machine once; {machine.address} stands in machineList twice")
+            seen.add(machine.address)
+        return self
 
 
 class NfsStorage(Section):

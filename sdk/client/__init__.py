@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from proctor.sdk.client.config import CustomAlgorithmConfig as CustomAlgorithmConfig
     from proctor.sdk.client.config import ExperimentConfig as ExperimentConfig
     from proctor.sdk.client.config import LocalConfig as LocalConfig
+    from proctor.sdk.client.config import NodeCodeConfig as NodeCodeConfig
     from proctor.sdk.client.config import RemoteConfig as RemoteConfig
     from proctor.sdk.client.config import RemoteMachineConfig as RemoteMachineConfig
     from proctor.sdk.client.config import RunMode as RunMode
@@ -27,6 +28,7 @@ _HOMES = {
     "CustomAlgorithmConfig": "config",
     "ExperimentConfig": "config",
     "LocalConfig": "config",
+    "NodeCodeConfig": "config",
     "RemoteConfig": "config",
     "RemoteMachineConfig": "config",
     "RunMode": "config",
@@ -39,6 +41,7 @@ __all__ = [
     "Experiment",
     "ExperimentConfig",
     "LocalConfig",
+    "NodeCodeConfig",
     "RemoteConfig",
     "RemoteMachineConfig",
     "Results",

@@ -54,18 +54,34 @@ class LocalConfig:
 
 @dataclass(slots=True)
 class RemoteMachineConfig:
-    """One machine reached by SSH."""
+    """One machine reached by SSH.
+
+    A password or a passphrase is given itself, or by the name of an environment variable that holds it when the
+    experiment is started, or asked for on the terminal then; it is never shown.
+    """
 
     host: str
     user: str | None = None
     port: int | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     ssh_key_file: Path | None = None
-    ssh_passphrase: str | None = None
+    ssh_passphrase: str | None = field(default=None, repr=False)
     use_active_gpu: bool | None = None
     max_trial_number_per_gpu: int | None = None
     gpu_indices: list[int] | int | str | None = None
     python_path: str | None = None
+    password_env: str | None = None
+    password_prompt: bool | None = None
+    ssh_passphrase_env: str | None = None
+    ssh_passphrase_prompt: bool | None = None
+    trust_on_first_use: bool | None = None
+
+
+@dataclass(slots=True)
+class NodeCodeConfig:
+    """Trial code that lies on every machine already, in the folder `path_on_node`."""
+
+    path_on_node: str
 
 
 @dataclass(slots=True)
@@ -75,6 +91,12 @@ class RemoteConfig:
     platform: str = "remote"
     machine_list: list[RemoteMachineConfig] = field(default_factory=list)
     reuse_mode: bool | None = None
+    node_timeout: str | float | None = None
+    placement: str | None = None
+    quarantine_after: int | None = None
+    keep_alive_interval: str | float | None = None
+    code: NodeCodeConfig | None = None
+    collect_limit_mb: int | None = None
 
 
 @dataclass(slots=True)

@@ -4,8 +4,6 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.config import ConfigProblem, LoadedExperiment, load_experiment, load_experiment_mapping
-from proctor.manager.config import platforms as platform_table
-from proctor.manager.config.platforms import Availability, Platform
 from proctor.manager.config.secrets import REDACTED
 
 REMOTE = """\
@@ -21,15 +19,7 @@ REMOTE = """\
 
 
 @pytest.fixture
-def remote_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the table says once platform remote is there."""
-    remote = Platform("remote", Availability.SUPPORTED)
-    monkeypatch.setitem(platform_table.PLATFORMS, "remote", remote)
-    monkeypatch.setitem(platform_table._BY_ANY_NAME, "remote", remote)
-
-
-@pytest.fixture
-def loaded(load: Callable[[str], LoadedExperiment], small: str, remote_is_supported: None) -> LoadedExperiment:
+def loaded(load: Callable[[str], LoadedExperiment], small: str) -> LoadedExperiment:
     return load(small.replace("platform: local", "platform: remote") + REMOTE)
 
 
@@ -69,7 +59,7 @@ def test_the_redacted_text_loads_to_the_same_configuration(loaded: LoadedExperim
 @pytest.mark.parametrize("written", ["|\n        hunter2", "&anchor hunter2", "!!str hunter2", "'hunter2'"])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 def test_a_secret_is_taken_out_of_the_text_however_it_is_written(
-    small: str, directory: Path, remote_is_supported: None, written: str, line_end: str
+    small: str, directory: Path, written: str, line_end: str
 ) -> None:
     text = small.replace("platform: local", "platform: remote") + REMOTE
     text = text.replace('"hunter2"   # not this way', written).replace("\n", line_end)
@@ -97,11 +87,16 @@ def test_remote_machines_are_validated_completely(
     text = text.replace("user: me\n      password", "port: 70000\n      passwort").replace("id_key", "no_key")
     found = problems(text)
     assert set(found) == {
-        "trainingService.platform",
-        "trainingService.machineList[0].user",
         "trainingService.machineList[0].port",
         "trainingService.machineList[0].passwort",
         "trainingService.machineList[1].ssh_key_file",
     }
     assert found["trainingService.machineList[0].passwort"].nearest == "password"
     assert found["trainingService.machineList[0].port"].expected == "at most 65535"
+
+
+def test_a_secret_has_one_source(problems: Callable[[str], dict[str, ConfigProblem]], small: str) -> None:
+    text = small.replace("platform: local", "platform: remote") + REMOTE
+    found = problems(text.replace("user: me\n      password", "passwordEnv: GPU_PASSWORD\n      password"))
+    assert found["trainingService.machineList[0]"].expected == "one of password, passwordEnv and passwordPrompt"
+    assert "hunter2" not in "".join(map(str, found.values()))

@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.config import ConfigError, ConfigProblem, LoadedExperiment, Notice, load_experiment_mapping
+from proctor.manager.config import (
+    ConfigError,
+    ConfigProblem,
+    LoadedExperiment,
+    Notice,
+    RemoteConfig,
+    RemoteMachineConfig,
+    load_experiment_mapping,
+)
 from proctor.manager.config.platforms import PLATFORMS
+from proctor.manager.config.secrets import REDACTED
 from proctor.manager.config.version1 import OLD_KEYS, OLD_MACHINE_KEYS, OldKey
 
 OLD = """\
@@ -122,10 +131,27 @@ def test_an_old_list_of_machines_gets_the_new_names(directory: Path, small_mappi
     small_mapping["trainingServicePlatform"] = "remote"
     small_mapping["trainingService"] = None
     small_mapping["machineList"] = [{**old, "maxTrialNumPerGpu": 2, "gpuIndices": "0,1", "port": 2222}]
-    with pytest.raises(ConfigError) as caught:
-        load_experiment_mapping(small_mapping, directory)
-    assert [problem.message for problem in caught.value.problems] == [PLATFORMS["remote"].refusal]
-    told = {notice.key for notice in caught.value.notices}
+    small_mapping["remoteConfig"] = {"reuse": True}
+    loaded = load_experiment_mapping(small_mapping, directory)
+    service = loaded.config.training_service
+    assert isinstance(service, RemoteConfig)
+    assert service.machine_list == (
+        RemoteMachineConfig(
+            host="gpu",
+            user="me",
+            port=2222,
+            password=REDACTED,
+            ssh_key_file=directory / "id_key",
+            ssh_passphrase=REDACTED,
+            max_trial_number_per_gpu=2,
+            gpu_indices=(0, 1),
+        ),
+    )
+    assert loaded.secrets == {
+        "training_service.machine_list.0.password": "x",
+        "training_service.machine_list.0.ssh_passphrase": "y",
+    }
+    told = {notice.key for notice in loaded.notices}
     assert {f"machineList[0].{name}" for name in OLD_MACHINE_KEYS} <= told
 
 
