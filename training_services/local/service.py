@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from proctor.training_services.base import SupportsLogs, TrialJobForm
-from proctor.training_services.capacity import PlacementRequest
+from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import SubmissionRefused
 from proctor.training_services.keeper_service import KeeperTrainingService
-from proctor.training_services.local.files import list_files, read_file
 from proctor.training_services.local.settings import LocalSettings
 from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.job_files import list_files, read_file
 from proctor.trial_keeper.protocol import Launch
 
 LOCAL_NODE = "local"
@@ -38,9 +38,8 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs):
     def node_ids(self) -> tuple[str, ...]:
         return (LOCAL_NODE,)
 
-    def placement_request(self, gpu_number: int | None) -> PlacementRequest:
-        """What a job with `trialGpuNumber` asks placement for, under the settings of now."""
-        return self._settings.request(gpu_number)
+    def gpu_rules(self, node_id: str) -> GpuRules:
+        return self._settings.rules
 
     async def set_cluster_metadata(self, key: str, value: Any) -> None:
         self._settings = self._settings.replace(key, value)
@@ -52,7 +51,8 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs):
         return await asyncio.to_thread(read_file, form.directory, path, offset, limit)
 
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
-        return await asyncio.to_thread(list_files, form.directory)
+        found = await asyncio.to_thread(list_files, form.directory)
+        return [(file.path, file.size) for file in found]
 
     def check(self, form: TrialJobForm) -> None:
         if not form.command.strip():
@@ -91,6 +91,7 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs):
             resume_checkpoint=form.resume_checkpoint,
             lease_seconds=form.lease_seconds,
             holder=f"{self._owner}, experiment {form.experiment_id}, trial {form.sequence_id}",
+            max_trials_per_gpu=self._settings.max_trial_number_per_gpu,
         )
 
     def _metadata(self) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.training_services.local.files import list_files, read_file
+from proctor.trial_keeper.job_files import list_files, read_file
 
 
 @pytest.fixture
@@ -59,5 +59,8 @@ def test_a_pipe_is_not_waited_for(job: Path) -> None:
 def test_regular_files_are_listed_with_their_sizes(job: Path) -> None:
     os.mkfifo(job / "pipe")
     (job / "link").symlink_to(job.parent / "secret")
-    assert list_files(str(job)) == [("output/model", 7), ("stdout", 10)]
+    os.utime(job / "stdout", (1000.5, 1000.5))
+    found = list_files(str(job))
+    assert [(file.path, file.size) for file in found] == [("output/model", 7), ("stdout", 10)]
+    assert found[1].modified == 1000.5
     assert list_files(str(job / "missing")) == []

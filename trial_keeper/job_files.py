@@ -3,6 +3,8 @@
 import os
 import stat
 
+from proctor.trial_keeper.protocol import FileFacts
+
 
 def read_file(directory: str, path: str, offset: int, limit: int) -> bytes:
     """At most `limit` bytes of a regular file from `offset`; a negative offset counts from the end.
@@ -26,8 +28,9 @@ def read_file(directory: str, path: str, offset: int, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def list_files(directory: str) -> list[tuple[str, int]]:
-    """(relative path, size in bytes) of every regular file, by path. A directory that is not there has none."""
+def list_files(directory: str) -> list[FileFacts]:
+    """Every regular file with its size and modification time, by path; links are not followed, and what may not be
+    read is left out. A directory that is not there has none."""
     found = []
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -37,8 +40,8 @@ def list_files(directory: str) -> list[tuple[str, int]]:
             except OSError:
                 continue  # removed meanwhile
             if stat.S_ISREG(facts.st_mode):
-                found.append((os.path.relpath(path, directory), facts.st_size))
-    return sorted(found)
+                found.append(FileFacts(os.path.relpath(path, directory), facts.st_size, facts.st_mtime))
+    return sorted(found, key=lambda file: file.path)
 
 
 def _inside(directory: str, path: str) -> str:
