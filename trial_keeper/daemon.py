@@ -21,6 +21,7 @@ from proctor.trial_keeper.identity import boot_id, start_time
 from proctor.trial_keeper.jobs import JobTable
 from proctor.trial_keeper.launching import RequestBuilder, Spawner, raise_open_files_limit
 from proctor.trial_keeper.link import ManagerLink
+from proctor.trial_keeper.origin import ARCHIVE
 from proctor.trial_keeper.outbox import Outbox
 from proctor.trial_keeper.protocol import (
     ORDERS,
@@ -244,7 +245,7 @@ def serve(directory: Path, *, ready: int | None = None) -> int:
 async def _serve(directory: Path, ready: int | None) -> None:
     keeper = Keeper(directory, read_settings(directory))
     facts = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
-    facts["version"] = proctor.__version__
+    facts |= {"version": proctor.__version__, "archive": ARCHIVE}
     replace_file(str(directory / FACTS_FILE), json.dumps(facts).encode(), durable=False)
     if ready is not None:
         os.close(ready)

@@ -3,6 +3,7 @@
 KeeperError
 ├── SettingsError      config.json is missing or wrong
 ├── KeeperNotStarted   the daemon did not come up
+├── CommandRefused     a command on the node (`commands.py`) cannot be carried out; says why and what to do
 └── LinkError          talking to the manager failed; try again (temporary)
     └── SessionLost    the manager does not know our session: register again
 """
@@ -18,6 +19,10 @@ class SettingsError(KeeperError):
 
 class KeeperNotStarted(KeeperError):
     """The keeper's daemon did not come up."""
+
+
+class CommandRefused(KeeperError):
+    """A command on the node cannot be carried out."""
 
 
 class LinkError(KeeperError):
