@@ -1,24 +1,35 @@
 """Placement: which node and which GPUs a waiting trial job gets. Pure: values in, a decision out.
 
-The rules, in their order:
+Every candidate is a node with the rules (`GpuRules`) that the experiment has for it. The rules of placement, in their
+order:
 
-1. A GPU has room for a job when fewer trials hold it than the job's own `max_trials_per_gpu` and than that of each
-   trial on it; a GPU held by a trial that wants it for itself is never shared. Shares are numbered from 0; the lowest
-   free one is taken.
-2. A GPU on which processes of others run has no room, unless the job says `use_active_gpu`. Our own trials are not
-   others, whatever experiment they belong to.
-3. A job gets `gpu_number` different GPUs of one node: the least loaded first, then by index.
-4. Among nodes with enough room the least loaded gets the job (shares held per GPU where GPUs are asked for, else jobs);
-   among equals the one that is named first.
+1. A GPU has room for a job when fewer trials hold it than the node's `max_trials_per_gpu` and than each trial on it
+   allows; a GPU held by a trial that wants it for itself is never shared. What another manager's trial holds on the
+   machine counts like what ours hold. Shares are numbered from 0; the lowest free one is taken.
+2. A GPU on which processes of others run has no room, unless the node's rules say `use_active_gpu`. Our own trials are
+   not others, whatever experiment they belong to.
+3. A job gets `gpu_number` different GPUs of one node, of those that its `gpu_indices` allow. SPREAD takes the least
+   loaded ones first, PACK the most loaded ones that still have room; then by index.
+4. Among nodes with enough room SPREAD takes the least loaded one, PACK the most loaded one (shares held per GPU that
+   may be used); among equals the one that is named first. Jobs without GPUs fit anywhere, so they are always spread
+   (by the number of our jobs): packing them would pile all of them on one node.
 5. What no node could ever give, even with nobody else on it, is impossible. As long as a node that has not yet said
-   what it has might, the job waits.
+   what it has might, the job waits; so it does for a node that is away, or that is drained or quarantined.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proctor.training_services.base import NodePlacement
-from proctor.training_services.capacity import GpuCapacity, GpuSlot, NodeCapacity, PlacementRequest
+from proctor.training_services.capacity import (
+    Candidate,
+    GpuCapacity,
+    GpuRules,
+    GpuSlot,
+    NodeCapacity,
+    PlacementRequest,
+    Strategy,
+)
 
 __all__ = ["Decision", "Impossible", "Placed", "PlacementRequest", "Waiting", "place"]
 
@@ -47,29 +58,31 @@ class Impossible:
 Decision = Placed | Waiting | Impossible
 
 
-def place(request: PlacementRequest, nodes: Sequence[NodeCapacity]) -> Decision:
-    """Decide where a job with this request goes. `nodes` are those its experiment may use, in order of preference."""
-    if not nodes:
+def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> Decision:
+    """Decide where a job with this request goes. `candidates` are the nodes that its experiment may use, in order of
+    preference."""
+    if not candidates:
         return Impossible("the experiment has no node to run trials on")
-    obstacles = [_obstacle(request, node) for node in nodes]
+    obstacles = [_obstacle(request, candidate) for candidate in candidates]
     if all(obstacles):
-        return Impossible("; ".join(obstacle for obstacle in obstacles if obstacle))
-    candidates = [node for node, obstacle in zip(nodes, obstacles, strict=True) if not obstacle]
-    able = [node for node in candidates if node.ready and _has_room(request, node)]
+        return Impossible("; ".join(obstacles))
+    possible = [candidate for candidate, obstacle in zip(candidates, obstacles, strict=True) if not obstacle]
+    able = [candidate for candidate in possible if candidate.node.ready and _has_room(request, candidate)]
     if able:
-        return Placed(_placement(request, min(able, key=lambda node: _load(request, node))))
-    return Waiting("; ".join(_shortage(request, node) for node in candidates))
+        return Placed(_placement(request, min(able, key=lambda candidate: _rank(request, candidate))))
+    return Waiting("; ".join(_shortage(request, candidate) for candidate in possible))
 
 
-def _obstacle(request: PlacementRequest, node: NodeCapacity) -> str:
+def _obstacle(request: PlacementRequest, candidate: Candidate) -> str:
     """Why this node could never run the job, or ""."""
+    node, rules = candidate.node, candidate.rules
     if not request.gpu_number or node.gpus is None:
         return ""
     number = len(node.gpus)
-    missing = sorted(set(request.gpu_indices or ()) - {gpu.index for gpu in node.gpus})
+    missing = sorted(set(rules.gpu_indices or ()) - {gpu.index for gpu in node.gpus})
     if missing:
         return f"gpuIndices names {_gpu_list(missing)}, node {node.node_id} has {_what_it_has(node)}"
-    allowed = len(_allowed(request, node.gpus))
+    allowed = len(_allowed(candidate))
     if allowed >= request.gpu_number:
         return ""
     restricted = f", of which gpuIndices allows {allowed}" if allowed < number else ""
@@ -82,32 +95,35 @@ def _what_it_has(node: NodeCapacity) -> str:
     return f"{_gpus(number)}{note}" if number else f"no GPU{note}"
 
 
-def _has_room(request: PlacementRequest, node: NodeCapacity) -> bool:
-    return not request.gpu_number or len(_free(request, node)) >= request.gpu_number
+def _has_room(request: PlacementRequest, candidate: Candidate) -> bool:
+    return not request.gpu_number or len(_free(candidate)) >= request.gpu_number
 
 
-def _placement(request: PlacementRequest, node: NodeCapacity) -> NodePlacement:
+def _placement(request: PlacementRequest, candidate: Candidate) -> NodePlacement:
+    node_id = candidate.node.node_id
     if request.gpu_number is None:
-        return NodePlacement(node.node_id)
-    chosen = sorted(_free(request, node), key=lambda gpu: (len(gpu.holdings), gpu.index))[: request.gpu_number]
+        return NodePlacement(node_id)
+    sign = -1 if request.strategy is Strategy.PACK else 1
+    chosen = sorted(_free(candidate), key=lambda gpu: (sign * len(gpu.holdings), gpu.index))[: request.gpu_number]
     by_index = sorted(chosen, key=lambda gpu: gpu.index)
-    return NodePlacement(node.node_id, tuple(GpuSlot(gpu.uuid, _free_slot(gpu)) for gpu in by_index))
+    return NodePlacement(node_id, tuple(GpuSlot(gpu.uuid, _free_slot(gpu)) for gpu in by_index))
 
 
-def _free(request: PlacementRequest, node: NodeCapacity) -> list[GpuCapacity]:
-    return [gpu for gpu in _allowed(request, node.gpus or ()) if not _taken(request, gpu)]
+def _free(candidate: Candidate) -> list[GpuCapacity]:
+    return [gpu for gpu in _allowed(candidate) if not _taken(candidate.rules, gpu)]
 
 
-def _allowed(request: PlacementRequest, gpus: Sequence[GpuCapacity]) -> list[GpuCapacity]:
-    return [gpu for gpu in gpus if request.gpu_indices is None or gpu.index in request.gpu_indices]
+def _allowed(candidate: Candidate) -> list[GpuCapacity]:
+    indices = candidate.rules.gpu_indices
+    return [gpu for gpu in candidate.node.gpus or () if indices is None or gpu.index in indices]
 
 
-def _taken(request: PlacementRequest, gpu: GpuCapacity) -> str:
-    """Why the GPU has no room for the job, or ""."""
-    limits = [request.max_trials_per_gpu, *(holding.policy.max_trials_per_gpu for holding in gpu.holdings)]
+def _taken(rules: GpuRules, gpu: GpuCapacity) -> str:
+    """Why the GPU has no room for another job, or ""."""
+    limits = [rules.max_trials_per_gpu, *(holding.policy.max_trials_per_gpu for holding in gpu.holdings)]
     if gpu.holdings and len(gpu.holdings) >= min(limits):
         return f"GPU {gpu.index} held by {' and '.join(holding.holder for holding in gpu.holdings)}"
-    if gpu.foreign and not request.use_active_gpu:
+    if gpu.foreign and not rules.use_active_gpu:
         processes = ", ".join(str(process.pid) for process in gpu.foreign)
         noun = "process" if len(gpu.foreign) == 1 else "processes"
         return f"GPU {gpu.index} busy with {noun} {processes} of others, useActiveGpu is false"
@@ -119,17 +135,21 @@ def _free_slot(gpu: GpuCapacity) -> int:
     return next(slot for slot in range(len(taken) + 1) if slot not in taken)
 
 
-def _load(request: PlacementRequest, node: NodeCapacity) -> float:
-    if request.gpu_number and node.gpus:
-        return sum(len(gpu.holdings) for gpu in node.gpus) / len(node.gpus)
-    return node.jobs
+def _rank(request: PlacementRequest, candidate: Candidate) -> float:
+    """The node with the lowest rank gets the job."""
+    if not request.gpu_number:
+        return candidate.node.jobs
+    gpus = _allowed(candidate)
+    load = sum(len(gpu.holdings) for gpu in gpus) / len(gpus)
+    return -load if request.strategy is Strategy.PACK else load
 
 
-def _shortage(request: PlacementRequest, node: NodeCapacity) -> str:
+def _shortage(request: PlacementRequest, candidate: Candidate) -> str:
+    node = candidate.node
     if not node.ready:
         return node.reason or f"node {node.node_id} is not ready"
-    free = len(_free(request, node))
-    taken = [reason for gpu in _allowed(request, node.gpus or ()) if (reason := _taken(request, gpu))]
+    free = len(_free(candidate))
+    taken = [reason for gpu in _allowed(candidate) if (reason := _taken(candidate.rules, gpu))]
     return f"needs {_gpus(request.gpu_number or 0)}, node {node.node_id} has {free} free ({'; '.join(taken)})"
 
 

@@ -23,6 +23,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot
 
 __all__ = [
@@ -256,7 +257,16 @@ class SupportsNodes(ABC):
 
     @abstractmethod
     def node_ids(self) -> tuple[str, ...]:
-        """The nodes this experiment may use, in the order of preference."""
+        """The nodes this experiment may use, in the order of preference. Asked at each placement; returns at once."""
+
+    def gpu_rules(self, node_id: str) -> GpuRules:
+        """How trials may use the GPUs of one of these nodes, under the settings of now. Asked at each placement, and
+        after a restart also for a node that is not one of them any more; returns at once."""
+        return GpuRules()
+
+    def placement_strategy(self) -> Strategy:
+        """Which node with room gets the next job, under the settings of now."""
+        return Strategy.SPREAD
 
 
 class SupportsLogs(ABC):

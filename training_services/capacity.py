@@ -1,10 +1,23 @@
-"""What placement looks at: nodes with their GPUs and who holds them. Values only; no I/O, no clock."""
+"""What placement looks at: nodes with their GPUs, who holds them, and the rules for using them. Values only; no I/O, no
+clock."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from proctor.trial_keeper.protocol import GpuSlot
 
-__all__ = ["ForeignProcess", "GpuCapacity", "GpuSlot", "Holding", "NodeCapacity", "PlacementRequest", "SharingPolicy"]
+__all__ = [
+    "Candidate",
+    "ForeignProcess",
+    "GpuCapacity",
+    "GpuRules",
+    "GpuSlot",
+    "Holding",
+    "NodeCapacity",
+    "PlacementRequest",
+    "SharingPolicy",
+    "Strategy",
+]
 
 
 @dataclass(frozen=True)
@@ -15,29 +28,48 @@ class SharingPolicy:
 
 
 @dataclass(frozen=True)
-class PlacementRequest:
-    """What one trial job asks for.
+class GpuRules:
+    """How an experiment uses the GPUs of one node.
 
-    gpu_number: None: GPUs are not managed (the trial sees them all); 0: it sees none; n: it gets n different GPUs.
-    max_trials_per_gpu: how many trials may share a GPU with it, itself included.
+    max_trials_per_gpu: how many trials may share a GPU with one of its trials, itself included.
     use_active_gpu: whether a GPU on which processes of others run will do. Own trials never count as such.
-    gpu_indices: the only GPUs of each node that may be used; None: all.
+    gpu_indices: the only GPUs of the node that may be used; None: all.
     """
 
-    gpu_number: int | None = None
     max_trials_per_gpu: int = 1
     use_active_gpu: bool = False
     gpu_indices: tuple[int, ...] | None = None
 
     @property
     def policy(self) -> SharingPolicy:
-        """What to reserve under when the request was placed."""
+        """What to reserve under."""
         return SharingPolicy(max_trials_per_gpu=self.max_trials_per_gpu)
+
+
+class Strategy(StrEnum):
+    """Which of the nodes with room gets the next job, and which of the GPUs with room."""
+
+    SPREAD = "SPREAD"  # the least loaded
+    PACK = "PACK"  # the most loaded, so that others stay free for jobs that need many GPUs
+
+
+@dataclass(frozen=True)
+class PlacementRequest:
+    """What one trial job asks for.
+
+    gpu_number: None: GPUs are not managed (the trial sees them all); 0: it sees none; n: it gets n different GPUs.
+    """
+
+    gpu_number: int | None = None
+    strategy: Strategy = Strategy.SPREAD
 
 
 @dataclass(frozen=True)
 class Holding:
-    """One trial job's share of one GPU. `holder` is a phrase for people: "trial 17 of experiment Ab3dE5f7"."""
+    """One trial job's share of one GPU. `holder` is a phrase for people: "trial 17 of experiment Ab3dE5f7".
+
+    It is a reservation of this manager, or a lease that another one, or a job that was given up, holds on the node.
+    """
 
     job_id: str
     slot: int
@@ -80,3 +112,11 @@ class NodeCapacity:
     reason: str = ""
     jobs: int = 0
     driver_note: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A node that a job may run on, with the rules that its experiment has for it."""
+
+    node: NodeCapacity
+    rules: GpuRules = field(default_factory=GpuRules)

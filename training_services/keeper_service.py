@@ -231,7 +231,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
 
     def _explain_all(self) -> None:
         for node_id in self.node_ids():
-            obstacle = self._pool.obstacle(node_id)
+            obstacle = self._pool.absence(node_id)
             if obstacle != self._obstacles.get(node_id, ""):
                 self._obstacles[node_id] = obstacle
                 if obstacle:
@@ -241,7 +241,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
 
     def _explain(self, node_id: str) -> None:
         """Say of the newest job why it waits, if its node cannot be reached."""
-        obstacle = self._pool.obstacle(node_id)
+        obstacle = self._pool.absence(node_id)
         self._obstacles[node_id] = obstacle
         if obstacle:
             newest = next(reversed(self._jobs.values()))

@@ -39,7 +39,9 @@ class NodeStatus(StrEnum):
 class Node:
     """One machine that runs trials.
 
-    `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last word.
+    `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last word. `hold` is a clause
+    that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs go on, and it stays so
+    until somebody resumes it.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Node:
     seen_at: float | None = None
     disk_free_mb: int | None = None
     notes: tuple[str, ...] = ()
+    hold: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class NodePool:
         self._nodes: dict[str, Node] = {}
         self._reservations: dict[str, Reservation] = {}
         self._by_node: dict[str, dict[str, Reservation]] = {}
+        self._holds: dict[str, str] = {}
         self._callbacks: list[Callable[[], None]] = []
 
     # ---- nodes
@@ -81,7 +85,7 @@ class NodePool:
     def add(self, node_id: str, kind: str, *, reason: str = "") -> Node:
         """Make a node known; one that is known stays as it is."""
         if node_id not in self._nodes:
-            self._nodes[node_id] = Node(node_id, kind, reason=reason)
+            self._nodes[node_id] = Node(node_id, kind, reason=reason, hold=self._holds.get(node_id, ""))
             self._by_node.setdefault(node_id, {})
             self._notify()
         return self._nodes[node_id]
@@ -143,14 +147,37 @@ class NodePool:
         )
         self._replace(replace(after, seen_at=seen_at))
 
-    def obstacle(self, node_id: str) -> str:
-        """Why no job can be given to a node now, as a clause; "" if one can."""
+    def hold(self, node_id: str, reason: str) -> None:
+        """Give a node no new jobs until `unhold`, whatever becomes of its keeper; what runs there goes on. It need not
+        be known yet.
+
+        :param reason: a clause: "drained: its disk is replaced".
+        """
+        self._holds[node_id] = reason
+        if node_id in self._nodes:
+            self._replace(replace(self._nodes[node_id], hold=reason))
+
+    def unhold(self, node_id: str) -> None:
+        """Give a node jobs again; one that gets them, or that is not known, is no error."""
+        self._holds.pop(node_id, None)
+        if node_id in self._nodes:
+            self._replace(replace(self._nodes[node_id], hold=""))
+
+    def absence(self, node_id: str) -> str:
+        """Why a node cannot be reached now, as a clause; "" if it can."""
         node = self._nodes.get(node_id)
         if node is None:
             return f"node {node_id} is not known to the manager"
         if node.status is NodeStatus.CONNECTED:
             return ""
         return f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
+
+    def obstacle(self, node_id: str) -> str:
+        """Why no job can be given to a node now, as a clause: its absence, its hold, or both; "" if one can."""
+        absence, hold = self.absence(node_id), self._holds.get(node_id, "")
+        if absence and hold:
+            return f"{absence}, and it is {hold}"
+        return f"node {node_id} is {hold}" if hold else absence
 
     # ---- reservations
 
@@ -309,4 +336,4 @@ def _what_matters(node: Node) -> object:
         (device.uuid, device.index, [(process.pid, process.job_id) for process in device.processes])
         for device in node.devices or ()
     ]
-    return node.status, node.reason, node.notes, node.devices is None, devices
+    return node.status, node.reason, node.hold, node.notes, node.devices is None, devices

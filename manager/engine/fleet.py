@@ -27,7 +27,6 @@ from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.capacity import PlacementRequest
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
 from proctor.training_services.providers import Providers
@@ -190,15 +189,7 @@ class Fleet:
     def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
         if not isinstance(service, SupportsNodes):
             return FreePlacer()
-        section = config.training_service
-        indices = getattr(section, "gpu_indices", None)
-        request = PlacementRequest(
-            gpu_number=config.trial_gpu_number,
-            max_trials_per_gpu=getattr(section, "max_trial_number_per_gpu", 1),
-            use_active_gpu=bool(getattr(section, "use_active_gpu", False)),
-            gpu_indices=None if indices is None else tuple(indices),
-        )
-        return PoolPlacer(self._means.pool, service.node_ids(), request)
+        return PoolPlacer(self._means.pool, service, config.trial_gpu_number)
 
     async def experiment(self, experiment_id: str) -> ExperimentRow:
         """One experiment's row. Raises NotFound."""

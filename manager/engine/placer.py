@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from proctor.manager.placement import Impossible, Placed, Waiting, place
-from proctor.training_services.base import NodePlacement
-from proctor.training_services.capacity import PlacementRequest
+from proctor.training_services.base import NodePlacement, SupportsNodes
+from proctor.training_services.capacity import Candidate, PlacementRequest
 from proctor.training_services.nodes import NodePool
 
 
@@ -43,25 +43,29 @@ class FreePlacer:
 
 
 class PoolPlacer:
-    """For services whose nodes are in the manager's pool."""
+    """For services whose nodes are in the manager's pool. The service is asked for its nodes and its rules for them at
+    each job, so that a changed setting counts from the next one."""
 
-    def __init__(self, pool: NodePool, node_ids: tuple[str, ...], request: PlacementRequest) -> None:
+    def __init__(self, pool: NodePool, service: SupportsNodes, gpu_number: int | None) -> None:
         self._pool = pool
-        self._node_ids = node_ids
-        self._request = request
+        self._service = service
+        self._gpu_number = gpu_number
 
     def take(self, job_id: str, token: str, holder: str) -> NodePlacement | Waiting | Impossible:
-        outcome = place(self._request, self._pool.capacity(self._node_ids))
+        request = PlacementRequest(self._gpu_number, self._service.placement_strategy())
+        nodes = self._pool.capacity(self._service.node_ids())
+        outcome = place(request, [Candidate(node, self._service.gpu_rules(node.node_id)) for node in nodes])
         if not isinstance(outcome, Placed):
             return outcome
-        self._pool.reserve(job_id, token, holder, outcome.placement, self._request.policy)
+        policy = self._service.gpu_rules(outcome.placement.node_id).policy
+        self._pool.reserve(job_id, token, holder, outcome.placement, policy)
         return outcome.placement
 
     def give_back(self, job_id: str) -> None:
         self._pool.release(job_id)
 
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
-        self._pool.restore(job_id, placement, holder, policy=self._request.policy)
+        self._pool.restore(job_id, placement, holder, policy=self._service.gpu_rules(placement.node_id).policy)
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         return self._pool.on_change(callback)

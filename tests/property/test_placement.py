@@ -1,25 +1,35 @@
-"""Properties of placement together with the pool's reservations."""
+"""Properties of placement together with the pool's reservations and the leases that others hold on the machines."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.manager.placement import Impossible, Placed, PlacementRequest, Waiting, place
+from proctor.manager.placement import Decision, Impossible, Placed, PlacementRequest, Waiting, place
+from proctor.training_services.capacity import Candidate, GpuCapacity, GpuRules, Strategy
 from proctor.training_services.nodes import NodePool
-from proctor.trial_keeper.protocol import Device, DeviceProcess
+from proctor.trial_keeper.protocol import Device, DeviceProcess, Lease
 
 
-def device(node_id: str, index: int, processes: Sequence[DeviceProcess] = ()) -> Device:
-    return Device(index, f"GPU-{node_id}-{index}", "Fake", 80_000, 0, 0, list(processes))
+def device(node_id: str, index: int, processes: Sequence[DeviceProcess] = (), leases: Sequence[Lease] = ()) -> Device:
+    return Device(index, f"GPU-{node_id}-{index}", "Fake", 80_000, 0, 0, list(processes), list(leases))
 
 
-def make_pool(sizes: Sequence[int]) -> NodePool:
+def lease(slot: int, limit: int) -> Lease:
+    """A share that another manager's trial holds."""
+    return Lease(slot, "user bob, manager /bob, experiment B, trial 7", "B.1", 4242, "2026-01-01T00:00:00Z", limit)
+
+
+Leases = Mapping[tuple[int, int], Sequence[Lease]]  # by number of the node and index of the GPU
+
+
+def make_pool(sizes: Sequence[int], leases: Leases | None = None) -> NodePool:
     pool = NodePool()
     for number, size in enumerate(sizes):
         node_id = f"node-{number}"
         pool.add(node_id, "remote")
-        connect(pool, node_id, [device(node_id, index) for index in range(size)])
+        connect(pool, node_id, [device(node_id, i, (), (leases or {}).get((number, i), ())) for i in range(size)])
     return pool
 
 
@@ -27,24 +37,45 @@ def connect(pool: NodePool, node_id: str, devices: Sequence[Device]) -> None:
     pool.connect(node_id, devices, driver_note="", hostname=node_id, version="0", seen_at=0.0)
 
 
-def node_ids(pool: NodePool) -> list[str]:
-    return [node.id for node in pool.nodes()]
+@dataclass(frozen=True)
+class Ask:
+    """A job's request, with the rules that its experiment has for the nodes, by their number."""
+
+    request: PlacementRequest
+    rules: tuple[GpuRules, ...]
+
+    def rules_for(self, node_id: str) -> GpuRules:
+        return self.rules[int(node_id.rpartition("-")[2]) % len(self.rules)]
+
+    def candidates(self, pool: NodePool) -> list[Candidate]:
+        nodes = pool.capacity([node.id for node in pool.nodes()])
+        return [Candidate(node, self.rules_for(node.node_id)) for node in nodes]
+
+    def place(self, pool: NodePool) -> Decision:
+        return place(self.request, self.candidates(pool))
 
 
 sizes = st.lists(st.integers(0, 4), min_size=1, max_size=3)
-requests = st.builds(
-    PlacementRequest,
-    gpu_number=st.one_of(st.none(), st.integers(0, 5)),
+all_rules = st.builds(
+    GpuRules,
     max_trials_per_gpu=st.integers(1, 3),
     use_active_gpu=st.booleans(),
     gpu_indices=st.one_of(st.none(), st.sets(st.integers(0, 5), min_size=1).map(lambda found: tuple(sorted(found)))),
 )
-actions = st.lists(st.one_of(requests, st.integers(0, 30)), max_size=40)  # a request, or "release the n-th held job"
+requests = st.builds(
+    PlacementRequest, gpu_number=st.one_of(st.none(), st.integers(0, 5)), strategy=st.sampled_from(Strategy)
+)
+asks = st.builds(Ask, requests, st.lists(all_rules, min_size=1, max_size=3).map(tuple))
+actions = st.lists(st.one_of(asks, st.integers(0, 30)), max_size=40)  # an ask, or "release the n-th held job"
+one_gpu = st.tuples(st.sets(st.integers(0, 2), max_size=3), st.integers(1, 3)).map(
+    lambda drawn: [lease(slot, drawn[1]) for slot in sorted(drawn[0])]
+)
+foreign_leases = st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 3)), one_gpu, max_size=6)
 
 
-def play(pool: NodePool, steps: Sequence[PlacementRequest | int]) -> dict[str, PlacementRequest]:
-    """Place and release; returns the requests of the jobs that hold a place at the end."""
-    held: dict[str, PlacementRequest] = {}
+def play(pool: NodePool, steps: Sequence[Ask | int]) -> dict[str, Ask]:
+    """Place and release; returns the asks of the jobs that hold a place at the end."""
+    held: dict[str, Ask] = {}
     for number, step in enumerate(steps):
         if isinstance(step, int):
             if held:
@@ -52,81 +83,155 @@ def play(pool: NodePool, steps: Sequence[PlacementRequest | int]) -> dict[str, P
                 pool.release(job_id)
                 del held[job_id]
             continue
-        decision = place(step, pool.capacity(node_ids(pool)))
+        decision = step.place(pool)
         if isinstance(decision, Placed):
-            pool.reserve(f"job-{number}", "token", f"trial {number}", decision.placement, step.policy)
+            policy = step.rules_for(decision.placement.node_id).policy
+            pool.reserve(f"job-{number}", "token", f"trial {number}", decision.placement, policy)
             held[f"job-{number}"] = step
         check(pool, held)
     return held
 
 
-def check(pool: NodePool, held: dict[str, PlacementRequest]) -> None:
-    for node in pool.capacity(node_ids(pool)):
+def check(pool: NodePool, held: dict[str, Ask]) -> None:
+    for node in pool.capacity([node.id for node in pool.nodes()]):
         for gpu in node.gpus or ():
-            slots = [holding.slot for holding in gpu.holdings]
-            assert len(slots) == len(set(slots))
-            for holding in gpu.holdings:
-                request = held[holding.job_id]
-                assert len(slots) <= request.max_trials_per_gpu
-                assert 0 <= holding.slot < request.max_trials_per_gpu
-                assert request.gpu_indices is None or gpu.index in request.gpu_indices
-    for job_id, request in held.items():
+            check_gpu(node.node_id, gpu, held)
+    for job_id, ask in held.items():
         reservation = pool.reservation(job_id)
         assert reservation is not None
-        if request.gpu_number is None:
+        if ask.request.gpu_number is None:
             assert reservation.gpus is None
         else:
             assert reservation.gpus is not None
-            assert len({share.uuid for share in reservation.gpus}) == request.gpu_number
+            assert len({share.uuid for share in reservation.gpus}) == ask.request.gpu_number
 
 
-@given(sizes, actions)
+def check_gpu(node_id: str, gpu: GpuCapacity, held: dict[str, Ask]) -> None:
+    slots = [holding.slot for holding in gpu.holdings]
+    assert len(slots) == len(set(slots))
+    ours = [holding for holding in gpu.holdings if holding.job_id in held]
+    for holding in ours:
+        rules = held[holding.job_id].rules_for(node_id)
+        assert len(slots) <= rules.max_trials_per_gpu
+        assert rules.gpu_indices is None or gpu.index in rules.gpu_indices
+    if ours:  # what others allow is their business until we join them
+        assert all(len(slots) <= holding.policy.max_trials_per_gpu for holding in gpu.holdings)
+
+
+@given(sizes, foreign_leases, actions)
 def test_no_gpu_is_ever_over_committed_and_every_job_gets_what_it_asked_for(
-    node_sizes: list[int], steps: list[PlacementRequest | int]
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int]
 ) -> None:
-    play(make_pool(node_sizes), steps)
+    play(make_pool(node_sizes, leases), steps)
 
 
-@given(sizes, actions)
-def test_what_is_released_can_be_had_again(node_sizes: list[int], steps: list[PlacementRequest | int]) -> None:
-    pool = make_pool(node_sizes)
-    fresh = pool.capacity(node_ids(pool))
+@given(sizes, foreign_leases, actions)
+def test_what_is_released_can_be_had_again(node_sizes: list[int], leases: Leases, steps: list[Ask | int]) -> None:
+    pool = make_pool(node_sizes, leases)
+    ids = [node.id for node in pool.nodes()]
+    fresh = pool.capacity(ids)
     for job_id in play(pool, steps):
         pool.release(job_id)
-    assert pool.capacity(node_ids(pool)) == fresh
+    assert pool.capacity(ids) == fresh
 
 
-@given(sizes)
-def test_all_gpus_of_a_node_can_be_asked_for(node_sizes: list[int]) -> None:
+@given(sizes, st.sampled_from(Strategy))
+def test_all_gpus_of_a_node_can_be_asked_for(node_sizes: list[int], strategy: Strategy) -> None:
     pool = make_pool(node_sizes)
     largest = max(node_sizes)
-    decision = place(PlacementRequest(gpu_number=largest), pool.capacity(node_ids(pool)))
+    decision = Ask(PlacementRequest(largest, strategy), (GpuRules(),)).place(pool)
     assert isinstance(decision, Placed)
     assert len(decision.placement.gpus or ()) == largest
 
 
-@given(sizes, actions, requests)
-def test_impossible_is_said_exactly_when_an_empty_cluster_could_not_run_it(
-    node_sizes: list[int], steps: list[PlacementRequest | int], request: PlacementRequest
-) -> None:
+@given(sizes, st.integers(1, 4), st.sampled_from(Strategy))
+def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wanted: int, strategy: Strategy) -> None:
     pool = make_pool(node_sizes)
-    empty = place(request, pool.capacity(node_ids(pool)))
+    ask = Ask(PlacementRequest(wanted, strategy), (GpuRules(),))
+    held = play(pool, [ask] * 20)
+    assert len(held) == sum(size // wanted for size in node_sizes)
+
+
+@given(sizes, foreign_leases, actions, asks)
+def test_impossible_is_said_exactly_when_an_empty_cluster_could_not_run_it(
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
+) -> None:
+    pool = make_pool(node_sizes, leases)
+    empty = ask.place(make_pool(node_sizes))
     play(pool, steps)
-    busy = place(request, pool.capacity(node_ids(pool)))
+    busy = ask.place(pool)
     assert not isinstance(empty, Waiting)
     assert isinstance(empty, Impossible) == isinstance(busy, Impossible)
     if not isinstance(busy, Placed):
         assert busy.reason
 
 
-@given(sizes, actions, requests)
-def test_the_same_capacity_gives_the_same_place(
-    node_sizes: list[int], steps: list[PlacementRequest | int], request: PlacementRequest
+@given(sizes, foreign_leases, actions, asks)
+def test_a_job_waits_only_while_every_node_that_could_run_it_is_too_full(
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
+) -> None:
+    pool = make_pool(node_sizes, leases)
+    play(pool, steps)
+    if isinstance(ask.place(pool), Waiting):
+        for candidate in ask.candidates(pool):
+            rules = candidate.rules
+            roomy = [
+                gpu
+                for gpu in candidate.node.gpus or ()
+                if (rules.gpu_indices is None or gpu.index in rules.gpu_indices)
+                and (
+                    not gpu.holdings
+                    or len(gpu.holdings)
+                    < min(rules.max_trials_per_gpu, *(held.policy.max_trials_per_gpu for held in gpu.holdings))
+                )
+            ]
+            assert len(roomy) < (ask.request.gpu_number or 0)
+
+
+@given(sizes, actions, asks, st.text(min_size=1, max_size=5))
+def test_a_held_node_gets_nothing_and_is_waited_for(
+    node_sizes: list[int], steps: list[Ask | int], ask: Ask, reason: str
 ) -> None:
     pool = make_pool(node_sizes)
     play(pool, steps)
-    capacity = pool.capacity(node_ids(pool))
-    assert place(request, capacity) == place(request, capacity)
+    before = ask.place(pool)
+    for node in pool.nodes():
+        pool.hold(node.id, reason)
+    during = ask.place(pool)
+    assert isinstance(during, Impossible if isinstance(before, Impossible) else Waiting)
+    for node in pool.nodes():
+        pool.unhold(node.id)
+    assert ask.place(pool) == before
+
+
+@given(sizes, foreign_leases, actions, asks)
+def test_the_same_capacity_gives_the_same_place(
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
+) -> None:
+    pool = make_pool(node_sizes, leases)
+    play(pool, steps)
+    assert ask.place(pool) == ask.place(pool)
+
+
+@given(sizes, foreign_leases, actions, asks)
+def test_spreading_takes_the_emptiest_node_and_packing_the_fullest(
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
+) -> None:
+    pool = make_pool(node_sizes, leases)
+    play(pool, steps)
+    if not ask.request.gpu_number:
+        return
+    places = {}
+    for strategy in Strategy:
+        decision = replace(ask, request=replace(ask.request, strategy=strategy)).place(pool)
+        if isinstance(decision, Placed):
+            chosen = next(c for c in ask.candidates(pool) if c.node.node_id == decision.placement.node_id)
+            indices = chosen.rules.gpu_indices
+            gpus = [gpu for gpu in chosen.node.gpus or () if indices is None or gpu.index in indices]
+            places[strategy] = sum(len(gpu.holdings) for gpu in gpus) / len(gpus)
+    assert len(places) in {0, 2}
+    if places:
+        assert places[Strategy.SPREAD] <= places[Strategy.PACK]
 
 
 @given(st.integers(1, 4), st.sets(st.integers(0, 3)), st.booleans(), st.integers(1, 4))
@@ -136,8 +241,7 @@ def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
     pool = make_pool([size])
     stranger = [DeviceProcess(pid=4242, memory_mb=100)]
     connect(pool, "node-0", [device("node-0", i, stranger if i in busy else []) for i in range(size)])
-    request = PlacementRequest(gpu_number=wanted, use_active_gpu=use_active_gpu)
-    decision = place(request, pool.capacity(["node-0"]))
+    decision = Ask(PlacementRequest(gpu_number=wanted), (GpuRules(use_active_gpu=use_active_gpu),)).place(pool)
     free = size if use_active_gpu else size - len(busy & set(range(size)))
     if wanted > size:
         assert isinstance(decision, Impossible)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from proctor.training_services.capacity import PlacementRequest
+from proctor.training_services.capacity import GpuRules
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class LocalSettings:
         values[key]  # raises KeyError
         return LocalSettings(**{**values, key: _tupled(value)})
 
-    def request(self, gpu_number: int | None) -> PlacementRequest:
-        """What a job with `trialGpuNumber` asks placement for."""
-        return PlacementRequest(
-            gpu_number=gpu_number,
+    @property
+    def rules(self) -> GpuRules:
+        """What placement keeps to."""
+        return GpuRules(
             max_trials_per_gpu=self.max_trial_number_per_gpu,
             use_active_gpu=self.use_active_gpu,
             gpu_indices=self.gpu_indices,

@@ -4,7 +4,16 @@ import pytest
 
 from proctor.manager.placement import Impossible, Placed, PlacementRequest, Waiting, place
 from proctor.training_services.base import NodePlacement
-from proctor.training_services.capacity import ForeignProcess, GpuCapacity, Holding, NodeCapacity, SharingPolicy
+from proctor.training_services.capacity import (
+    Candidate,
+    ForeignProcess,
+    GpuCapacity,
+    GpuRules,
+    Holding,
+    NodeCapacity,
+    SharingPolicy,
+    Strategy,
+)
 from proctor.trial_keeper.protocol import GpuSlot
 
 
@@ -17,8 +26,12 @@ def gpu(index: int, *holdings: Holding, foreign: tuple[int, ...] = ()) -> GpuCap
     return GpuCapacity(index, f"GPU-{index}", holdings=holdings, foreign=processes)
 
 
-def local(*gpus: GpuCapacity, jobs: int = 0) -> NodeCapacity:
-    return NodeCapacity("local", gpus, jobs=jobs)
+def local(*gpus: GpuCapacity, rules: GpuRules | None = None) -> Candidate:
+    return Candidate(NodeCapacity("local", gpus), rules or GpuRules())
+
+
+def node(node_id: str, *gpus: GpuCapacity, jobs: int = 0, rules: GpuRules | None = None) -> Candidate:
+    return Candidate(NodeCapacity(node_id, gpus, jobs=jobs), rules or GpuRules())
 
 
 def slots(decision: object) -> list[tuple[str, int]]:
@@ -43,73 +56,117 @@ def test_a_gpu_on_which_others_work_is_refused_with_their_pid() -> None:
     decision = place(PlacementRequest(gpu_number=1), [local(gpu(0, foreign=(4242,)))])
     assert isinstance(decision, Waiting)
     assert "GPU 0 busy with process 4242 of others, useActiveGpu is false" in decision.reason
-    assert slots(place(PlacementRequest(gpu_number=1, use_active_gpu=True), [local(gpu(0, foreign=(4242,)))]))
+    active = GpuRules(use_active_gpu=True)
+    assert slots(place(PlacementRequest(gpu_number=1), [local(gpu(0, foreign=(4242,)), rules=active)]))
 
 
 def test_more_gpus_than_any_node_has_is_impossible() -> None:
-    decision = place(PlacementRequest(gpu_number=3), [local(gpu(0), gpu(1))])
-    assert decision == Impossible("needs 3 GPUs, node local has 2 GPUs")
+    decision = place(PlacementRequest(gpu_number=3), [local(gpu(0), gpu(1)), node("gpu-3", gpu(2))])
+    assert decision == Impossible("needs 3 GPUs, node local has 2 GPUs; needs 3 GPUs, node gpu-3 has 1 GPU")
 
 
 def test_a_node_without_gpus_says_why_it_has_none() -> None:
-    node = NodeCapacity("local", (), driver_note="no NVIDIA driver is installed")
-    assert place(PlacementRequest(gpu_number=1), [node]) == Impossible(
+    bare = NodeCapacity("local", (), driver_note="no NVIDIA driver is installed")
+    assert place(PlacementRequest(gpu_number=1), [Candidate(bare)]) == Impossible(
         "needs 1 GPU, node local has no GPU (no NVIDIA driver is installed)"
     )
 
 
 def test_an_index_that_no_gpu_has_is_impossible() -> None:
-    request = PlacementRequest(gpu_number=1, gpu_indices=(0, 5, 7))
-    assert place(request, [local(gpu(0))]) == Impossible("gpuIndices names GPUs 5, 7, node local has 1 GPU")
+    rules = GpuRules(gpu_indices=(0, 5, 7))
+    assert place(PlacementRequest(gpu_number=1), [local(gpu(0), rules=rules)]) == Impossible(
+        "gpuIndices names GPUs 5, 7, node local has 1 GPU"
+    )
 
 
 def test_fewer_allowed_gpus_than_asked_for_is_impossible() -> None:
-    request = PlacementRequest(gpu_number=2, gpu_indices=(1,))
-    assert place(request, [local(gpu(0), gpu(1))]) == Impossible(
+    rules = GpuRules(gpu_indices=(1,))
+    assert place(PlacementRequest(gpu_number=2), [local(gpu(0), gpu(1), rules=rules)]) == Impossible(
         "needs 2 GPUs, node local has 2 GPUs, of which gpuIndices allows 1"
     )
 
 
 def test_only_allowed_gpus_are_taken() -> None:
-    assert slots(place(PlacementRequest(gpu_number=1, gpu_indices=(1,)), [local(gpu(0), gpu(1))])) == [("GPU-1", 0)]
+    rules = GpuRules(gpu_indices=(1,))
+    assert slots(place(PlacementRequest(gpu_number=1), [local(gpu(0), gpu(1), rules=rules)])) == [("GPU-1", 0)]
+
+
+def test_every_node_has_its_own_rules() -> None:
+    held = gpu(0, held_by(1, limit=2))
+    alone, sharing = node("alone", held), node("sharing", held, rules=GpuRules(max_trials_per_gpu=2))
+    decision = place(PlacementRequest(gpu_number=1), [alone, sharing])
+    assert decision == Placed(NodePlacement("sharing", (GpuSlot("GPU-0", 1),)))
 
 
 def test_the_least_loaded_gpu_is_taken_first_and_its_lowest_free_share() -> None:
     crowded = gpu(0, held_by(1, slot=0, limit=3), held_by(2, slot=2, limit=3))
-    request = PlacementRequest(gpu_number=1, max_trials_per_gpu=3)
-    assert slots(place(request, [local(crowded, gpu(1, held_by(3, limit=3)))])) == [("GPU-1", 1)]
-    assert slots(place(request, [local(crowded)])) == [("GPU-0", 1)]
+    rules, request = GpuRules(max_trials_per_gpu=3), PlacementRequest(gpu_number=1)
+    assert slots(place(request, [local(crowded, gpu(1, held_by(3, limit=3)), rules=rules)])) == [("GPU-1", 1)]
+    assert slots(place(request, [local(crowded, rules=rules)])) == [("GPU-0", 1)]
+
+
+def test_packing_takes_gpus_first_that_are_shared_already() -> None:
+    rules, request = GpuRules(max_trials_per_gpu=2), PlacementRequest(gpu_number=1, strategy=Strategy.PACK)
+    full = gpu(0, held_by(1, limit=2), held_by(2, slot=1, limit=2))
+    half = gpu(2, held_by(3, limit=2))
+    assert slots(place(request, [local(full, gpu(1), half, gpu(3), rules=rules)])) == [("GPU-2", 1)]
+    assert slots(place(request, [local(full, gpu(1), gpu(3), rules=rules)])) == [("GPU-1", 0)]
 
 
 @pytest.mark.parametrize(("holder", "asker"), [(1, 2), (2, 1), (1, 1)])
 def test_a_gpu_that_one_side_wants_for_itself_is_not_shared(holder: int, asker: int) -> None:
-    request = PlacementRequest(gpu_number=1, max_trials_per_gpu=asker)
-    assert isinstance(place(request, [local(gpu(0, held_by(1, limit=holder)))]), Waiting)
+    candidate = local(gpu(0, held_by(1, limit=holder)), rules=GpuRules(max_trials_per_gpu=asker))
+    assert isinstance(place(PlacementRequest(gpu_number=1), [candidate]), Waiting)
 
 
 def test_a_gpu_is_shared_where_both_sides_allow_it() -> None:
-    request = PlacementRequest(gpu_number=1, max_trials_per_gpu=2)
-    assert slots(place(request, [local(gpu(0, held_by(1, limit=4)))])) == [("GPU-0", 1)]
+    candidate = local(gpu(0, held_by(1, limit=4)), rules=GpuRules(max_trials_per_gpu=2))
+    assert slots(place(PlacementRequest(gpu_number=1), [candidate])) == [("GPU-0", 1)]
 
 
 def test_the_least_loaded_node_gets_the_job_and_the_first_named_one_among_equals() -> None:
-    busy = NodeCapacity("busy", (gpu(0, held_by(1)), gpu(1)), jobs=1)
-    idle = NodeCapacity("idle", (gpu(2), gpu(3)))
-    also = NodeCapacity("also", (gpu(4), gpu(5)))
+    candidates = [
+        node("busy", gpu(0, held_by(1)), gpu(1), jobs=1),
+        node("idle", gpu(2), gpu(3)),
+        node("also", gpu(4), gpu(5)),
+    ]
     for request in (PlacementRequest(gpu_number=1), PlacementRequest()):
-        decision = place(request, [busy, idle, also])
+        decision = place(request, candidates)
+        assert isinstance(decision, Placed)
+        assert decision.placement.node_id == "idle"
+
+
+def test_packing_gives_the_job_to_the_fullest_node_that_has_room() -> None:
+    candidates = [
+        node("idle", gpu(0), gpu(1)),
+        node("full", gpu(2, held_by(1)), gpu(3, held_by(2)), jobs=2),
+        node("half", gpu(4, held_by(3)), gpu(5), jobs=1),
+        node("also", gpu(6, held_by(4)), gpu(7), jobs=1),
+    ]
+    for number, expected in ((1, "half"), (2, "idle")):
+        decision = place(PlacementRequest(gpu_number=number, strategy=Strategy.PACK), candidates)
+        assert isinstance(decision, Placed)
+        assert decision.placement.node_id == expected
+
+
+def test_jobs_without_gpus_are_spread_even_when_packing() -> None:
+    candidates = [node("busy", jobs=1), node("idle")]
+    for number in (None, 0):
+        decision = place(PlacementRequest(gpu_number=number, strategy=Strategy.PACK), candidates)
         assert isinstance(decision, Placed)
         assert decision.placement.node_id == "idle"
 
 
 def test_a_node_that_has_not_told_what_it_has_is_waited_for() -> None:
     unknown = NodeCapacity("gpu-3", None, ready=False, reason="node gpu-3 is connecting")
-    assert place(PlacementRequest(gpu_number=8), [local(gpu(0)), unknown]) == Waiting("node gpu-3 is connecting")
+    assert place(PlacementRequest(gpu_number=8), [local(gpu(0)), Candidate(unknown)]) == Waiting(
+        "node gpu-3 is connecting"
+    )
 
 
 def test_a_node_that_is_away_gets_nothing() -> None:
     away = NodeCapacity("local", (gpu(0),), ready=False, reason="node local is silent: no word for 15 s")
-    assert place(PlacementRequest(), [away]) == Waiting("node local is silent: no word for 15 s")
+    assert place(PlacementRequest(), [Candidate(away)]) == Waiting("node local is silent: no word for 15 s")
 
 
 def test_an_experiment_without_nodes_can_run_nothing() -> None:

@@ -129,3 +129,31 @@ def test_a_node_that_was_removed_is_unknown(pool: NodePool) -> None:
     pool.remove("local")
     pool.remove("local")
     assert pool.nodes() == ()
+
+
+def test_a_held_node_gets_no_jobs_whatever_becomes_of_its_keeper(pool: NodePool) -> None:
+    changes = count_changes(pool)
+    pool.hold("local", "drained: its disk is replaced")
+    (capacity,) = pool.capacity(["local"])
+    assert (capacity.ready, capacity.reason) == (False, "node local is drained: its disk is replaced")
+    assert pool.absence("local") == ""
+    pool.set_status("local", NodeStatus.SILENT, "no word for 15 s")
+    assert pool.obstacle("local") == "node local is silent: no word for 15 s, and it is drained: its disk is replaced"
+    pool.connect("local", [device()], driver_note="", hostname="here", version="0", seen_at=3.0)
+    assert pool.node("local").hold == "drained: its disk is replaced"
+    assert not pool.capacity(["local"])[0].ready
+    pool.unhold("local")
+    pool.unhold("local")
+    assert pool.capacity(["local"])[0].ready
+    assert len(changes) == 4
+
+
+def test_a_hold_waits_for_a_node_that_is_not_known_yet_and_outlasts_its_removal(pool: NodePool) -> None:
+    pool.hold("gpu-3", "drained")
+    assert pool.obstacle("gpu-3") == "node gpu-3 is not known to the manager, and it is drained"
+    assert pool.add("gpu-3", "remote").hold == "drained"
+    pool.remove("gpu-3")
+    assert pool.add("gpu-3", "remote").hold == "drained"
+    pool.unhold("gpu-3")
+    pool.unhold("gpu-4")
+    assert pool.node("gpu-3").hold == ""

@@ -217,8 +217,8 @@ async def test_cleaning_up_takes_the_last_words_of_jobs_that_nobody_listens_to(s
     assert cleaning.done()
 
 
-async def test_placement_is_asked_for_under_the_settings_of_now(stage: Stage) -> None:
-    request = stage.service.placement_request(1)
-    assert (request.gpu_number, request.max_trials_per_gpu, request.gpu_indices) == (1, 2, (0, 1))
+async def test_placement_keeps_to_the_settings_of_now(stage: Stage) -> None:
+    rules = stage.service.gpu_rules("local")
+    assert (rules.max_trials_per_gpu, rules.gpu_indices, rules.use_active_gpu) == (2, (0, 1), False)
     await stage.service.set_cluster_metadata("use_active_gpu", True)
-    assert stage.service.placement_request(1).use_active_gpu
+    assert stage.service.gpu_rules("local").use_active_gpu
