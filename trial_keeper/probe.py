@@ -1,0 +1,227 @@
+"""The first look at a node, made before anything of ours is there. The source of this module is given to the node's
+Python as it stands (`python3 -c`), so it imports nothing of ours and keeps to Python 3.6.
+
+Standard input: one JSON object (or nothing), all members optional
+
+    {"key": "<manager id>-<node id>",                     the folder below ~/.proctor/nodes that is looked at
+     "verify": {"path": "~/.../keeper-<...>.pyz", "sha256": hex}}   see below
+
+Standard output: one JSON object
+
+    {"python": "3.11.2", "too_old": false,                 too_old: older than 3.10; then "newer" may help
+     "executable": "/usr/bin/python3",
+     "newer": ["/usr/bin/python3.12", ...],                  other Pythons >= 3.10 on PATH, by their names; newest first
+     "lacks": ["bash", ...],                                 phrases: what a keeper needs besides Python and is not here
+     "home": "/home/bob", "uid": 1000, "user": "bob",
+     "hostname": ..., "boot_id": ..., "machine_id": ...,         "" where the system does not say
+     "time": 1732220000.0,                                 its clock, Unix seconds
+     "writable": true, "why_not_writable": "",             whether a small file could be written where ours will lie
+     "free_mb": 51200, "free_inodes": 1000000,             null: the system sets no limit, or does not say
+     "directory": "/home/bob/.proctor/nodes/<key>",        "" without a key
+     "archives": ["keeper-0123....pyz"],                     whole ones, there already
+     "kills_at_logout": false,                             logind is told to end a user's processes at logout
+     "verified": null | {"ok": bool, "found": hex or "", "size": n}}
+
+`verify` finishes an upload to `path` + ".part": if its hash is the one expected it is made durable and renamed to
+`path`; otherwise it is removed, so that the next upload starts afresh. A `path` that is whole already is ok.
+
+Anything that goes wrong is {"error": sentence} with exit code 1.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+
+OLDEST = (3, 10)
+MEBIBYTE = 1024 * 1024
+
+
+def main() -> int:
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8").strip()
+        answer = look(json.loads(text) if text else {})
+    except Exception as error:
+        answer = {"error": f"the node could not be examined: {type(error).__name__}: {error}"}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    return 1 if "error" in answer else 0
+
+
+def look(request: "dict[str, object]") -> "dict[str, object]":
+    """Everything that is told about this node; carries out `verify` first."""
+    home = os.path.expanduser("~")
+    key = str(request.get("key") or "")
+    directory = os.path.join(home, ".proctor", "nodes", key) if key else ""
+    wanted = request.get("verify")
+    verified = verify(os.path.expanduser(wanted["path"]), wanted["sha256"]) if isinstance(wanted, dict) else None
+    nearest = nearest_folder(directory or home)
+    why_not = try_to_write(nearest)
+    free_mb, free_inodes = room(nearest)
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "too_old": sys.version_info[:2] < OLDEST,
+        "executable": sys.executable or os.path.realpath("/proc/self/exe"),
+        "newer": newer_pythons() if sys.version_info[:2] < OLDEST else [],
+        "lacks": list_lacks(),
+        "home": home,
+        "uid": os.getuid(),
+        "user": user_name(),
+        "hostname": socket.gethostname(),
+        "boot_id": first_line("/proc/sys/kernel/random/boot_id"),
+        "machine_id": first_line("/etc/machine-id"),
+        "time": time.time(),
+        "writable": not why_not,
+        "why_not_writable": why_not,
+        "free_mb": free_mb,
+        "free_inodes": free_inodes,
+        "directory": directory,
+        "archives": list_archives(directory),
+        "kills_at_logout": kills_at_logout(),
+        "verified": verified,
+    }
+
+
+def verify(path: str, sha256: str) -> "dict[str, object]":
+    """Finish the upload to `path` + ".part"; see the module's text."""
+    part = path + ".part"
+    if os.path.exists(part):
+        found, size = digest(part, durable=True), os.path.getsize(part)
+        if found == sha256:
+            os.rename(part, path)
+        else:
+            os.unlink(part)
+    elif os.path.exists(path):
+        found, size = digest(path, durable=False), os.path.getsize(path)
+    else:
+        found, size = "", 0
+    return {"ok": found == sha256, "found": found, "size": size}
+
+
+def digest(path: str, *, durable: bool) -> str:
+    """The SHA-256 of a file; `durable`: it is also on the disk when this returns."""
+    total = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(MEBIBYTE), b""):
+            total.update(block)
+        if durable:
+            os.fsync(file.fileno())
+    return total.hexdigest()
+
+
+def nearest_folder(path: str) -> str:
+    """The folder itself, or the first one above it that is there."""
+    while not os.path.isdir(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+def try_to_write(folder: str) -> str:
+    """Why a small file cannot be written in the folder; empty when it can."""
+    home = os.path.expanduser("~")
+    if not os.path.isdir(home):
+        return f"the home directory {home} does not exist"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix=".proctor-", suffix=".probe", dir=folder)
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    try:
+        os.write(descriptor, b"\0" * 4096)
+        os.fsync(descriptor)
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
+    return ""
+
+
+def room(folder: str) -> "tuple[int | None, int | None]":
+    """Free MiB and free inodes for an ordinary user; None where there is no such limit."""
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return None, None
+    return facts.f_bavail * facts.f_frsize // MEBIBYTE, facts.f_favail if facts.f_files else None
+
+
+def list_archives(directory: str) -> "list[str]":
+    """The whole keeper archives in a node's directory."""
+    try:
+        names = os.listdir(directory) if directory else []
+    except OSError:
+        names = []
+    return sorted(name for name in names if name.startswith("keeper-") and name.endswith(".pyz"))
+
+
+def list_lacks() -> "list[str]":
+    """What a keeper needs of the system and does not find."""
+    if not sys.platform.startswith("linux"):
+        return [f"Linux (this is {os.uname().sysname})"]
+    lacks = [] if shutil.which("bash") else ["bash"]
+    open_process = getattr(os, "pidfd_open", None)
+    if open_process is not None:
+        try:
+            os.close(open_process(os.getpid()))
+        except OSError:
+            lacks.append(f"a kernel with pidfd_open, 5.3 or newer (this is {os.uname().release})")
+    return lacks
+
+
+def newer_pythons() -> "list[str]":
+    """Pythons on PATH that are new enough by their names, the newest first."""
+    found: dict[int, str] = {}  # not evaluated, so that Python 3.6 takes it
+    for folder in os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(os.pathsep):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            match = re.match(r"^python3\.(\d+)$", name)
+            if match and int(match.group(1)) >= OLDEST[1] and os.access(os.path.join(folder, name), os.X_OK):
+                found.setdefault(int(match.group(1)), os.path.join(folder, name))
+    return [found[minor] for minor in sorted(found, reverse=True)]
+
+
+def kills_at_logout() -> bool:
+    """Whether systemd-logind is told to end what a user leaves running (off by default)."""
+    setting = "no"
+    files = ["/etc/systemd/logind.conf"]
+    folder = "/etc/systemd/logind.conf.d"
+    if os.path.isdir(folder):
+        files += sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".conf"))
+    for path in files:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                found = re.findall(r"^\s*KillUserProcesses\s*=\s*(\S+)", file.read(), re.M)
+        except OSError:
+            continue
+        setting = found[-1] if found else setting
+    return setting.lower() in ("1", "yes", "true", "on")
+
+
+def user_name() -> str:
+    """The user's name; its number where it has none."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):
+        return str(os.getuid())
+
+
+def first_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
