@@ -1,33 +1,40 @@
 """The manager's end of the keeper protocol (`proctor.trial_keeper.protocol`), free of any web framework.
 
-Keepers call `hello`, `register`, `poll` and `report` through the manager's routes; training services call `expect`,
-`send` and `attach`. The hub knows of every job that is not known to have ended whose it is, and gives what keepers say
-about it to that experiment's `HubClient`.
+Keepers call `hello`, `register`, `poll`, `report` and `answer` through the manager's routes; training services call
+`expect`, `send` and `attach`, and ask for files. The hub knows of every job that is not known to have ended whose it
+is, and gives what keepers say about it to that experiment's `HubClient`.
 
 After a restart of the manager keepers may come back before the experiments do. Until `ready` is called no job is
 called unknown: what is said about it is simply not acknowledged, and its keeper says it again.
 """
 
 import asyncio
-import hmac
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
-from proctor.training_services.errors import ManagerLeaving, UnknownNode, UnknownSession
+from proctor.training_services.base import EndReason
+from proctor.training_services.errors import ManagerLeaving, UnknownSession
 from proctor.training_services.expected_jobs import ExpectedJob, ExpectedJobs
-from proctor.training_services.keeper_reports import HubClient, Parcel, deliver_all, ended, split_body, started
-from proctor.training_services.keeper_sessions import Order, Session
+from proctor.training_services.keeper_reports import (
+    HubClient,
+    Parcel,
+    deliver_all,
+    ended,
+    given_up,
+    split_body,
+    started,
+)
+from proctor.training_services.keeper_sessions import KeeperSessions, Order, Session
 from proctor.training_services.keeper_watch import KeeperWatch
 from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.protocol import (
     Cancel,
     CommandBatch,
     CommandPoll,
+    FileAnswer,
+    FileFacts,
     JobReport,
     Launch,
     Registration,
@@ -44,14 +51,8 @@ __all__ = ["HubClient", "KeeperHub"]
 log = logging.getLogger(__name__)
 
 LONGEST_POLL_SECONDS = 60.0
-
-
-@dataclass(slots=True)
-class _Keeper:
-    """Who may speak for one node, and how it is being spoken with."""
-
-    secret: str
-    session: Session | None = None
+PAUSE_SECONDS_PER_NODE = 0.002
+LONGEST_PAUSE_SECONDS = 0.5
 
 
 class KeeperHub:
@@ -78,7 +79,7 @@ class KeeperHub:
         self._now = now
         self._ready = asyncio.Event()
         self._is_closed = False
-        self._keepers: dict[str, _Keeper] = {}
+        self._sessions = KeeperSessions(pool)
         self._clients: dict[str, HubClient] = {}
         self._jobs = ExpectedJobs()
         self._watch = KeeperWatch(
@@ -88,17 +89,15 @@ class KeeperHub:
     def ready(self) -> None:
         """Every experiment is reattached: from now on a job that nobody expects is unknown and gets stopped."""
         self._ready.set()
-        for keeper in self._keepers.values():
-            if keeper.session is not None:
-                for job in self._jobs.unexpected(keeper.session.jobs.values()):
-                    keeper.session.push(Cancel(job.job_id, job.token))
+        for session in self._sessions.all():
+            for job in self._jobs.unexpected(session.jobs.values()):
+                session.push(Cancel(job.job_id, job.token))
 
     def close(self) -> None:
         """Turn keepers away from now on, polls that wait included; watch nodes no more."""
         self._is_closed = True
         self._watch.close()
-        for keeper in self._keepers.values():
-            _end_session(keeper)
+        self._sessions.close()
 
     # ---- for keepers
 
@@ -109,31 +108,26 @@ class KeeperHub:
             never (the manager's own machine).
         """
         self._watch.limit(node_id, lost_after_seconds)
-        self._keepers.setdefault(node_id, _Keeper(secret)).secret = secret
+        self._sessions.add_node(node_id, secret)
 
     def remove_node(self, node_id: str) -> None:
         """Listen to this node's keeper no more."""
         self._watch.stop(node_id)
-        keeper = self._keepers.pop(node_id, None)
-        if keeper is not None:
-            _end_session(keeper)
+        self._sessions.remove_node(node_id)
 
     def hello(self, node_id: str, nonce: str) -> str:
         """Prove to a keeper that this manager knows its secret. Raises UnknownNode."""
-        return manager_proof(self._keeper(node_id).secret, nonce)
+        return manager_proof(self._sessions.secret(node_id), nonce)
 
     def authenticate(self, node_id: str, bearer: str) -> bool:
         """Whether `bearer` is this node's secret; False for an unknown node."""
-        keeper = self._keepers.get(node_id)
-        return keeper is not None and hmac.compare_digest(keeper.secret.encode(), bearer.encode())
+        return self._sessions.is_secret(node_id, bearer)
 
     async def register(self, node_id: str, registration: Registration) -> RegistrationAnswer:
         """Begin a session; the one before is over. Raises UnknownNode, ManagerLeaving."""
         await self._wait_until_ready()
         self._require_open()
-        keeper = self._keeper(node_id)
-        _end_session(keeper)
-        session = keeper.session = Session(registration)
+        session = self._sessions.begin(node_id, registration)
         unknown = self._jobs.unexpected(registration.jobs)
         for job in self._jobs.on_node(node_id):
             self._resume(job, session.jobs.get(job.job_id), session)
@@ -179,7 +173,16 @@ class KeeperHub:
             acknowledged=[item for parcel in parcels for item in parcel.acknowledgements()],
             ended=[job_id for parcel in parcels for job_id in parcel.ended],
             fenced=sorted(fenced),
+            pause_seconds=self._pause(),
         )
+
+    def _pause(self) -> float:
+        """100 nodes whose trials report all the time speak five times a second each; a single one at once."""
+        return min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS)
+
+    def answer(self, node_id: str, answer: FileAnswer, data: bytes) -> None:
+        """A keeper's answer to a question about files. Raises UnknownNode, UnknownSession."""
+        self._session(node_id, answer.session).files.answer(answer, data)
 
     # ---- for training services
 
@@ -216,10 +219,9 @@ class KeeperHub:
         Orders about a job that has ended do nothing.
         """
         if isinstance(order, Launch):
-            self._keeper(node_id)
+            self._sessions.secret(node_id)  # an unknown node is an error
             self._jobs.place(self._jobs.require(order.job_id), node_id)
-        keeper = self._keepers.get(node_id)
-        session = None if keeper is None else keeper.session
+        session = self._sessions.find(node_id)
         must_be_told = isinstance(order, Shutdown) or self._remember(order, session)
         if must_be_told and session is not None:
             session.push(order)
@@ -231,8 +233,7 @@ class KeeperHub:
         job.handed_over = True
         self._jobs.place(job, node_id)
         job.remember(launch)
-        keeper = self._keepers.get(node_id)
-        session = None if keeper is None else keeper.session
+        session = self._sessions.find(node_id)
         if session is None:
             return
         found = session.jobs.get(launch.job_id)
@@ -240,6 +241,32 @@ class KeeperHub:
             session.push(launch)
         else:
             self._resume(job, found, session)
+
+    async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
+        """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is
+        the absolute path of a job's. Raises as `FileRequests` does; ServiceUnavailable at once while the keeper is
+        away. So do the next three."""
+        return await self._sessions.files(node_id).list_files(folder, timeout_seconds=timeout_seconds)
+
+    async def read_file(
+        self, node_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float = 30.0
+    ) -> bytes:
+        """At most `limit` bytes of a file of a folder from `offset` (negative: from the end)."""
+        return await self._sessions.files(node_id).read_file(
+            folder, path, offset, limit, timeout_seconds=timeout_seconds
+        )
+
+    async def read_files(
+        self, node_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float = 30.0
+    ) -> dict[str, bytes]:
+        """The beginnings of small files of a folder, each up to `limit` bytes, as many as fit into one answer."""
+        return await self._sessions.files(node_id).read_files(
+            folder, paths, limit=limit, timeout_seconds=timeout_seconds
+        )
+
+    async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
+        """Remove a folder of a node in which no job runs; one that is not there is removed already."""
+        await self._sessions.files(node_id).remove_folder(folder, timeout_seconds=timeout_seconds)
 
     # ---- jobs
 
@@ -285,28 +312,16 @@ class KeeperHub:
 
     def _end(self, job: ExpectedJob, reason: EndReason, detail: str) -> None:
         """Tell the job's experiment of an end that no keeper will report."""
-        now = self._now()
         client = self._clients.get(job.experiment_id)
         self._jobs.forget(job.job_id)
         if client is None:
             log.warning("trial job %s ended (%s: %s), its experiment is not attached", job.job_id, reason, detail)
             return
-        end = Exit(reason=reason, code=None, signal=None, started_at=now, ended_at=now, detail=detail)
-        client.note_change(
-            StatusChange(
-                job.job_id,
-                job.token,
-                TrialJobStatus.ENDED,
-                datetime.fromtimestamp(now, UTC),
-                detail=detail,
-                node_id=job.node_id,
-                exit=end,
-            )
-        )
+        client.note_change(given_up(job, reason, detail=detail, now=self._now()))
 
     def _give_up(self, node_id: str, clause: str) -> bool:
         """A node is lost with its jobs; should its keeper come back, it is told to stop them. False: it had none."""
-        _end_session(self._keepers[node_id])
+        self._sessions.end(node_id)
         jobs = self._jobs.on_node(node_id)
         for job in jobs:
             self._end(job, EndReason.NODE_LOST, f"node {node_id}: {clause}")
@@ -355,22 +370,13 @@ class KeeperHub:
 
     # ---- keepers
 
-    def _keeper(self, node_id: str) -> _Keeper:
-        try:
-            return self._keepers[node_id]
-        except KeyError:
-            raise UnknownNode(f"there is no node {node_id} here") from None
-
     def _require_open(self) -> None:
         if self._is_closed:
             raise ManagerLeaving
 
     def _session(self, node_id: str, session_id: str) -> Session:
         self._require_open()
-        session = self._keeper(node_id).session
-        if session is None or session.id != session_id:
-            raise UnknownSession(f"the session of node {node_id}'s keeper is not known; it must register again")
-        return session
+        return self._sessions.require(node_id, session_id)
 
     def _offsets(self, registration: Registration) -> dict[str, dict[str, int]]:
         found = ((report, self._jobs.find(report.job_id, report.token)) for report in registration.jobs)
@@ -384,9 +390,3 @@ class KeeperHub:
                 await self._ready.wait()
         except TimeoutError:
             log.warning("a keeper registered while the experiments are still being reattached")
-
-
-def _end_session(keeper: _Keeper) -> None:
-    if keeper.session is not None:
-        keeper.session.close()
-        keeper.session = None

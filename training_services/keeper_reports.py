@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
+from proctor.training_services.base import EndReason, Exit, JournalChunk, StatusChange, TrialJobStatus
 from proctor.training_services.errors import MalformedReport
+from proctor.training_services.expected_jobs import ExpectedJob
 from proctor.trial_keeper.protocol import Acknowledgement, Chunk, End, ReportHeader, Start
 
 log = logging.getLogger(__name__)
@@ -142,6 +143,19 @@ def ended(end: End, node_id: str) -> StatusChange:
         detail=end.exit.detail,
         node_id=node_id,
         exit=end.exit,
+    )
+
+
+def given_up(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -> StatusChange:
+    """What the listeners are told of an end that no keeper will report. `now` is Unix time."""
+    return StatusChange(
+        job_id=job.job_id,
+        token=job.token,
+        status=TrialJobStatus.ENDED,
+        time=datetime.fromtimestamp(now, UTC),
+        detail=detail,
+        node_id=job.node_id,
+        exit=Exit(reason=reason, code=None, signal=None, started_at=now, ended_at=now, detail=detail),
     )
 
 

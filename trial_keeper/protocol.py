@@ -192,10 +192,12 @@ class Shutdown:
 
 @dataclass(frozen=True)
 class ListFiles:
-    """Answer `request` with the regular files below `folder` (links are not followed)."""
+    """Answer `request` with the regular files below `folder` (links are not followed), by path, of those after the
+    path `after` the first ones."""
 
     request: str
     folder: str
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,17 @@ class ReadFile:
 
 
 @dataclass(frozen=True)
+class ReadFiles:
+    """Answer `request` with the beginnings of small files of `folder`, each up to `limit` bytes, one after another;
+    the answer's `files` say how many bytes each has. Those that are not there are left out."""
+
+    request: str
+    folder: str
+    paths: list[str]
+    limit: int
+
+
+@dataclass(frozen=True)
 class RemoveFolder:
     """Remove a folder below the keeper's directory with all that is in it, and answer `request`. One that is not there
     is no error; one in which a job still runs is left, with an error."""
@@ -220,7 +233,7 @@ class RemoveFolder:
 
 
 ORDERS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Launch, Cancel, Update, Shutdown, ListFiles, ReadFile, RemoveFolder)
+    kind.__name__: kind for kind in (Launch, Cancel, Update, Shutdown, ListFiles, ReadFile, ReadFiles, RemoveFolder)
 }
 
 
@@ -305,14 +318,16 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class FileAnswer:
-    """The answer to a ListFiles, ReadFile or RemoveFolder; the bytes of a ReadFile follow it. `error` is a sentence,
-    empty if all went well; `missing`: what was asked for is not there."""
+    """The answer to a ListFiles, ReadFile, ReadFiles or RemoveFolder; the bytes that were read follow it. `error` is a
+    sentence, empty if all went well; `missing`: what was asked for is not there; `more`: there are files after these,
+    ask again."""
 
     session: str
     request: str
     error: str = ""
     missing: bool = False
     files: list[FileFacts] = field(default_factory=list)
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -327,11 +342,13 @@ class Acknowledgement:
 @dataclass(frozen=True)
 class ReportAnswer:
     """`ended`: ends that are stored, the keeper may forget these jobs. `fenced`: the token is stale: stop and
-    forget."""
+    forget. `pause_seconds`: how long what is not urgent (more of a journal) shall wait for company; it grows with the
+    number of nodes."""
 
     acknowledged: list[Acknowledgement]
     ended: list[str]
     fenced: list[str]
+    pause_seconds: float = 0.0
 
 
 def manager_proof(secret: str, nonce: str) -> str:
