@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.logins import find_logins, handed_over
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -45,26 +46,24 @@ def load_archive(
     client: "Client", path: Path, *, code_directory: Path | None, identifier: str | None
 ) -> dict[str, Any]:
     """Hand a saved experiment to the manager, which takes it in as STOPPED. Raises CommandError."""
-    from proctor.sdk.client.handover import discard_handover, write_handover
-
     experiment = read_archive(path)
     if code_directory is not None:
         _unpack_code(path, code_directory)
     incoming = client.home / "incoming"
     incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
     handed = incoming / f"{experiment['id']}-{os.urandom(8).hex()}.zip"
-    handover = write_handover(client.home)
+    logins = find_logins(experiment["config"])
     try:
         shutil.copyfile(path, handed)
-        return client.load_experiment(
-            handed.name,
-            experiment_id=identifier,
-            code_directory=None if code_directory is None else str(code_directory.absolute()),
-            handover=handover,
-        )
+        with handed_over(client, logins) as handover:
+            return client.load_experiment(
+                handed.name,
+                experiment_id=identifier,
+                code_directory=None if code_directory is None else str(code_directory.absolute()),
+                handover=handover,
+            )
     finally:
         handed.unlink(missing_ok=True)
-        discard_handover(client.home, handover)
 
 
 def read_archive(path: Path) -> dict[str, Any]:

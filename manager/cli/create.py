@@ -8,6 +8,7 @@ import click
 
 from proctor.manager.cli.config import CONFIG_PATH, describe_plan, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.logins import Logins, find_logins, handed_over
 from proctor.manager.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ def create(
     if dry_run:
         session.say(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
         return ExitCode.OK
+    logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client(port=port)
-    created = submit(client, loaded, file, identifier)
+    created = submit(client, loaded, file, identifier=identifier, logins=logins)
     click.echo(created["id"])
     _say_what_next(session, created, foreground)
     if not foreground:
@@ -44,22 +46,22 @@ def create(
     return watch_to_the_end(session, created["id"])
 
 
-def submit(client: "Client", loaded: Any, file: Path, identifier: str | None) -> dict[str, Any]:
+def submit(
+    client: "Client", loaded: Any, file: Path, *, identifier: str | None = None, logins: Logins | None = None
+) -> dict[str, Any]:
     """Hand the environment and the secrets over and post the configuration as it was written, less the secrets."""
-    from proctor.sdk.client.errors import ClientError
-    from proctor.sdk.client.handover import discard_handover, write_handover
-
-    handover = write_handover(client.home, secret_values=loaded.secrets)
-    try:
+    with handed_over(client, logins or Logins(loaded.secrets)) as handover:
         return client.create_experiment(
-            with_classes(written_mapping(loaded.source_text, str(file)), loaded.config),
+            posted_mapping(loaded, file),
             directory=os.path.abspath(file.parent),
             handover=handover,
             experiment_id=identifier,
         )
-    except ClientError:
-        discard_handover(client.home, handover)
-        raise
+
+
+def posted_mapping(loaded: Any, file: Path) -> dict[str, Any]:
+    """The configuration as the manager gets it."""
+    return with_classes(written_mapping(loaded.source_text, str(file)), loaded.config)
 
 
 def written_mapping(text: str, file: str) -> dict[str, Any]:

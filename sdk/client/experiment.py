@@ -13,6 +13,7 @@ from proctor.sdk.client.config import ExperimentConfig, RunMode
 from proctor.sdk.client.errors import ClientError, Conflict, NotFound
 from proctor.sdk.client.handover import discard_handover, take_secrets, write_handover
 from proctor.sdk.client.home import find_home
+from proctor.sdk.client.logins import find_secrets, secret_variables
 from proctor.sdk.client.reading import read_duration, read_mapping
 from proctor.sdk.client.records import TrialJob, TrialMetricData, TrialResult, metric_data, numbers
 from proctor.sdk.client.results import Results
@@ -56,13 +57,15 @@ class Experiment:
 
         :param port: where a manager that must be started listens; one that runs stays where it is.
         :param run_mode: whether the experiment is stopped when this process ends (Detach: it is not).
+        Raises MissingSecret (a ValueError) for a password that the configuration names and that is not there.
         """
         if self.config is None:
             raise ValueError("there is no configuration to start; give one, or call resume() or view()")
         mapping = self.config.to_mapping() if isinstance(self.config, ExperimentConfig) else dict(self.config)
-        client = self._open(port)
         clean, secret_values = take_secrets({**mapping, "debug": True} if debug else mapping)
-        handover = write_handover(client.home, secret_values=secret_values)
+        secret_values |= find_secrets(mapping)
+        client = self._open(port)
+        handover = write_handover(client.home, secret_values=secret_values, without=secret_variables(mapping))
         try:
             created = client.create_experiment(
                 clean, directory=self._directory, handover=handover, experiment_id=self.id

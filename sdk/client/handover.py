@@ -9,24 +9,28 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 REDACTED = "********"
-_SECRET_KEYS = {"password": "password", "sshpassphrase": "ssh_passphrase"}
-_SECTION_KEYS = {"trainingservice": "training_service", "machinelist": "machine_list"}
+_SECRETS = ("password", "ssh_passphrase")
+_OF_A_LOGIN = [f"{secret}{ending}" for secret in _SECRETS for ending in ("", "_env", "_prompt")]
+_NAMES = ("training_service", "machine_list", "host", "port", "user", *_OF_A_LOGIN)
+_OLD_NAMES = {"ip": "host", "username": "user", "passwd": "password", "passphrase": "ssh_passphrase"}
+_CANONICAL = {name.replace("_", ""): name for name in _NAMES} | _OLD_NAMES
 
 
-def write_handover(home: Path, *, secret_values: Mapping[str, str] | None = None) -> str:
+def write_handover(home: Path, *, secret_values: Mapping[str, str] | None = None, without: Collection[str] = ()) -> str:
     """Write down this process's environment, working directory and interpreter; return the file's name.
 
     :param secret_values: secrets by path in the configuration, `training_service.machine_list.0.password`.
+    :param without: variables that are not for trials: they hold secrets.
     """
     incoming = home / "incoming"
     incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
     document = {
-        "environment": dict(os.environ),
+        "environment": {name: value for name, value in os.environ.items() if name not in without},
         "cwd": os.getcwd(),
         "executable": sys.executable,
         "path": os.environ.get("PATH", ""),
@@ -47,7 +51,12 @@ def discard_handover(home: Path, name: str) -> None:
 def take_secrets(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The configuration with its secrets replaced, and the secrets by their path in it."""
     found: dict[str, str] = {}
-    kept = {key: _take(value, (_canonical(key),), found) for key, value in config.items()}
+    kept = {}
+    for key, value in config.items():
+        name = canonical_key(key)
+        # In NNI's first format the machines stand at the root.
+        path = ("training_service", "machine_list") if name == "machine_list" else (name,)
+        kept[key] = _take(value, path, found)
     return kept, found
 
 
@@ -60,8 +69,8 @@ def _take(value: Any, path: tuple[str, ...], found: dict[str, str]) -> Any:
         return value
     kept = {}
     for key, item in value.items():
-        inner = (*path, _canonical(key))
-        if inner[-1] in _SECRET_KEYS.values() and isinstance(item, str):
+        inner = (*path, canonical_key(key))
+        if inner[-1] in _SECRETS and isinstance(item, str):
             found[".".join(inner)] = item
             kept[key] = REDACTED
         else:
@@ -69,7 +78,6 @@ def _take(value: Any, path: tuple[str, ...], found: dict[str, str]) -> Any:
     return kept
 
 
-def _canonical(key: object) -> str:
-    """The key's name in the canonical configuration, where it leads to a secret; else as it is."""
-    plain = re.sub(r"[_\-]", "", str(key)).lower()
-    return _SECTION_KEYS.get(plain) or _SECRET_KEYS.get(plain) or str(key)
+def canonical_key(key: object) -> str:
+    """The key's name in the canonical configuration, where it belongs to a login; else as it is."""
+    return _CANONICAL.get(re.sub(r"[_\-]", "", str(key)).lower(), str(key))

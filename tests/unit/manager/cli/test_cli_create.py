@@ -9,7 +9,7 @@ import pytest
 from fakes.rest import FakeRest
 
 from proctor.manager.cli.create import submit
-from proctor.sdk.client import Client
+from proctor.sdk.client import Client, logins
 
 CONFIG = """\
 searchSpace:
@@ -148,10 +148,71 @@ def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_
         config=SimpleNamespace(tuner=None, assessor=None),
     )
     with Client(home=home) as client:
-        submit(client, loaded, tmp_path / "experiment.yml", None)
+        submit(client, loaded, tmp_path / "experiment.yml")
     [(_, body)] = rest.requests("POST")
     assert body["config"] == {"password": "********"}
     assert rest.handed_over["secrets"] == {"machine_list.0.password": "hush"}
+
+
+REMOTE = """
+trainingService:
+  platform: remote
+  machineList:
+    - {host: gpu-1, user: bob, passwordEnv: GPU_PASSWORD}
+    - {host: gpu-2, user: bob, passwordPrompt: true}
+    - {host: gpu-3, sshPassphrasePrompt: yes}
+"""
+
+
+@pytest.fixture
+def remote_file(file: Path) -> Path:
+    """A configuration that names its secrets instead of holding them."""
+    text = CONFIG.replace("COMMAND", "python3 trial.py").replace("trainingService: {platform: local}\n", REMOTE)
+    file.write_text(text)
+    return file
+
+
+def test_secrets_come_from_the_environment_and_from_the_terminal(
+    rest: FakeRest, invoke, remote_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers = [], iter(["hunter2", ""])
+    monkeypatch.setenv("GPU_PASSWORD", "swordfish")
+    monkeypatch.setattr(logins, "_ask_on_terminal", lambda wanted, prompt: asked.append(prompt) or next(answers))
+    result = invoke("create", "--config", str(remote_file))
+    assert result.exit_code == 0, result.stderr
+    assert asked == ["Password of bob@gpu-2: ", "Passphrase of gpu-3 (Enter: the same again): "]
+    assert rest.handed_over["secrets"] == {
+        "training_service.machine_list.0.password": "swordfish",
+        "training_service.machine_list.1.password": "hunter2",
+        "training_service.machine_list.2.ssh_passphrase": "hunter2",
+    }
+    assert "GPU_PASSWORD" not in rest.handed_over["environment"]
+    for text in (json.dumps(rest.requests("POST")), result.stdout, result.stderr):
+        assert "swordfish" not in text
+        assert "hunter2" not in text
+
+
+def test_a_variable_that_is_not_set_is_named_before_anything_is_started(
+    invoke, remote_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPU_PASSWORD", raising=False)
+    result = invoke("create", "--config", str(remote_file))
+    assert result.exit_code == 2
+    assert (
+        "password of bob@gpu-1 is expected in the environment variable GPU_PASSWORD, which is not set" in result.stderr
+    )
+    assert not home.exists()
+
+
+def test_where_nobody_can_be_asked_the_key_that_helps_is_named(
+    invoke, remote_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PASSWORD", "swordfish")
+    result = invoke("create", "--config", str(remote_file))
+    assert result.exit_code == 2
+    assert "password of bob@gpu-2" in result.stderr
+    assert "passwordEnv" in result.stderr
+    assert not home.exists()
 
 
 def test_a_registered_name_is_posted_as_its_class(rest: FakeRest, invoke, file: Path) -> None:

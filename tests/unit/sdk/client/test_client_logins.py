@@ -1,0 +1,107 @@
+"""Passwords that a configuration names instead of holding them."""
+
+import os
+import pty
+import select
+import sys
+from typing import Any
+
+import pytest
+
+from proctor.sdk.client.handover import take_secrets
+from proctor.sdk.client.logins import MissingSecret, find_secrets, secret_variables
+
+PATIENCE_SECONDS = 60.0
+
+
+def config(*machines: dict[str, Any]) -> dict[str, Any]:
+    return {"trainingService": {"platform": "remote", "machineList": list(machines)}}
+
+
+def never(prompt: str) -> str:
+    raise AssertionError(f"asked {prompt}")
+
+
+def test_keys_may_be_spelled_in_any_way() -> None:
+    found = find_secrets(
+        config({"host": "a", "PasswordEnv": "A"}, {"host": "b", "ssh_passphrase_env": "B"}),
+        environment={"A": "1", "B": "2"},
+        ask=never,
+    )
+    assert found == {
+        "training_service.machine_list.0.password": "1",
+        "training_service.machine_list.1.ssh_passphrase": "2",
+    }
+
+
+def test_a_configuration_that_names_no_secret_needs_none() -> None:
+    plain = config({"host": "a", "password": "x", "passwordPrompt": False, "passwordEnv": None})
+    assert find_secrets(plain, environment={}, ask=never) == {}
+    assert find_secrets({"trainingService": {"platform": "local"}}, environment={}, ask=never) == {}
+    assert find_secrets({"trainingService": ["local"]}, environment={}, ask=never) == {}
+    assert secret_variables(plain) == set()
+
+
+def test_an_empty_answer_means_the_one_before() -> None:
+    answers = iter(["secret", "", "other"])
+    machines = [{"host": name, "user": "bob", "port": 2222, "passwordPrompt": "yes"} for name in "abc"]
+    asked: list[str] = []
+    found = find_secrets(config(*machines), environment={}, ask=lambda prompt: asked.append(prompt) or next(answers))
+    assert list(found.values()) == ["secret", "secret", "other"]
+    assert asked[:2] == ["Password of bob@a:2222: ", "Password of bob@b:2222 (Enter: the same again): "]
+
+
+def test_no_answer_at_all_is_an_error_that_names_the_machine() -> None:
+    with pytest.raises(MissingSecret, match="password of a was not given"):
+        find_secrets(config({"host": "a", "passwordPrompt": True}), environment={}, ask=lambda prompt: "")
+
+
+@pytest.mark.parametrize(("environment", "state"), [({}, "not set"), ({"PW": ""}, "empty")])
+def test_a_variable_without_a_value_is_an_error_that_names_it(environment: dict[str, str], state: str) -> None:
+    with pytest.raises(MissingSecret, match=f"variable PW, which is {state}"):
+        find_secrets(config({"host": "a", "passwordEnv": "PW"}), environment=environment, ask=never)
+
+
+def test_the_variables_that_hold_secrets_are_known() -> None:
+    assert secret_variables(config({"host": "a", "passwordEnv": "A", "sshPassphraseEnv": "B"})) == {"A", "B"}
+
+
+def test_secrets_of_the_first_format_are_taken_out_too() -> None:
+    kept, found = take_secrets({"machineList": [{"ip": "a", "passwd": "x"}, {"passphrase": "y"}], "logDir": "l"})
+    assert found == {
+        "training_service.machine_list.0.password": "x",
+        "training_service.machine_list.1.ssh_passphrase": "y",
+    }
+    assert kept == {"machineList": [{"ip": "a", "passwd": "********"}, {"passphrase": "********"}], "logDir": "l"}
+
+
+PROGRAM = """\
+import sys
+from proctor.sdk.client.logins import find_secrets
+config = {"training_service": {"machine_list": [{"host": "gpu", "password_prompt": True}]}}
+found = find_secrets(config)
+print("letters:", len(found["training_service.machine_list.0.password"]))
+"""
+
+
+def test_what_is_typed_is_not_shown() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-P", "-c", PROGRAM])
+    try:
+        shown = read_until(terminal, b"Password of gpu: ")
+        os.write(terminal, b"hunter2\n")
+        shown += read_until(terminal, b"letters: 7")
+    finally:
+        os.close(terminal)
+        os.waitpid(pid, 0)
+    assert b"hunter2" not in shown
+
+
+def read_until(terminal: int, text: bytes) -> bytes:
+    shown = b""
+    while text not in shown:
+        ready, _, _ = select.select([terminal], [], [], PATIENCE_SECONDS)
+        assert ready, f"waited in vain for {text!r} after {shown!r}"
+        shown += os.read(terminal, 4096)
+    return shown
