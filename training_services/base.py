@@ -164,9 +164,11 @@ class StatusChange:
     pid: int | None = None
     exit: Exit | None = None
     resumed: bool | None = None
-    """With RUNNING: whether it continues from the form's checkpoint. None: as the form says."""
+    """With RUNNING, and with SUBMITTED before the first metric is delivered: whether it continues from the form's
+    checkpoint. None: as the form says."""
     start_reason: str = ""
-    """With RUNNING: where it begins, as a clause: "from checkpoint 3 of job 2, copied from the manager's machine"."""
+    """With RUNNING or SUBMITTED: where it begins, as a clause: "from checkpoint 3 of job 2, copied from the manager's
+    machine"."""
 
 
 MetricListener = Callable[[Sequence[JournalChunk]], Awaitable[Mapping[tuple[str, int], int]]]
@@ -286,7 +288,8 @@ class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behaviour, not a m
     """A service that finds out by itself whether the place of a job can read the checkpoint of its form.
 
     The engine gives it every registered checkpoint, also one that does not lie on the manager's machine. The service
-    says with RUNNING where the job began (`StatusChange.resumed`, `start_reason`).
+    says where the job begins (`StatusChange.resumed`, `start_reason`): with SUBMITTED, before it starts a job that does
+    not continue, because the metrics of such a job begin a new curve; and again with RUNNING.
     """
 
 

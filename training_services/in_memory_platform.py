@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from proctor.sdk.metrics import encode_metric
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE
@@ -159,7 +160,13 @@ class InMemoryPlatform:
     def _take(self, job: Job, step: Step) -> None:
         match step:
             case scripts.Wait():
-                self._say(job, TrialJobStatus.SUBMITTED, step.reason)
+                self._say(
+                    job,
+                    TrialJobStatus.SUBMITTED,
+                    step.reason,
+                    resumed=step.resumed,
+                    start_reason=step.start_reason,
+                )
             case scripts.Start():
                 self._run(job, step.node_id)
             case scripts.Report():
@@ -202,11 +209,10 @@ class InMemoryPlatform:
         detail: str,
         time: datetime | None = None,
         ended: Exit | None = None,
-        *,
-        node_id: str | None = None,
+        **more: Any,
     ) -> None:
         time = time or self._time()
-        job.changes.append(StatusChange(job.id, job.token, status, time, detail=detail, node_id=node_id, exit=ended))
+        job.changes.append(StatusChange(job.id, job.token, status, time, detail=detail, exit=ended, **more))
         self._announce(job)
 
     def _announce(self, job: Job) -> None:

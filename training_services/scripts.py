@@ -20,10 +20,13 @@ from proctor.training_services.base import EndReason, TrialJobForm
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The platform has no place for the job yet and says why; it does not start before the next step."""
+    """The platform has no place for the job yet and says why; it does not start before the next step. It may know
+    already where the job will begin, as in `StatusChange`."""
 
     delay: float
     reason: str
+    resumed: bool | None = None
+    start_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

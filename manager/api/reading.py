@@ -117,6 +117,7 @@ def job_resource(row: TrialJobRow) -> schemas.Job:
         parent_job=row.parent_job,
         resumed_from_job=row.resumed_from_job,
         resumed_from_step=row.resumed_from_step,
+        start_reason=row.start_reason,
         node_id=row.node_id,
         gpus=None if gpus is None else [schemas.GpuShare(uuid=gpu["uuid"], slot=gpu["slot"]) for gpu in gpus],
         pid=row.pid,

@@ -134,6 +134,8 @@ class Job(Resource):
     resumed_from_job: str | None = None
     """The job whose checkpoint it continues."""
     resumed_from_step: int | None = None
+    start_reason: str = Field(default="", examples=["from checkpoint 3 of job 2, which lies on this node"])
+    """Where it begins, and why there; empty for a first attempt."""
     node_id: str | None = None
     gpus: list[GpuShare] | None = None
     """null: GPUs are not managed for this job."""

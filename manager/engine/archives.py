@@ -89,6 +89,7 @@ class SavedJob(BaseModel):
     parent_job: str | None = None
     resumed_from_job: str | None = None
     resumed_from_step: Count | None = None
+    start_reason: str = ""
     node_id: str | None = None
     gpus: list[GpuSlot] | None = None
     pid: int | None = None

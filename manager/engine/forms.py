@@ -47,6 +47,7 @@ class FormWriter:
             gpu_number=self._config.trial_gpu_number,
             max_duration_seconds=experiment.max_trial_seconds,
             resume_checkpoint=job.resume_checkpoint,
+            resume_node_id=job.resume_node_id,
             placement=placement_from(job.placement),
             lease_seconds=self._config.lease_seconds,
         )

@@ -18,6 +18,8 @@ def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: 
     trial = state.by_job.get(change.job_id)
     if trial is None or trial.job is None or trial.job.token != change.token:
         return
+    if change.exit is None:
+        trial_moves.note_beginning(state, step, trial, resumed=change.resumed, start_reason=change.start_reason)
     if change.exit is not None:
         end_job(state, step, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:

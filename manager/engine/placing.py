@@ -10,7 +10,9 @@ from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
+from proctor.manager.store import jobs
 from proctor.manager.store import metrics as metric_store
+from proctor.training_services.base import SupportsCheckpoints
 
 _PLACING = {
     ExperimentStatus.RUNNING,
@@ -71,12 +73,17 @@ async def _place(state: ExperimentState, step: Step, around: Surroundings, trial
 
 
 async def _checkpoint(around: Surroundings, trial: LiveTrial) -> Checkpoint | None:
-    """The newest registered checkpoint of a trial that has run before, if its folder is still there."""
+    """The newest registered checkpoint of a trial that has run before. If its folder is not on this machine: only for
+    a service that finds it elsewhere."""
     if trial.row.jobs == 0:
         return None
     trial_id = trial.row.id
     row = await around.metrics.read(lambda connection: metric_store.latest_checkpoint(connection, trial_id))
     if row is None:
         return None
+    job_id = f"{trial_id}.{row.job}"
     path = around.forms.job_directory(trial.row, row.job) / row.path
-    return Checkpoint(f"{trial_id}.{row.job}", row.sequence, str(path)) if path.is_dir() else None
+    if isinstance(around.service, SupportsCheckpoints):
+        saved = await around.control.read(lambda connection: jobs.get(connection, job_id))
+        return Checkpoint(job_id, row.sequence, str(path), saved.node_id)
+    return Checkpoint(job_id, row.sequence, str(path)) if path.is_dir() else None

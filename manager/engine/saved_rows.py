@@ -194,6 +194,7 @@ def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:
         parent_job=job.parent_job,
         resumed_from_job=job.resumed_from_job,
         resumed_from_step=job.resumed_from_step,
+        start_reason=job.start_reason,
         node_id=job.node_id,
         placement=None if job.node_id is None else NodePlacement(job.node_id, gpus).to_json(),
         pid=job.pid,

@@ -16,6 +16,7 @@ class Checkpoint:
     job_id: str
     sequence: int
     path: str  # absolute
+    node_id: str | None = None  # where it was saved
 
 
 @dataclass

@@ -81,6 +81,8 @@ def create_job(
         resumed_from_job=None if checkpoint is None else checkpoint.job_id,
         resumed_from_step=None if checkpoint is None else checkpoint.sequence,
         resume_checkpoint=None if checkpoint is None else checkpoint.path,
+        resume_node_id=None if checkpoint is None else checkpoint.node_id,
+        start_reason=_first_reason(number, checkpoint),
         placement=None if placement is None else placement.to_json(),
         node_id=None if placement is None else placement.node_id,
         code_fingerprint=code_fingerprint,
@@ -92,10 +94,43 @@ def create_job(
     step.write(lambda c: jobs.insert(c, job))
     step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
     if number > 1:
-        first = job.resumed_from_step or 0
-        message = protocol.TrialRestarted(state.take_position(), trial.row.parameter_id, trial.row.id, number, first)
-        step.tell(message, message_payload(message))
+        _tell_restart(state, step, trial, number, job.resumed_from_step or 0)
     return job
+
+
+def note_beginning(
+    state: ExperimentState, step: Step, trial: LiveTrial, *, resumed: bool | None, start_reason: str
+) -> None:
+    """The service says where the trial's job begins, and whether it continues from its checkpoint (None: as it was
+    asked to). One that does not begins its curve anew, which the dispatcher is told."""
+    job = trial.job
+    assert job is not None
+    columns: dict[str, Any] = {}
+    if start_reason and start_reason != job.start_reason:
+        columns["start_reason"] = start_reason
+    afresh = resumed is False and job.resumed_from_job is not None
+    if afresh:
+        columns |= dict.fromkeys(("resumed_from_job", "resumed_from_step", "resume_checkpoint", "resume_node_id"))
+    if not columns:
+        return
+    trial.job = replace(job, **columns)
+    step.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
+    if afresh:
+        _tell_restart(state, step, trial, job.number, 0)
+
+
+def _first_reason(number: int, checkpoint: Checkpoint | None) -> str:
+    """What is known of a job's beginning before its service has seen it."""
+    if number == 1:
+        return ""
+    if checkpoint is None:
+        return "from the start: the trial has no checkpoint that can be read"
+    return f"from checkpoint {checkpoint.path.rpartition('/')[2]} of job {checkpoint.job_id.rpartition('.')[2]}"
+
+
+def _tell_restart(state: ExperimentState, step: Step, trial: LiveTrial, number: int, first: int) -> None:
+    message = protocol.TrialRestarted(state.take_position(), trial.row.parameter_id, trial.row.id, number, first)
+    step.tell(message, message_payload(message))
 
 
 def set_reason(step: Step, trial: LiveTrial, reason: str) -> None:

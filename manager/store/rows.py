@@ -150,6 +150,8 @@ class TrialJobRow(Row):
     submitted_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    start_reason: str = ""
+    resume_node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ class NodeRow(Row):
     reason: str = ""
     facts: JsonObject = field(default_factory=dict)
     seen_at: float | None = None
+    hold: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,10 @@ from proctor.manager.store import events, inputs, jobs, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.scripts import Exit, Final, Raw, Report, Script, Step
+from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
+from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.scripts import Exit, Final, Raw, Report, Script, Step, Wait
 
 Scenario = Callable[[Simulation, Manager], Awaitable[None]]
 
@@ -46,11 +48,25 @@ def three_reports(form: TrialJobForm) -> Iterable[Step]:
     yield Final(1.0, form.sequence_id)
 
 
-def play(tmp_path: Path, scenario: Scenario, script: Script = three_reports) -> None:
+class CheckpointingService(InMemoryTrainingService, SupportsCheckpoints):
+    """Is given checkpoints wherever they lie."""
+
+
+class CheckpointingSimulation(Simulation):
+    """Jobs run on a `CheckpointingService`."""
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        jobs = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
+        return CheckpointingService(self._script, platform=jobs, now=self.clock.now)
+
+
+def play(
+    tmp_path: Path, scenario: Scenario, script: Script = three_reports, *, kind: type[Simulation] = Simulation
+) -> None:
     """Run a scenario on a fresh home under virtual time."""
 
     async def main(loop: VirtualTimeLoop) -> None:
-        simulation = Simulation(Home(tmp_path / "home"), loop, script=script)
+        simulation = kind(Home(tmp_path / "home"), loop, script=script)
         async with simulation.manager() as manager:
             await scenario(simulation, manager)
 
@@ -369,8 +385,43 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
         log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
         (restart,) = [row.payload for row in log if row.kind == "TrialRestarted"]
         assert (restart["job_number"], restart["from_sequence"]) == (2, 2)
+        assert job.start_reason == "from checkpoint 1 of job 1"
 
     play(tmp_path, scenario, script)
+
+
+def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_begins_anew(tmp_path: Path) -> None:
+    forms: list[TrialJobForm] = []
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        forms.append(form)
+        if form.number == 1:
+            yield Report(1.0, 0.1)
+            record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 1, "time": 1.0}
+            yield Raw(0.0, json.dumps(record).encode() + b"\n")
+            yield Exit(1.0, EndReason.NODE_LOST, code=None)
+        reason = "from the start: checkpoint 1 of job 1 is on node gpu-1, which is lost"
+        yield Wait(0.0, "waiting: the code is being copied", resumed=False, start_reason=reason)
+        yield Report(1.0, 0.3)
+        yield Final(1.0, 0.5)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1, assessor={"name": "Medianstop"})
+        await simulation.ended(manager, experiment_id)
+        first, second = forms
+        assert second.resume_checkpoint == f"{first.directory}/output/checkpoints/1"  # not on this machine
+        (trial,) = await all_trials(manager, experiment_id)
+        job = (await manager.control.read(lambda c: jobs.of_trial(c, trial.id)))[1]
+        assert (job.resumed_from_job, job.resumed_from_step, job.resume_checkpoint) == (None, None, None)
+        assert job.start_reason.startswith("from the start: checkpoint 1 of job 1")
+        metrics = await manager.metrics(experiment_id)
+        curve = await metrics.read(lambda c: metric_store.curve(c, trial.id))
+        assert [(point.job, point.sequence) for point in curve] == [(2, 0)]
+        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        restarts = [row.payload["from_sequence"] for row in log if row.kind == "TrialRestarted"]
+        assert restarts == [1, 0]
+
+    play(tmp_path, scenario, script, kind=CheckpointingSimulation)
 
 
 def test_the_log_tells_of_every_move_with_the_ids_it_is_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
