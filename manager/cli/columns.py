@@ -180,7 +180,7 @@ JOBS = (
     Column("EXIT", lambda row: f"signal {row['signal']}" if row["signal"] else number(row["exit_code"])),
     Column("NODE", lambda row: row["node_id"] or "-"),
     Column("TIME", lambda row: duration(elapsed(row)), right=True),
-    Column("START", lambda row: row["start_reason"] or "-", wraps=True),
+    Column("START", lambda row: row.get("start_reason") or "-", wraps=True),
     Column("DETAIL", lambda row: row["detail"], wraps=True),
 )
 

@@ -99,4 +99,13 @@ def test_a_job_that_was_killed_shows_its_signal(rest: FakeRest, invoke) -> None:
         {**job, "id": "t.1", "status": "ENDED", "end_reason": "SIGNALED", "signal": 9, "detail": "killed from outside"}
     ]
     line = invoke("trial", "show", "t").stdout.splitlines()[-1]
-    assert line.split() == ["t.1", "ENDED", "SIGNALED", "signal", "9", "-", "-", "killed", "from", "outside"]
+    assert line.split() == ["t.1", "ENDED", "SIGNALED", "signal", "9", "-", "-", "-", "killed", "from", "outside"]
+
+
+def test_a_second_attempt_shows_where_it_begins(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e")
+    rest.add_trial("e", "t")
+    job = dict.fromkeys(("node_id", "started_at", "ended_at", "exit_code", "end_reason", "signal"))
+    reason = "from checkpoint 3 of job 1"
+    rest.jobs["t"] = [{**job, "id": "t.2", "status": "RUNNING", "detail": "", "start_reason": reason}]
+    assert reason in " ".join(invoke("trial", "show", "t").stdout.split())
