@@ -18,6 +18,7 @@ Standard output: one JSON object
      "writable": true, "why_not_writable": "",             whether a small file could be written where ours will lie
      "free_mb": 51200, "free_inodes": 1000000,             null: the system sets no limit, or does not say
      "directory": "/home/bob/.proctor/nodes/<key>",        "" without a key
+     "exists": true,                                       whether it is there
      "archives": ["keeper-0123....pyz"],                     whole ones, there already
      "kills_at_logout": false,                             logind is told to end a user's processes at logout
      "verified": null | {"ok": bool, "found": hex or "", "size": n}}
@@ -81,6 +82,7 @@ def look(request: "dict[str, object]") -> "dict[str, object]":
         "free_mb": free_mb,
         "free_inodes": free_inodes,
         "directory": directory,
+        "exists": bool(directory) and os.path.isdir(directory),
         "archives": list_archives(directory),
         "kills_at_logout": kills_at_logout(),
         "verified": verified,
