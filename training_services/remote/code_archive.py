@@ -27,17 +27,16 @@ _LEVEL = 4  # of compression: a fast network is not kept waiting by it
 
 @dataclass(frozen=True)
 class CodeArchive:
-    """One version of the trial code. `digest` is that of its content; `sha256` and `size` are the file's."""
+    """One version of the trial code. `sha256` is that of its content, before it is packed; `size` is the file's."""
 
     path: Path
-    digest: str
     sha256: str
     size: int
 
     @property
     def name(self) -> str:
         """What the folder is called on a machine, below `code/`."""
-        return self.digest[:20]
+        return self.sha256[:20]
 
 
 class CodeArchives:
@@ -120,15 +119,13 @@ def build_archive(tree: CodeTree, folder: Path) -> CodeArchive:
                 with tarfile.open(mode="w|", fileobj=sink, format=tarfile.PAX_FORMAT) as archive:
                     for entry in tree.entries:
                         _add(archive, tree.root, entry)
-        digest = content.hexdigest()
-        path = folder / f"{digest[:20]}.tar.gz"
-        with open(draft, "rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        sha256 = content.hexdigest()
+        path = folder / f"{sha256[:20]}.tar.gz"
         size = draft.stat().st_size
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    return CodeArchive(path, digest, sha256, size)
+    return CodeArchive(path, sha256, size)
 
 
 class _Changed(OSError):
