@@ -114,12 +114,15 @@ def manager(**environment: str) -> Iterator[RunningManager]:
 
 
 @contextmanager
-def bare_manager(home: Path, **environment: str) -> Iterator[RunningManager]:
-    """A manager that has just come up. `environment` is added to its own and so to its keeper's."""
+def bare_manager(home: Path, *, module: str = "proctor.manager", **environment: str) -> Iterator[RunningManager]:
+    """A manager that has just come up. `environment` is added to its own and so to its keeper's.
+
+    :param module: what runs it.
+    """
     home.mkdir(parents=True, exist_ok=True)
     with (home.parent / "manager.out").open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "proctor.manager"],
+            [sys.executable, "-m", module],
             env={**os.environ, "PROCTOR_PORT": "0", **environment, "PROCTOR_HOME": str(home)},
             stdin=subprocess.DEVNULL,
             stdout=output,

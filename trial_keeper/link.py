@@ -1,6 +1,7 @@
 """The keeper's conversation with the manager: find it, check it, register, take commands, send reports, start over."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from proctor.sdk.failpoints import failpoint
 from proctor.trial_keeper.connection import HttpConnection
 from proctor.trial_keeper.errors import LinkError, SessionLost
+from proctor.trial_keeper.file_answers import AT_ONCE, FileAnswers
 from proctor.trial_keeper.outbox import Outbox
 from proctor.trial_keeper.protocol import (
     Command,
@@ -54,6 +56,7 @@ class ManagerLink:
         on_session: Callable[[RegistrationAnswer], None],
         carry_out: Callable[[list[Command]], Awaitable[None]],
         outbox: Outbox,
+        answers: FileAnswers,
     ) -> None:
         self._base_path = f"/api/v1/keepers/{node_id}"
         self._pointer = pointer
@@ -62,6 +65,7 @@ class ManagerLink:
         self._on_session = on_session
         self._carry_out = carry_out
         self._outbox = outbox
+        self._answers = answers
         self._session = ""
         self._complaint = ""
         self.last_answer = asyncio.get_running_loop().time()
@@ -92,8 +96,11 @@ class ManagerLink:
             self._complaint = ""
             log.info("registered with the manager as %s", self._base_path)
             self._on_session(answer)
+            self._answers.begin_session()
             await until_first_ends(
-                commands=self._take_commands(commands), reports=self._send_reports(reports, answer.heartbeat_seconds)
+                commands=self._take_commands(commands),
+                reports=self._send_reports(reports, answer.heartbeat_seconds),
+                **{f"answers {number}": self._send_answers() for number in range(AT_ONCE)},
             )
 
     async def _connect(self, stack: AsyncExitStack) -> HttpConnection:
@@ -128,9 +135,25 @@ class ManagerLink:
             failpoint("keeper.report.before")
             body = await self._post(connection, "report", report.body, "application/octet-stream")
             failpoint("keeper.report.after")
-            moved = self._outbox.settle(report, _read(ReportAnswer, body))
+            answer = _read(ReportAnswer, body)
+            moved = self._outbox.settle(report, answer)
             if report.has_news and not moved:
                 await asyncio.sleep(_NO_PROGRESS_SECONDS)
+            await self._outbox.rest(answer.pause_seconds)
+
+    async def _send_answers(self) -> None:
+        """One question about files after another, on a connection that is opened when there is an answer."""
+        body = b""
+        while True:
+            body = body or await self._answers.next(self._session)
+            async with AsyncExitStack() as stack:
+                connection = await self._connect(stack)
+                await self._post(connection, "answer", body, "application/octet-stream")
+                body = await self._answers.next(self._session)
+                with contextlib.suppress(LinkError):  # managers close what is idle; once more, on a new connection
+                    while True:
+                        await self._post(connection, "answer", body, "application/octet-stream")
+                        body = await self._answers.next(self._session)
 
     async def _ask(self, connection: HttpConnection, name: str, message: Any, kind: type[T]) -> T:
         return _read(kind, await self._post(connection, name, json.dumps(to_json(message)).encode()))

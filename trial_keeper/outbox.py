@@ -47,6 +47,7 @@ class Outbox:
         self._on_fenced = on_fenced
         self._dirty: dict[str, Job] = {}
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._start_timer: asyncio.TimerHandle | None = None
         self._devices: list[Device] | None = None
         self.notes: list[str] = []
@@ -56,13 +57,15 @@ class Outbox:
         """The job has something to tell: journal bytes or its end."""
         self._dirty[job.job_id] = job
         self._wake.set()
+        if job.exit is not None:
+            self._urgent.set()
 
     def mark_start(self, job: Job) -> None:
         """The job runs. A short job's start travels with its end: it waits a moment for company."""
         self._dirty[job.job_id] = job
         if self._start_timer is None:
             loop = asyncio.get_running_loop()
-            self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._wake.set)
+            self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._tell_starts)
 
     def mark_devices(self, devices: list[Device]) -> None:
         """The devices have changed; told with the next report."""
@@ -77,9 +80,17 @@ class Outbox:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
+    async def rest(self, seconds: float) -> None:
+        """Between two reports, so that a manager of many nodes gets fewer and larger ones; a start or an end does not
+        wait."""
+        if seconds > 0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), seconds)
+
     def build(self, session: str) -> Report:
         """The next report: as much of everything that is new as one report holds."""
         self._wake.clear()
+        self._urgent.clear()
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None
@@ -118,6 +129,10 @@ class Outbox:
             self._devices = None
         self._clean(report)
         return moved
+
+    def _tell_starts(self) -> None:
+        self._wake.set()
+        self._urgent.set()
 
     def _add(self, report: Report, job: Job) -> int:
         header, size, complete = report.header, 0, True

@@ -520,3 +520,13 @@ async def _until(pool: NodePool, status: NodeStatus) -> None:
             await news.wait()
             news.clear()
     stop()
+
+
+async def test_the_more_nodes_there_are_the_longer_what_is_not_urgent_may_wait_for_company(stage: Stage) -> None:
+    await stage.keeper.register()
+    assert (await stage.keeper.say()).pause_seconds == 0.0
+    for number in range(100):
+        stage.pool.add(f"node {number}", "remote")
+        stage.hub.add_node(f"node {number}", SECRET)
+        await stage.hub.register(f"node {number}", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
+    assert (await stage.keeper.say()).pause_seconds == pytest.approx(0.2)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.trial_keeper.job import Job
 from proctor.trial_keeper.outbox import REPORT_BYTES, Outbox, Report
 from proctor.trial_keeper.protocol import Acknowledgement, EndReason, Exit, Launch, ReportAnswer
@@ -163,3 +164,18 @@ async def test_devices_are_told_once_per_change(outbox: Outbox) -> None:
     assert second.header.devices == []
     outbox.settle(second, answer(second))
     assert outbox.build("session").header.devices is None
+
+
+def test_more_of_a_journal_rests_and_an_end_does_not(tmp_path: Path) -> None:
+    async def scene(loop: VirtualTimeLoop) -> tuple[float, float]:
+        outbox = Outbox(on_stored=lambda job: None, on_fenced=lambda job: None)
+        job = make_job(tmp_path, "a", b"1\n")
+        outbox.mark(job)
+        await outbox.rest(5.0)
+        rested = loop.time()
+        job.exit = END
+        outbox.mark(job)
+        await outbox.rest(5.0)
+        return rested, loop.time()
+
+    assert run_virtual(scene) == (5.0, 5.0)
