@@ -10,12 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from socket import socket
 
 from proctor.manager.api.context import ApiContext
-from proctor.manager.clock import Clock, SystemClock
+from proctor.manager.clock import SystemClock
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
 from proctor.manager.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
 from proctor.manager.log import start_logging, stop_logging
-from proctor.manager.node_records import NodeRecords
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, Settings
 from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
@@ -118,7 +117,7 @@ async def open_manager(home: Home, url: str, stop: Callable[[], None]) -> AsyncI
             providers=providers,
         )
         context = ApiContext(manager=manager, home=home, public_url=url, started_at=clock.now(), request_shutdown=stop)
-        async with _background(context, keeper, clock), providers.serve(), manager.serve():
+        async with _background(context, keeper), providers.serve(), manager.serve():
             yield context
         hub.close()
         idle = not await control.read(lambda c: any(jobs.live(c, row.id) for row in experiments.active(c)))
@@ -127,14 +126,13 @@ async def open_manager(home: Home, url: str, stop: Callable[[], None]) -> AsyncI
 
 
 @asynccontextmanager
-async def _background(context: ApiContext, keeper: LocalKeeper, clock: Clock) -> AsyncIterator[None]:
+async def _background(context: ApiContext, keeper: LocalKeeper) -> AsyncIterator[None]:
     """What runs beside the engine."""
     manager = context.manager
-    records = NodeRecords(manager.pool, manager.control, manager.feed, clock)
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(keeper.run(), name="local keeper"),
-            group.create_task(records.keep(), name="node records"),
+            group.create_task(manager.nodes.keep(), name="node records"),
             group.create_task(context.measurements.measure_loop_lag(), name="loop lag"),
         ]
         try:

@@ -1,7 +1,10 @@
 """What the store remembers of nodes: a row each, and an event whenever one has moved."""
 
 import asyncio
+import logging
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
 
 from proctor.manager.clock import Clock
 from proctor.manager.events import ChangeFeed
@@ -10,10 +13,14 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow
 from proctor.training_services.nodes import Node, NodePool
 
+log = logging.getLogger(__name__)
+
+DRAINED = "drained"
+
 
 class NodeRecords:
-    """Writes down status and reason of the pool's nodes. Load and memory of devices change all the time: they are not
-    written, whoever asks for them gets them from the pool."""
+    """Writes down status, reason and hold of the pool's nodes. Load and memory of devices change all the time: they are
+    not written, whoever asks for them gets them from the pool."""
 
     def __init__(self, pool: NodePool, control: Database, feed: ChangeFeed, clock: Clock) -> None:
         self._pool = pool
@@ -22,25 +29,54 @@ class NodeRecords:
         self._clock = clock
         self._changed = asyncio.Event()
         self._written: dict[str, tuple[str, ...]] = {}
+        self._writing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """After a start: nodes that got no new jobs get none, whether they are known yet or not."""
+        for row in await self._control.read(nodes.all):
+            if row.hold:
+                self._pool.hold(row.id, row.hold)
 
     async def keep(self) -> None:
         """Write until cancelled."""
         self._pool.on_change(self._changed.set)
         while True:
-            moved = [node for node in self._pool.nodes() if self._written.get(node.id) != _shown(node)]
-            if moved:
-                await self._write(moved)
+            async with self._writing:
+                moved = [node for node in self._pool.nodes() if self._written.get(node.id) != _shown(node)]
+                if moved:
+                    await self._write(moved)
             await self._changed.wait()
             self._changed.clear()
 
-    async def _write(self, moved: list[Node]) -> None:
+    async def drain(self, node_id: str, reason: str = "") -> Node:
+        """Give a node no new jobs until it is resumed, also after a restart; what runs there goes on. Written down when
+        it returns. Raises UnknownNode."""
+        return await self._hold(node_id, f"{DRAINED}: {reason}" if reason else DRAINED)
+
+    async def resume(self, node_id: str) -> Node:
+        """Give a drained or quarantined node jobs again; one that gets them already is no error. Written down when it
+        returns. Raises UnknownNode."""
+        return await self._hold(node_id, "")
+
+    async def _hold(self, node_id: str, clause: str) -> Node:
+        async with self._writing:
+            await self._write([replace(self._pool.node(node_id), hold=clause)])
+            if clause:
+                self._pool.hold(node_id, clause)
+            else:
+                self._pool.unhold(node_id)
+        action = "node.drain" if clause else "node.resume"
+        text = f"is {clause}" if clause else "gets jobs again"
+        log.info("node %s %s", node_id, text, extra={"action": action, "node_id": node_id})
+        return self._pool.node(node_id)
+
+    async def _write(self, moved: Sequence[Node]) -> None:
         now = self._clock.now()
 
         def write(connection: sqlite3.Connection) -> None:
             for node in moved:
-                facts = {"hostname": node.hostname, "version": node.version, "driver_note": node.driver_note}
-                nodes.upsert(connection, NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at))
-                data = {"node_id": node.id, "status": str(node.status), "reason": node.reason}
+                nodes.upsert(connection, _row(node))
+                data = {"node_id": node.id, "status": str(node.status), "reason": node.reason, "hold": node.hold}
                 events.append(connection, time=now, kind=events.NODE, data=data)
 
         await self._control.write(write)
@@ -48,5 +84,10 @@ class NodeRecords:
         self._feed.notify()
 
 
+def _row(node: Node) -> NodeRow:
+    facts = {"hostname": node.hostname, "version": node.version, "driver_note": node.driver_note}
+    return NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at, node.hold)
+
+
 def _shown(node: Node) -> tuple[str, ...]:
-    return (str(node.status), node.reason, node.hostname, node.version, node.driver_note)
+    return (str(node.status), node.reason, node.hold, node.hostname, node.version, node.driver_note)

@@ -8,7 +8,7 @@ first asked for, so that a manager whose experiments are all local never loads i
 import asyncio
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +19,7 @@ from proctor.training_services.errors import UnknownNode, UnknownPlatform
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
 
-__all__ = ["CheckStep", "CheckVerdict", "NodeProvider", "ProviderContext", "Providers"]
+__all__ = ["CheckStep", "CheckVerdict", "NodeProvider", "ProviderContext", "ProviderFactory", "Providers"]
 
 BUILT_IN: Mapping[str, str] = {"remote": "proctor.training_services.remote.provider:RemoteProvider"}
 
@@ -83,6 +83,10 @@ class NodeProvider(ABC):
     def check(self, node_id: str) -> None:
         """Try to reach a node now rather than after its pause. Raises UnknownNode."""
 
+    def address(self, node_id: str) -> str:
+        """How one of its nodes is reached, as the user wrote it: "bob@gpu-3:2222". Raises UnknownNode."""
+        return node_id
+
     @abstractmethod
     async def inspect(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         """Try every hop to every node of a configuration. Changes nothing that stays."""
@@ -93,11 +97,16 @@ class NodeProvider(ABC):
         A node that an experiment claims is left alone, with a FAIL step that names the experiment."""
 
 
+ProviderFactory = Callable[[ProviderContext], NodeProvider]
+
+
 class Providers:
     """The providers of a manager, each made when it is first asked for. Opened by the composition root."""
 
-    def __init__(self, context: ProviderContext) -> None:
+    def __init__(self, context: ProviderContext, factories: Mapping[str, ProviderFactory] | None = None) -> None:
+        """:param factories: makers of providers by kind, beside the built-in ones and before them."""
         self._context = context
+        self._factories = dict(factories or {})
         self._made: dict[str, NodeProvider] = {}
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,10 +128,7 @@ class Providers:
         """The provider of a kind of nodes. Raises UnknownPlatform where there is none, ImportError with the package
         to install."""
         if kind not in self._made:
-            if kind not in BUILT_IN:
-                raise UnknownPlatform(f"platform {kind!r} has no machines to reach; known: {', '.join(BUILT_IN)}")
-            module, _, name = BUILT_IN[kind].partition(":")
-            provider: NodeProvider = getattr(importlib.import_module(module), name)(self._context)
+            provider = self._factory(kind)(self._context)
             self._made[kind] = provider
             if self._group is not None:
                 self._tasks.append(self._start(self._group, kind, provider))
@@ -135,6 +141,15 @@ class Providers:
             if provider.has(node_id):
                 return provider
         raise UnknownNode(f"node {node_id} is not reached over a network; there is nothing to connect to")
+
+    def _factory(self, kind: str) -> ProviderFactory:
+        if kind in self._factories:
+            return self._factories[kind]
+        if kind not in BUILT_IN:
+            known = ", ".join(dict.fromkeys((*BUILT_IN, *self._factories)))
+            raise UnknownPlatform(f"platform {kind!r} has no machines to reach; those that have: {known}")
+        module, _, name = BUILT_IN[kind].partition(":")
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
     def _start(self, group: asyncio.TaskGroup, kind: str, provider: NodeProvider) -> asyncio.Task[None]:
         return group.create_task(provider.run(), name=f"provider of {kind} nodes")

@@ -24,6 +24,7 @@ from proctor.manager.registered_algorithms import RegistrationError, registered_
 from proctor.manager.settings import Home
 from proctor.manager.store import events, experiments
 from proctor.manager.store.rows import ExperimentRow
+from proctor.sdk.client.logins import wanted_secrets
 
 CONFIG_FILE = "config.json"
 ENVIRONMENT_FILE = "environment.json"
@@ -71,6 +72,17 @@ def take_handover(home: Home, name: str | None) -> Handover:
     path.unlink()
     secrets = body.pop("secrets", None) or {}
     return Handover(body, secrets)
+
+
+def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
+    """Whether what the configuration names (`passwordEnv`, `passwordPrompt` …) was handed over. Raises BadRequest."""
+    missing = [wanted for wanted in wanted_secrets(config.canonical()) if not secrets.get(wanted.path)]
+    if missing:
+        labels = ", ".join(wanted.label for wanted in missing)
+        raise BadRequest(
+            f"the configuration names secrets that were not handed over: {labels}; `proctor create` looks them up, "
+            f"other callers put them under `secrets` into the file that they hand over, by path: {missing[0].path!r}"
+        )
 
 
 def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) -> None:

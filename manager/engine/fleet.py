@@ -156,6 +156,10 @@ class Fleet:
         """Whether an engine works on it."""
         return experiment_id in self._running
 
+    def users_of(self, node_id: str) -> list[str]:
+        """The ids of the experiments that an engine works on and that may use a node."""
+        return [name for name, running in self._running.items() if node_id in _nodes_of(running.service)]
+
     async def leave(self, experiment_id: str) -> None:
         """Wait until the engine of an experiment that is over is gone; end that of a failed one."""
         running = self._running.get(experiment_id)
@@ -226,6 +230,10 @@ class Fleet:
         """The same for what one experiment writes."""
         metrics = self._metrics.get(experiment_id)
         return _trouble(self._means.control, *([] if metrics is None else [metrics]))
+
+
+def _nodes_of(service: TrainingService) -> tuple[str, ...]:
+    return service.node_ids() if isinstance(service, SupportsNodes) else ()
 
 
 def _trouble(*databases: Database) -> str:

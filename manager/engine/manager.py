@@ -14,11 +14,13 @@ from proctor.manager.engine.archives import Archive
 from proctor.manager.engine.fleet import DispatcherFactory, Fleet, Means, ServiceFactory
 from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.loading import Loading
+from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.node_records import NodeRecords
 from proctor.manager.settings import Home
 from proctor.manager.store import experiments, trials
 from proctor.manager.store.database import Database
@@ -26,8 +28,9 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError, parse_search_space
+from proctor.training_services.errors import UnknownNode
 from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes import Node, NodePool
 from proctor.training_services.providers import Providers
 from proctor.training_services.registry import create as create_service
 
@@ -75,6 +78,8 @@ class Manager:
         self.feed = ChangeFeed()
         self._threads = threads
         self.providers = providers
+        self.nodes = NodeRecords(pool, control, self.feed, clock)
+        self.platforms = Platforms(home, providers)
         self._fleet = Fleet(
             Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, providers, threads)
         )
@@ -84,6 +89,7 @@ class Manager:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["Manager"]:
         """Take up every active experiment, then serve. On leaving, trials go on under their keepers."""
+        await self.nodes.load()
         known = await self.control.read(experiments.ids)
         await asyncio.to_thread(remove_leftovers, self.home, known)
         async with self._fleet.serve():
@@ -108,6 +114,7 @@ class Manager:
         if dry_run:
             return row
         handed = creation.take_handover(self.home, handover)
+        creation.check_secrets(loaded.config, {**loaded.secrets, **handed.secrets})
         if folder.exists() or await self._exists(experiment_id):
             raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
         failpoint("manager.create.before")
@@ -266,6 +273,31 @@ class Manager:
         """Run a trial with the user's own parameters. Returns it."""
         await self.experiment(experiment_id)
         return await self._fleet.runner(experiment_id).inbox.ask(m.AddTrial(parameters))  # type: ignore[no-any-return]
+
+    # ---- nodes
+
+    def check_node(self, node_id: str) -> Node:
+        """Try to reach a node now rather than after its pause. Raises UnknownNode, and Conflict for one that is not
+        reached over a network."""
+        node = self.pool.node(node_id)
+        if self.providers is None:
+            raise Conflict(f"node {node_id} is not reached over a network; there is nothing to connect to")
+        try:
+            self.providers.of_node(node_id).check(node_id)
+        except UnknownNode as error:
+            raise Conflict(str(error)) from error
+        return node
+
+    def node_address(self, node_id: str) -> str:
+        """How a node is reached, such as bob@gpu-3:2222; "" for one that is simply there."""
+        try:
+            return "" if self.providers is None else self.providers.of_node(node_id).address(node_id)
+        except UnknownNode:
+            return ""
+
+    def experiments_on(self, node_id: str) -> list[str]:
+        """The ids of the experiments that are going on and may use a node."""
+        return self._fleet.users_of(node_id)
 
     # ---- reading
 

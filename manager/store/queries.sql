@@ -166,11 +166,11 @@ DELETE FROM events WHERE id IN (SELECT id FROM events WHERE id <= :last ORDER BY
 DELETE FROM events WHERE experiment_id = :experiment_id;
 
 -- name: nodes.upsert
-INSERT INTO nodes (id, kind, status, reason, facts, seen_at)
-VALUES (:id, :kind, :status, :reason, :facts, :seen_at)
+INSERT INTO nodes (id, kind, status, reason, facts, seen_at, hold)
+VALUES (:id, :kind, :status, :reason, :facts, :seen_at, :hold)
 ON CONFLICT (id) DO UPDATE SET
     kind = excluded.kind, status = excluded.status, reason = excluded.reason, facts = excluded.facts,
-    seen_at = excluded.seen_at;
+    seen_at = excluded.seen_at, hold = excluded.hold;
 
 -- name: nodes.all
 SELECT * FROM nodes ORDER BY id;

@@ -1,0 +1,74 @@
+"""The machines of a configuration without an experiment: looked at hop by hop, or cleaned."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proctor.manager.config import RemoteConfig
+from proctor.manager.engine import creation
+from proctor.manager.errors import BadRequest, Unavailable
+from proctor.manager.settings import Home
+from proctor.training_services.errors import UnknownPlatform
+from proctor.training_services.providers import CheckStep, NodeProvider, Providers
+
+_SECRETS = "training_service.machine_list"
+
+
+class Platforms:
+    """Asks the provider of a configuration's platform."""
+
+    def __init__(self, home: Home, providers: Providers | None) -> None:
+        self._home = home
+        self._providers = providers
+
+    async def check(
+        self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None
+    ) -> Sequence[CheckStep]:
+        """Try every hop to every machine, or to one (by its place in the list, from 0). Nothing stays there.
+
+        Raises BadRequest for a configuration that is not valid or names no machines, Unavailable.
+        """
+        provider, settings, secrets = await self._read(config, directory, handover, machine)
+        return await provider.inspect(settings, secrets)
+
+    async def clean(
+        self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None
+    ) -> Sequence[CheckStep]:
+        """Remove everything of this manager from the machines, or from one. Those that an experiment uses are left
+        alone. Raises as `check`."""
+        provider, settings, secrets = await self._read(config, directory, handover, machine)
+        return await provider.clean(settings, secrets)
+
+    async def _read(
+        self, config: Mapping[str, Any], directory: str, handover: str | None, machine: int | None
+    ) -> tuple[NodeProvider, dict[str, Any], dict[str, str]]:
+        handed = creation.take_handover(self._home, handover)
+        loaded = await asyncio.to_thread(creation.check, config, directory, self._home.path)
+        secrets = {**loaded.secrets, **handed.secrets}
+        section = loaded.config.training_service
+        provider = self._provider(section.platform)
+        assert isinstance(section, RemoteConfig), "a provider for a platform without machines"
+        creation.check_secrets(loaded.config, secrets)
+        settings: dict[str, Any] = section.model_dump(mode="json", by_alias=False)
+        if machine is None:
+            return provider, settings, secrets
+        if not 0 <= machine < len(section.machine_list):
+            raise BadRequest(f"machine: expected 0 to {len(section.machine_list) - 1}, found {machine}")
+        chosen = {**settings, "machine_list": [settings["machine_list"][machine]]}
+        return provider, chosen, _secrets_of(secrets, machine)
+
+    def _provider(self, platform: str) -> NodeProvider:
+        if self._providers is None:
+            raise Unavailable("this manager reaches no machines")
+        try:
+            return self._providers.get(platform)
+        except UnknownPlatform as error:
+            raise BadRequest(str(error)) from error
+        except ImportError as error:
+            raise Unavailable(f"platform {platform} cannot be used: {error}") from error
+
+
+def _secrets_of(secrets: Mapping[str, str], machine: int) -> dict[str, str]:
+    """The secrets of one machine, as those of a list that has only this one."""
+    own = f"{_SECRETS}.{machine}."
+    return {f"{_SECRETS}.0.{path.removeprefix(own)}": each for path, each in secrets.items() if path.startswith(own)}
