@@ -7,7 +7,7 @@ One tick a heartbeat serves all nodes. Towards a node's loss a tick counts only
 * while the manager is otherwise connected: another node that is reached over a network has spoken since the last tick.
   When all are gone it is more likely that our own network is.
 
-So a single machine is never lost: it is silent, and its trials go on (docs/decisions).
+So a single machine is never lost: it is silent, and its trials go on (docs/decisions/0007).
 """
 
 import asyncio
