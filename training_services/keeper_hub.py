@@ -93,6 +93,10 @@ class KeeperHub:
             for job in self._jobs.unexpected(session.jobs.values()):
                 session.push(Cancel(job.job_id, job.token))
 
+    async def until_ready(self) -> None:
+        """Wait for `ready`."""
+        await self._ready.wait()
+
     def close(self) -> None:
         """Turn keepers away from now on, polls that wait included; watch nodes no more."""
         self._is_closed = True
