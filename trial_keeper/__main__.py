@@ -1,19 +1,37 @@
-"""`python -m proctor.trial_keeper --directory DIR`: run the keeper of DIR (see `start.py` for starting it detached)."""
+"""`python -m proctor.trial_keeper COMMAND`, and `python3 keeper-<hash>.pyz COMMAND` on a node.
 
-import argparse
-import os
+`serve --directory DIR` runs the keeper of DIR (`start.py` starts it detached); `relay` is described in `relay.py`, all
+other commands in `commands.py`.
+"""
+
 import sys
-from pathlib import Path
-
-from proctor.trial_keeper.daemon import serve
 
 
 def main() -> int:
-    """Read the arguments and serve."""
-    parser = argparse.ArgumentParser(prog="python -m proctor.trial_keeper", description=__doc__)
+    """Carry out the command that the arguments name; returns the exit code."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command == "serve":
+        return _serve(sys.argv[2:])
+    if command == "relay":
+        from proctor.trial_keeper.relay import main as relay
+
+        return relay()
+    from proctor.trial_keeper.commands import main as carry_out
+
+    return carry_out(command)
+
+
+def _serve(words: list[str]) -> int:
+    import argparse
+    import os
+    from pathlib import Path
+
+    from proctor.trial_keeper.daemon import serve
+
+    parser = argparse.ArgumentParser(prog="python -m proctor.trial_keeper serve", description=__doc__)
     parser.add_argument("--directory", required=True, type=Path, help="the keeper's directory; holds its config.json")
     parser.add_argument("--detach", type=int, metavar="FD", help="go to the background; close FD when it is up")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.detach is not None and os.fork():
         return 0
     return serve(arguments.directory.absolute(), ready=arguments.detach)

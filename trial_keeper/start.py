@@ -8,20 +8,30 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import proctor
 from proctor.trial_keeper.errors import KeeperNotStarted
 from proctor.trial_keeper.identity import boot_id, open_process
+from proctor.trial_keeper.origin import PACKAGE_ROOT
 from proctor.trial_keeper.settings import FACTS_FILE, LOG_FILE, SPAWNER_LOG_FILE, KeeperSettings, write_settings
 
 _START_SECONDS = 20.0
 _OTHER_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
-_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
 _KEEPER_CODE = (
     "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.__main__ import main; sys.exit(main())"
 )
+
+
+@dataclass(frozen=True)
+class KeeperFacts:
+    """A living keeper: its pid, its version, and the archive it runs from (empty: a folder)."""
+
+    pid: int
+    version: str
+    archive: str
 
 
 def start_keeper(
@@ -54,12 +64,28 @@ def start_keeper(
     pid = find_keeper(directory)
     if pid is not None:
         return pid
-    _start_detached(directory, executable)
+    return launch_keeper(directory, (executable,))
+
+
+def launch_keeper(directory: Path, python: tuple[str, ...], *, environment: Mapping[str, str] | None = None) -> int:
+    """Start a keeper where the settings lie in `directory` already, and return its pid or that of one that was faster.
+
+    :param python: the interpreter with its options.
+    :param environment: the keeper's; None: ours.
+    :raises KeeperNotStarted: it did not come up; says where its log is.
+    """
+    _start_detached(directory, python, environment)
     return _wait_until_up(directory)
 
 
 def find_keeper(directory: Path) -> int | None:
     """The pid of the keeper that serves `directory`, or None."""
+    facts = read_facts(directory)
+    return None if facts is None else facts.pid
+
+
+def read_facts(directory: Path) -> KeeperFacts | None:
+    """What the keeper that serves `directory` says of itself, or None when none lives."""
     found = _open_keeper(directory)
     if found is None:
         return None
@@ -84,10 +110,11 @@ def stop_keeper(directory: Path, *, timeout_seconds: float = 10.0) -> bool:
     return False
 
 
-def _start_detached(directory: Path, executable: str) -> None:
+def _start_detached(directory: Path, python: tuple[str, ...], environment: Mapping[str, str] | None) -> None:
     """Start the daemon, as no child of ours; returns when it is up or has failed, for then it closes our pipe."""
     ours, theirs = os.pipe()
-    command = [executable, "-c", _KEEPER_CODE, "--directory", str(directory), "--detach", str(theirs), _PACKAGE_ROOT]
+    arguments = ("serve", "--directory", str(directory), "--detach", str(theirs))
+    command = [*python, "-c", _KEEPER_CODE, *arguments, PACKAGE_ROOT]
     try:
         with open(directory / SPAWNER_LOG_FILE, "ab") as output:
             subprocess.run(
@@ -96,6 +123,7 @@ def _start_detached(directory: Path, executable: str) -> None:
                 stdout=output,
                 stderr=output,
                 cwd=directory,
+                env=environment,
                 pass_fds=(theirs,),
                 start_new_session=True,
                 check=True,
@@ -105,7 +133,7 @@ def _start_detached(directory: Path, executable: str) -> None:
         theirs = -1
         select.select([ours], [], [], _START_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        raise KeeperNotStarted(f"{executable} could not start a keeper: {error}") from error
+        raise KeeperNotStarted(f"{python[0]} could not start a keeper: {error}") from error
     finally:
         os.close(ours)
         if theirs >= 0:
@@ -123,12 +151,13 @@ def _wait_until_up(directory: Path) -> int:
     return pid
 
 
-def _open_keeper(directory: Path) -> tuple[int, int] | None:
-    """The pid and a pidfd of the keeper of `directory`. It writes keeper.json once it holds the directory's lock."""
+def _open_keeper(directory: Path) -> tuple[KeeperFacts, int] | None:
+    """The keeper of `directory` and a pidfd of it. It writes keeper.json once it holds the directory's lock."""
     try:
         facts = json.loads((directory / FACTS_FILE).read_text(encoding="utf-8"))
         pid, started, boot = int(facts["pid"]), int(facts["start_time"]), str(facts["boot_id"])
+        keeper = KeeperFacts(pid, str(facts["version"]), str(facts.get("archive", "")))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     descriptor = open_process(pid, started) if boot == boot_id() else None
-    return None if descriptor is None else (pid, descriptor)
+    return None if descriptor is None else (keeper, descriptor)

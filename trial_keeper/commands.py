@@ -1,0 +1,118 @@
+"""The commands by which a manager looks after its keeper on a node, over SSH:
+
+    python3 -I -S -X utf8 keeper-<hash>.pyz COMMAND
+
+Each reads one JSON object, on one line, from standard input and prints one JSON object, on one line, on standard
+output; nothing else goes there. Exit code 0, or 1 with {"error": sentence}. Members with "?" may be left out.
+Every command may be given again after it was broken off anywhere. `directory` is the keeper's directory on this node,
+`~/.proctor/nodes/<manager id>-<node id>`: absolute, or beginning with "~/".
+
+prepare  Make the directory (0700) and what it holds, clean up what broken-off uploads have left.
+    in   {"directory": "~/.proctor/nodes/…"}
+    out  {"directory": "/home/bob/.proctor/nodes/…",    absolute: to be used from now on
+          "socket": "/home/…/run/1f2e….sock",           fresh, at most 100 bytes, in a 0700 folder, nothing there yet
+          "codes": ["3a0b…", …],                        the folders in code/
+          "keeper": {"pid": 17, "archive": "keeper-….pyz", "version": "0.1.0"} | null,
+          "free_mb": 51200, "jobs": 3}                  jobs: how many the keeper's records know, ended ones included
+
+point    Have the keeper find the manager at `socket` from now on; sockets of earlier connections are removed.
+    in   {"directory": …, "socket": …}
+    out  {"socket": …}
+
+start    Make sure that a keeper of this very archive, with these settings, runs. Another one is asked to leave first;
+         its jobs go on and the new one adopts them. With `socket`, `point` is carried out before.
+    in   {"directory": …, "node_id": …, "secret": …, "socket"?: …, "device_refresh_seconds"?: 5.0,
+          "gpu_lock_directory"?: "", "search_path"?: "/opt/py/bin"}         search_path: goes first on PATH
+    out  {"pid": 17, "started": true, "replaced": false}          started: was not running, or was replaced
+
+stop     Have the keeper leave. With `kill_jobs` every job of it ends with all its processes, its end written down.
+    in   {"directory": …, "kill_jobs"?: false, "grace_seconds"?: 5.0}       grace: between SIGTERM and SIGKILL
+    out  {"jobs": 2, "left": []}        jobs: how many were ended, or go on; left: sentences on what could not be ended
+
+remove   `stop` with `kill_jobs`, then leave no trace: the directory, ~/.proctor/nodes and ~/.proctor when they are
+         empty, temporary socket folders, unused lock files of GPUs.
+    in   {"directory": …, "grace_seconds"?: 5.0, "gpu_lock_directory"?: ""}   by default the one of the settings there
+    out  {"removed": true, "jobs": 2, "left": []}      removed: nothing is left; else `left` says what and why
+
+verify   Finish an upload to `path` + ".part": with the hash expected it becomes durable and `path`, else it is removed.
+    in   {"path": …, "sha256": hex}
+    out  {"ok": true, "found": hex or "", "size": 12345}          a `path` that is whole already is ok
+
+unpack   Unpack an uploaded .tar.gz of that hash as the folder `target`, which appears whole or not at all; then remove
+         the upload. Nothing in it may lead out of the folder. A `target` that is there is left as it is.
+    in   {"directory": …, "archive": "uploads/….tar.gz", "sha256": hex, "target": "code/3a0b…"}   both below directory
+    out  {"target": "/home/…/code/3a0b…", "there_already": false, "files": 120, "bytes": 345678}
+
+probe    What a keeper of this archive finds here; changes nothing.
+    in   {"gpu_lock_directory"?: "", "paths"?: ["/data/code"]}
+    out  {"version": "0.1.0", "archive": "keeper-….pyz", "python": "3.11.2",
+          "devices": [Device of protocol.py, …], "driver_note": "", "notes": [],
+          "gpu_lock_directory": "/var/lock/proctor", "gpu_lock_problem": "",    a sentence when GPUs cannot be leased
+          "paths": {"/data/code": "folder" | "file" | "missing" | "unreadable"}}
+
+Problems that are nobody's fault are sentences for people: a full disk, a damaged upload, a folder that may not be
+written. `trial_keeper/probe.py` is the look at a node before the archive is there, `relay.py` the relay.
+"""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from proctor.trial_keeper.command_input import CommandInput
+from proctor.trial_keeper.errors import CommandRefused, KeeperError
+
+COMMANDS = {
+    "prepare": "proctor.trial_keeper.node_directory:prepare",
+    "point": "proctor.trial_keeper.node_directory:point",
+    "start": "proctor.trial_keeper.node_keeper:start",
+    "stop": "proctor.trial_keeper.node_keeper:stop",
+    "remove": "proctor.trial_keeper.removal:remove",
+    "verify": "proctor.trial_keeper.uploads:verify",
+    "unpack": "proctor.trial_keeper.uploads:unpack",
+    "probe": "proctor.trial_keeper.node_survey:probe",
+}
+
+
+def main(name: str) -> int:
+    """Carry out a command from standard input to standard output; returns the exit code."""
+    answer = answer_to(name)
+    with open(1, "wb", closefd=False) as output:
+        output.write(json.dumps(answer).encode() + b"\n")
+    return 1 if "error" in answer else 0
+
+
+def answer_to(name: str) -> dict[str, Any]:
+    """The answer to the command whose object stands on standard input."""
+    try:
+        return _find(name)(CommandInput(name, read_object()))
+    except KeeperError as error:
+        return {"error": str(error)}
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return {"error": f"{name} failed: {error.strerror or error}{where}"}
+    except Exception as error:
+        return {"error": f"{name} failed: {type(error).__name__}: {error}"}
+
+
+def read_object() -> Any:
+    """One line of JSON from standard input, and not a byte more. Raises CommandRefused."""
+    with open(0, "rb", buffering=0, closefd=False) as file:
+        line = file.readline()
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise CommandRefused(f"standard input should begin with a line of JSON, found {line[:100]!r}") from error
+
+
+def _find(name: str) -> Callable[[CommandInput], dict[str, Any]]:
+    if name not in COMMANDS:
+        known = ", ".join(sorted([*COMMANDS, "relay", "serve"]))
+        raise CommandRefused(f"there is no command {name!r}; known: {known}")
+    module, _, function = COMMANDS[name].partition(":")
+    if not sys.executable:  # an empty environment: Python could not find itself
+        sys.executable = os.path.realpath("/proc/self/exe")
+    found: Callable[[CommandInput], dict[str, Any]] = getattr(importlib.import_module(module), function)
+    return found

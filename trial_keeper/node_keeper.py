@@ -1,0 +1,122 @@
+"""Starting and stopping the keeper of a node, for the manager that looks after it over SSH."""
+
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import proctor
+from proctor.trial_keeper.command_input import CommandInput
+from proctor.trial_keeper.errors import CommandRefused
+from proctor.trial_keeper.files import remove_file
+from proctor.trial_keeper.job_ending import count_running, end_jobs
+from proctor.trial_keeper.node_directory import POINTER_FILE, point_to
+from proctor.trial_keeper.origin import ARCHIVE, ENV_KEEPER
+from proctor.trial_keeper.settings import LOCK_FILE, KeeperSettings, SettingsError, read_settings, write_settings
+from proctor.trial_keeper.start import find_keeper, launch_keeper, read_facts, stop_keeper
+
+GRACE_SECONDS = 5.0
+
+_LOCK_SECONDS = 30.0
+_LOOK_SECONDS = 0.25
+_ISOLATED = ("-I", "-S", "-X", "utf8")
+
+
+def start(given: CommandInput) -> dict[str, Any]:
+    """The command `start`; see `commands.py`."""
+    directory = given.directory()
+    settings = KeeperSettings(
+        given.text("node_id"),
+        str(directory / POINTER_FILE),
+        gpu_lock_directory=given.text("gpu_lock_directory", ""),
+        device_refresh_seconds=given.number("device_refresh_seconds", 5.0),
+    )
+    secret, search_path, socket = given.text("secret"), given.text("search_path", ""), given.text("socket", "")
+    if socket:
+        point_to(directory, socket)
+    replaced = _make_way(directory, settings)
+    write_settings(directory, settings, secret)
+    pid = find_keeper(directory)
+    started = pid is None
+    if pid is None:
+        options = _ISOLATED if ARCHIVE else ()
+        pid = launch_keeper(
+            directory, (sys.executable, *options), environment=keeper_environment(directory, search_path)
+        )
+    _remove_other_archives(directory)
+    return {"pid": pid, "started": started, "replaced": replaced}
+
+
+def stop(given: CommandInput) -> dict[str, Any]:
+    """The command `stop`; see `commands.py`."""
+    directory = given.directory()
+    if not given.flag("kill_jobs"):
+        stop_keeper(directory)
+        return {"jobs": count_running(directory), "left": []}
+    with no_keeper(directory):
+        jobs, left = end_jobs(directory, grace_seconds=given.number("grace_seconds", GRACE_SECONDS))
+    return {"jobs": jobs, "left": left}
+
+
+@contextlib.contextmanager
+def no_keeper(directory: Path) -> Iterator[None]:
+    """Have the keeper leave, and let none start for as long as the body lasts. Raises CommandRefused when it stays."""
+    path = directory / LOCK_FILE
+    if not path.exists():
+        yield  # no keeper ever was here
+        return
+    lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        gives_up = time.monotonic() + _LOCK_SECONDS
+        while not _try_lock(lock):
+            if time.monotonic() > gives_up:
+                raise CommandRefused(f"the keeper of {directory} does not end; a process holds {path}")
+            if not stop_keeper(directory):
+                time.sleep(_LOOK_SECONDS)  # one that is just starting cannot be found yet
+        yield
+    finally:
+        os.close(lock)
+
+
+def keeper_environment(directory: Path, search_path: str) -> dict[str, str]:
+    """What a keeper, and a trial without an environment of its own, finds: the login's, less the SSH session's."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SSH_")}
+    path = environment.get("PATH", os.defpath)
+    environment["PATH"] = f"{search_path}{os.pathsep}{path}" if search_path else path
+    environment[ENV_KEEPER] = str(directory)
+    return environment
+
+
+def _make_way(directory: Path, settings: KeeperSettings) -> bool:
+    """Have a keeper of another archive, or with other settings, leave; returns whether there was one."""
+    facts = read_facts(directory)
+    if facts is None:
+        return False
+    try:
+        known = read_settings(directory)
+    except SettingsError:
+        known = None
+    if known == settings and (facts.archive, facts.version) == (ARCHIVE, proctor.__version__):
+        return False
+    stop_keeper(directory)
+    return True
+
+
+def _remove_other_archives(directory: Path) -> None:
+    """Earlier versions, which nothing runs from any more."""
+    if ARCHIVE:
+        for path in directory.glob("keeper-*.pyz*"):
+            if path.name != ARCHIVE:
+                remove_file(str(path))
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
