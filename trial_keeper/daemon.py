@@ -16,9 +16,11 @@ from pathlib import Path
 import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.trial_keeper.devices import DeviceFacts, DeviceSurvey
+from proctor.trial_keeper.file_answers import FILE_ORDERS, FileAnswers, FileOrder, JobPlaces
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, start_time
 from proctor.trial_keeper.jobs import JobTable
+from proctor.trial_keeper.launch_paths import absolute_launch
 from proctor.trial_keeper.launching import RequestBuilder, Spawner, raise_open_files_limit
 from proctor.trial_keeper.link import ManagerLink
 from proctor.trial_keeper.origin import ARCHIVE
@@ -83,6 +85,7 @@ class Keeper:
         )
         spawner = Spawner(directory / SPAWNER_LOG_FILE)
         self._jobs = JobTable(folder, requests=requests, spawner=spawner, outbox=self._outbox, tasks=self._tasks)
+        self._answers = FileAnswers(str(directory), self._job_places)
         self._link = ManagerLink(
             node_id=settings.node_id,
             pointer=settings.manager_pointer,
@@ -91,6 +94,7 @@ class Keeper:
             on_session=self._begin_session,
             carry_out=self._carry_out,
             outbox=self._outbox,
+            answers=self._answers,
         )
 
     async def run(self) -> None:
@@ -112,6 +116,7 @@ class Keeper:
                 tasks.start(self._leave(), "leave")
         finally:
             self._jobs.close()
+            self._answers.close()
             self._survey.close()
 
     async def _leave(self) -> None:
@@ -157,6 +162,8 @@ class Keeper:
                 await self._jobs.cancel(order)
             elif isinstance(order, Update):
                 await self._jobs.update(order)
+            elif isinstance(order, FILE_ORDERS):
+                self._answers.take(order)
             elif isinstance(order, Shutdown):
                 self._leave_when_idle = True
         if launches:
@@ -164,14 +171,22 @@ class Keeper:
         if self._leave_when_idle and not len(self._jobs):
             self._leaving.set()
 
-    def _read_order(self, command: Command) -> Launch | Cancel | Update | Shutdown | None:
+    def _read_order(self, command: Command) -> Launch | Cancel | Update | Shutdown | FileOrder | None:
         try:
             order = from_json(ORDERS[command.type], command.order)
         except (KeyError, TypeError, ValueError) as error:
             log.error("command %d (%s) cannot be understood: %s", command.number, command.type, error)
             return None
-        assert isinstance(order, (Launch, Cancel, Update, Shutdown))
-        return order
+        assert isinstance(order, (Launch, Cancel, Update, Shutdown, *FILE_ORDERS))
+        return absolute_launch(order, str(self._directory)) if isinstance(order, Launch) else order
+
+    def _job_places(self) -> JobPlaces:
+        running = [job.record.launch for job in self._jobs.running()]
+        needed = [(job.job_id, path) for job in running for path in (job.directory, job.code_directory)]
+        return JobPlaces(
+            known=[job.directory for job in self._jobs.all()],
+            busy=[*needed, *((job.job_id, job.resume_checkpoint) for job in running if job.resume_checkpoint)],
+        )
 
     async def _keep_house(self) -> None:
         """Once a second what no event tells: journals without inotify, leases, the disk; sometimes stray processes."""
@@ -227,6 +242,7 @@ def serve(directory: Path, *, ready: int | None = None) -> int:
 
     :param ready: a descriptor to close as soon as the keeper can be found by its keeper.json.
     """
+    directory = Path(os.path.abspath(directory))
     lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

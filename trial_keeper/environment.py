@@ -46,6 +46,8 @@ def build_environment(launch: Launch, captured: Mapping[str, str], bundle: str) 
         environment.pop(name, None)
     python_path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{bundle}{os.pathsep}{python_path}" if python_path else bundle
+    if launch.search_path:
+        environment["PATH"] = f"{launch.search_path}{os.pathsep}{environment.get('PATH') or os.defpath}"
     devices = visible_devices(launch)
     if devices is not None:
         environment["CUDA_VISIBLE_DEVICES"] = devices

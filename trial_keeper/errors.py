@@ -3,6 +3,7 @@
 KeeperError
 ├── SettingsError      config.json is missing or wrong
 ├── KeeperNotStarted   the daemon did not come up
+├── PlaceRefused       a question about files leads where the manager has nothing to do
 ├── CommandRefused     a command on the node (`commands.py`) cannot be carried out; says why and what to do
 └── LinkError          talking to the manager failed; try again (temporary)
     └── SessionLost    the manager does not know our session: register again
@@ -23,6 +24,10 @@ class KeeperNotStarted(KeeperError):
 
 class CommandRefused(KeeperError):
     """A command on the node cannot be carried out."""
+
+
+class PlaceRefused(KeeperError):
+    """These files are not the manager's to read or to remove."""
 
 
 class LinkError(KeeperError):

@@ -16,6 +16,8 @@ LOG_FILE = "log"
 SPAWNER_LOG_FILE = "spawner.log"
 JOBS_FOLDER = "jobs"
 BUNDLE_FOLDER = "sdk"
+SOCKET_FOLDER = "run"
+EXPERIMENTS_FOLDER = "experiments"
 
 _LOCK_FOLDERS = ("/var/lock/proctor", "/tmp/proctor-gpu-locks")
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from proctor.manager.api.errors import problem_response
 from proctor.training_services.errors import KeeperError
 from proctor.training_services.keeper_hub import KeeperHub
-from proctor.trial_keeper.protocol import CommandPoll, Registration, ReportHeader, from_json, to_json
+from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, Registration, ReportHeader, from_json, to_json
 
 PREFIX = "/api/v1/keepers/"
 
@@ -33,6 +33,7 @@ def keeper_application(hub: KeeperHub) -> Starlette:
             Route(path + "register", _answering(routes.authenticated(routes.register)), methods=["POST"]),
             Route(path + "commands", _answering(routes.authenticated(routes.commands)), methods=["POST"]),
             Route(path + "report", _answering(routes.authenticated(routes.report)), methods=["POST"]),
+            Route(path + "answer", _answering(routes.authenticated(routes.answer)), methods=["POST"]),
         ]
     )
 
@@ -71,11 +72,21 @@ class _KeeperRoutes:
 
     async def report(self, request: Request) -> Response:
         """One line of JSON, then the bytes of its chunks."""
-        body = await request.body()
-        end = body.find(b"\n")
-        line, chunks = (body, b"") if end < 0 else (body[:end], memoryview(body)[end + 1 :])
+        line, chunks = _split(await request.body())
         header = from_json(ReportHeader, _object(line))
         return _json(to_json(await self._hub.report(request.path_params["node_id"], header, chunks)))
+
+    async def answer(self, request: Request) -> Response:
+        """One line of JSON, then the bytes that were asked for."""
+        line, data = _split(await request.body())
+        self._hub.answer(request.path_params["node_id"], from_json(FileAnswer, _object(line)), bytes(data))
+        return _json({})
+
+
+def _split(body: bytes) -> tuple[bytes, bytes | memoryview]:
+    """The first line, and what follows it."""
+    end = body.find(b"\n")
+    return (body, b"") if end < 0 else (body[:end], memoryview(body)[end + 1 :])
 
 
 def _answering(handler: _Handler) -> _Handler:

@@ -18,6 +18,7 @@ from proctor.trial_keeper.protocol import (
     CommandPoll,
     End,
     Exit,
+    FileAnswer,
     Registration,
     RegistrationAnswer,
     ReportAnswer,
@@ -41,6 +42,7 @@ class FakeManager:
     journals: dict[tuple[str, str], bytes] = field(default_factory=dict)
     starts: dict[str, list[Start]] = field(default_factory=dict)
     ends: dict[str, list[End]] = field(default_factory=dict)
+    answers: dict[str, tuple[FileAnswer, bytes]] = field(default_factory=dict)
     headers: list[ReportHeader] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
@@ -106,6 +108,12 @@ class FakeManager:
                 self._commands.append(Command(number, type(order).__name__, to_json(order)))
             self.changed.notify_all()
 
+    async def ask(self, order: Any, *, seconds: float = 60.0) -> tuple[FileAnswer, bytes]:
+        """Ask the keeper about files, and wait for its answer."""
+        await self.command(order)
+        await self.until(lambda: order.request in self.answers, seconds=seconds)
+        return self.answers[order.request]
+
     async def until(self, condition: Callable[[], Any], *, seconds: float = 30.0) -> Any:
         """Wait until `condition` is true, looking after everything that happens."""
         async with self.changed:
@@ -166,6 +174,8 @@ class FakeManager:
         if name == "commands":
             return await self._poll(from_json(CommandPoll, json.loads(body)))
         header, _, data = body.partition(b"\n")
+        if name == "answer":
+            return await self._take_answer(from_json(FileAnswer, json.loads(header)), data)
         return await self._report(from_json(ReportHeader, json.loads(header)), data)
 
     async def _register(self, registration: Registration) -> Any:
@@ -209,6 +219,14 @@ class FakeManager:
         ended = [end.job_id for end in header.ends if self.takes_ends]
         fenced = [chunk.job_id for chunk in header.chunks if chunk.job_id in self.fenced]
         return 200, to_json(ReportAnswer(acknowledged, ended, fenced))
+
+    async def _take_answer(self, answer: FileAnswer, data: bytes) -> tuple[int, Any]:
+        if answer.session != self._session:
+            return 409, {}
+        async with self.changed:
+            self.answers[answer.request] = (answer, data)
+            self.changed.notify_all()
+        return 200, {}
 
     def _store(self, job_id: str, member: str, offset: int, data: bytes) -> None:
         known = self.journals.get((job_id, member), b"")

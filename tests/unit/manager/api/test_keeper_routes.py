@@ -76,7 +76,7 @@ async def test_an_empty_report_is_a_heartbeat(keeper: Any) -> None:
     for ending in (b"", b"\n"):
         body = json.dumps(to_json(ReportHeader(session))).encode() + ending
         answer = await client.post(PATH + "report", content=body)
-        assert answer.json() == {"acknowledged": [], "ended": [], "fenced": []}
+        assert answer.json() == {"acknowledged": [], "ended": [], "fenced": [], "pause_seconds": 0.0}
 
 
 @pytest.mark.anyio

@@ -1,0 +1,222 @@
+"""A real keeper lists, reads and removes files on its node for a manager."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fakes.keeper_node import Node, open_node
+
+from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, ReadFiles, RemoveFolder
+
+pytestmark = pytest.mark.anyio
+
+FOLDER = "experiments/e1/trials/0-T/jobs/1"
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with open_node(tmp_path / "node") as node:
+        yield node
+
+
+def write(node: Node, path: str, data: bytes = b"x", *, folder: str = FOLDER) -> Path:
+    """A file in a folder below the keeper's directory."""
+    file = node.keeper_directory / folder / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    return file
+
+
+async def test_the_files_of_a_job_are_listed_and_read_where_they_lie(node: Node) -> None:
+    launch = node.launch(
+        "T.1",
+        'echo hello; echo 123 > "$PROCTOR_OUTPUT_DIR/model"',
+        directory=FOLDER,
+        code_directory=".",
+    )
+    await node.manager.command(launch)
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    answer, _ = await node.manager.ask(ListFiles("list", FOLDER))
+    found = {file.path: file for file in answer.files}
+    assert {"stdout", "stderr", "journal", "parameter.json", "exit.json", "output/model"} <= set(found)
+    stdout = node.keeper_directory / FOLDER / "stdout"
+    assert (found["stdout"].size, found["stdout"].modified) == (6, stdout.stat().st_mtime)
+    for path, offset, limit, expected in [("stdout", 1, 3, b"ell"), ("output/model", -2, 9, b"3\n")]:
+        answer, data = await node.manager.ask(ReadFile(f"read {path}", FOLDER, path, offset, limit))
+        assert (answer.error, data) == ("", expected)
+
+
+async def test_every_path_of_a_launch_may_be_relative_and_the_search_path_comes_first(node: Node) -> None:
+    write(node, "greet", b"#!/bin/sh\necho greeted\n", folder="tools").chmod(0o755)
+    write(node, "weights", b"learned", folder="checkpoints/3")
+    write(node, "environment.json", b'{"environment": {"PATH": "/usr/bin:/bin", "FLAVOUR": "captured"}}', folder=".")
+    (node.keeper_directory / "code" / "abc").mkdir(parents=True)
+    launch = node.launch(
+        "T.1",
+        'greet; echo $FLAVOUR; pwd; cat "$PROCTOR_RESUME_CHECKPOINT/weights"; env | grep ^PATH=',
+        directory=FOLDER,
+        code_directory="code/abc",
+        environment_file="environment.json",
+        resume_checkpoint="checkpoints/3",
+        search_path="tools",
+    )
+    await node.manager.command(launch)
+    end = await node.manager.end_of("T.1")
+    lines = (node.keeper_directory / FOLDER / "stdout").read_text().splitlines()
+    root = node.keeper_directory
+    expected = ["greeted", "captured", f"{root}/code/abc", f"learnedPATH={root}/tools:/usr/bin:/bin"]
+    assert (lines, end.detail) == (expected, "")
+
+
+async def test_what_is_not_there_is_missing_and_not_an_error_of_the_keeper(node: Node) -> None:
+    write(node, "stdout")
+    for order in (
+        ListFiles("a", "experiments/another"),
+        ReadFile("b", FOLDER, "missing", 0, 10),
+        ReadFile("c", "experiments/another", "stdout", 0, 10),
+    ):
+        answer, data = await node.manager.ask(order)
+        assert (answer.missing, bool(answer.error), data) == (True, True, b"")
+
+
+async def test_nothing_outside_is_listed_read_or_removed_by_a_link_neither(node: Node) -> None:
+    outside = node.directory / "outside"
+    (outside / "deep").mkdir(parents=True)
+    (outside / "secret").write_text("mine")
+    write(node, "stdout")
+    (node.keeper_directory / FOLDER / "link").symlink_to(outside)
+    for number, folder in enumerate((str(outside), "../outside", ".", "", f"{FOLDER}/link/deep", "a\0b", "/")):
+        for kind in (ListFiles, RemoveFolder):
+            answer, _ = await node.manager.ask(kind(f"{kind.__name__} {number}", folder))
+            assert (bool(answer.error), answer.missing) == (True, False), (kind, folder)
+        answer, data = await node.manager.ask(ReadFile(f"read {number}", folder, "secret", 0, 10))
+        assert (bool(answer.error), data) == (True, b"")
+    answer, data = await node.manager.ask(ReadFile("read", FOLDER, "link/secret", 0, 10))
+    assert (answer.missing, data) == (True, b"")
+    assert (outside / "secret").read_text() == "mine"
+
+
+async def test_the_directory_of_a_job_may_be_read_wherever_it_lies(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "echo hello; sleep 600"))
+    await node.manager.start_of("T.1")
+    answer, _ = await node.manager.ask(ListFiles("list", str(node.job_directory("T.1"))))
+    assert "stdout" in {file.path for file in answer.files}
+    answer, _ = await node.manager.ask(RemoveFolder("remove", str(node.job_directory("T.1"))))
+    assert "does not lie below the keeper's directory" in answer.error
+
+
+async def test_the_experiments_of_another_node_in_the_same_home_may_be_read_only(node: Node) -> None:
+    neighbour = node.keeper_directory.parent / "neighbour"
+    for folder in ("experiments/e1", "jobs"):
+        (neighbour / folder).mkdir(parents=True)
+        (neighbour / folder / "file").write_text("shared")
+    answer, data = await node.manager.ask(ReadFile("read", str(neighbour / "experiments" / "e1"), "file", 0, 10))
+    assert (answer.error, data) == ("", b"shared")
+    for order in (ListFiles("list", str(neighbour / "jobs")), RemoveFolder("no", str(neighbour / "experiments/e1"))):
+        answer, _ = await node.manager.ask(order)
+        assert answer.error
+    assert (neighbour / "experiments" / "e1" / "file").exists()
+
+
+async def test_a_folder_is_removed_with_all_that_is_in_it_and_twice_is_once(node: Node) -> None:
+    locked = write(node, "deep/file").parent
+    locked.chmod(0o500)
+    (node.keeper_directory / FOLDER / "link").symlink_to(node.directory)
+    for request in ("first", "second"):
+        answer, _ = await node.manager.ask(RemoveFolder(request, "experiments/e1"))
+        assert (answer.error, answer.missing) == ("", False)
+    assert not (node.keeper_directory / "experiments" / "e1").exists()
+    assert node.directory.exists()
+
+
+async def test_a_link_is_removed_and_not_what_it_leads_to(node: Node) -> None:
+    write(node, "stdout")
+    (node.keeper_directory / "experiments" / "link").symlink_to("e1")
+    answer, _ = await node.manager.ask(RemoveFolder("link", "experiments/link"))
+    assert not answer.error
+    assert not (node.keeper_directory / "experiments" / "link").is_symlink()
+    assert (node.keeper_directory / FOLDER / "stdout").exists()
+
+
+async def test_a_folder_in_which_a_job_runs_and_the_keepers_own_are_left(node: Node) -> None:
+    (node.keeper_directory / "code" / "abc").mkdir(parents=True)
+    launch = node.launch("T.1", "sleep 600", directory=FOLDER, code_directory="code/abc")
+    await node.manager.command(launch)
+    await node.manager.start_of("T.1")
+    for folder in ("experiments/e1", FOLDER, "code", "code/abc"):
+        answer, _ = await node.manager.ask(RemoveFolder(f"running {folder}", folder))
+        assert "T.1 still runs" in answer.error
+    for folder in ("jobs", "sdk", "jobs/anything"):
+        answer, _ = await node.manager.ask(RemoveFolder(f"own {folder}", folder))
+        assert "the keeper's own" in answer.error
+    await node.manager.command(Cancel("T.1", launch.token, 0.0))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    answer, _ = await node.manager.ask(RemoveFolder("ended", "experiments/e1"))
+    assert not answer.error
+
+
+async def test_long_lists_come_in_pages_that_follow_one_another(node: Node) -> None:
+    names = sorted(f"{number:05}/é\udcff" for number in range(4500))
+    for name in names:
+        os.makedirs(node.keeper_directory / FOLDER / os.path.dirname(name), exist_ok=True)
+        os.mknod(node.keeper_directory / FOLDER / name)
+    found: list[str] = []
+    pages = 0
+    while True:
+        answer, _ = await node.manager.ask(ListFiles(f"page {pages}", FOLDER, found[-1] if found else ""))
+        assert not answer.error
+        found += [file.path for file in answer.files]
+        pages += 1
+        if not answer.more:
+            break
+    assert found == names
+    assert pages == 3
+
+
+async def test_small_files_come_together_as_many_as_fit(node: Node) -> None:
+    paths = [f"{number}" for number in range(9)]
+    for path in paths:
+        write(node, path, path.encode() * (MEBIBYTE // 2 + 1))
+    answer, data = await node.manager.ask(ReadFiles("all", FOLDER, ["missing", *paths], MEBIBYTE))
+    assert [file.path for file in answer.files] == paths[:7]
+    assert data == b"".join(path.encode() * (MEBIBYTE // 2 + 1) for path in paths[:7])
+    answer, data = await node.manager.ask(ReadFiles("beginnings", FOLDER, paths, 2))
+    assert data == b"".join(path.encode() * 2 for path in paths)
+
+
+async def test_an_answer_holds_no_more_than_four_mebibytes(node: Node) -> None:
+    write(node, "model", bytes(5 * MEBIBYTE))
+    answer, data = await node.manager.ask(ReadFile("read", FOLDER, "model", 0, 64 * MEBIBYTE))
+    assert (answer.error, len(data)) == ("", 4 * MEBIBYTE)
+
+
+async def test_an_order_nobody_can_carry_out_is_answered_and_the_keeper_goes_on(node: Node) -> None:
+    write(node, "stdout")
+    for number, (offset, limit) in enumerate([(1 << 70, 10), (0, "many")]):
+        answer, _ = await node.manager.ask(ReadFile(f"odd {number}", FOLDER, "stdout", offset, limit))  # type: ignore[arg-type]
+        assert "has failed" in answer.error
+    answer, data = await node.manager.ask(ReadFile("good", FOLDER, "stdout", 0, 10))
+    assert (answer.error, data) == ("", b"x")
+
+
+async def test_launches_and_reports_go_on_beside_many_questions(node: Node) -> None:
+    write(node, "model", bytes(4 * MEBIBYTE))
+    orders = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(30)]
+    await node.manager.command(*orders, node.launch("T.1", "echo '{}' >> $PROCTOR_JOB_DIR/journal"))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert node.manager.journals["T.1", "0"] == b"{}\n"
+    await node.manager.until(lambda: len(node.manager.answers) == len(orders), seconds=60)
+    assert all(len(data) == 4 * MEBIBYTE for _, data in node.manager.answers.values())
+    assert len(node.manager.registrations) == 1
+
+
+async def test_a_new_session_is_answered_after_questions_of_the_one_before_were_left(node: Node) -> None:
+    write(node, "model", bytes(4 * MEBIBYTE))
+    orders = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(20)]
+    await node.manager.command(*orders)
+    await node.manager.stop()
+    await node.manager.start()
+    answer, _ = await node.manager.ask(ListFiles("after", FOLDER))
+    assert [file.path for file in answer.files] == ["model"]
