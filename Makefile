@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-stop test check chaos bench
+.PHONY: help setup demo demo-stop test test-servers check chaos bench
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -17,6 +17,9 @@ setup: $(VENV)/ready  ## make the virtual environment
 WORKERS ?= 2
 test: setup  ## set up and run the whole test suite
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-servers:  ## install what some tests need (an SSH server, nft, faketime), as root on Debian; else they are skipped
+	deploy/test-servers
 
 check: setup  ## linters, types and import contracts
 	$(BIN)/ruff check .

@@ -3,7 +3,9 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parent / "nvml" / "nvml.c"
@@ -14,16 +16,24 @@ def find_compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc")
 
 
+@cache
+def _library() -> bytes:
+    """The library, built once in this process."""
+    compiler = find_compiler()
+    assert compiler is not None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "libnvidia-ml.so.1"
+        subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", path, SOURCE], check=True)
+        return path.read_bytes()
+
+
 class FakeGpus:
     """A folder with `libnvidia-ml.so.1` and the state it reads. A process started with `environment` sees the GPUs."""
 
     def __init__(self, folder: Path) -> None:
-        compiler = find_compiler()
-        assert compiler is not None
         self._folder = folder
         self._state = folder / "gpus"
-        library = folder / "libnvidia-ml.so.1"
-        subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, SOURCE], check=True)
+        (folder / "libnvidia-ml.so.1").write_bytes(_library())
         self.set([])
 
     @property
