@@ -10,7 +10,8 @@ from proctor.manager.api.numbers import WORDS, utc, utc_or_none
 from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.training_services.capacity import GpuCapacity
-from proctor.training_services.nodes import Node, NodePool
+from proctor.training_services.nodes import Node, NodePool, Reservation
+from proctor.training_services.providers import CheckStep
 from proctor.trial_keeper.protocol import to_json
 
 
@@ -160,8 +161,10 @@ def _holders(gpu: GpuCapacity) -> list[str]:
     return [holding.holder for holding in gpu.holdings] + others
 
 
-def node_resource(pool: NodePool, node: Node) -> schemas.Node:
+def node_resource(context: ApiContext, node: Node) -> schemas.Node:
     """A node as the pool knows it now."""
+    manager = context.manager
+    pool = manager.pool
     facts = {
         "hostname": node.hostname,
         "version": node.version,
@@ -175,8 +178,28 @@ def node_resource(pool: NodePool, node: Node) -> schemas.Node:
         kind=node.kind,
         status=node.status,
         reason=node.reason,
+        hold=node.hold,
+        address=manager.node_address(node.id),
+        experiments=manager.experiments_on(node.id),
+        reservations=[_reservation_resource(reservation) for reservation in pool.reservations(node.id)],
         facts=facts,
         seen_at=utc_or_none(node.seen_at),
+    )
+
+
+def _reservation_resource(reservation: Reservation) -> schemas.NodeReservation:
+    gpus = reservation.gpus
+    return schemas.NodeReservation(
+        job_id=reservation.job_id,
+        holder=reservation.holder,
+        gpus=None if gpus is None else [schemas.GpuShare(uuid=gpu.uuid, slot=gpu.slot) for gpu in gpus],
+    )
+
+
+def check_resource(step: CheckStep) -> schemas.CheckStep:
+    """One hop on the way to a machine."""
+    return schemas.CheckStep(
+        machine=step.machine, name=step.name, verdict=step.verdict, found=step.found, advice=step.advice
     )
 
 

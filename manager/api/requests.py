@@ -66,6 +66,36 @@ class UpdateExperiment(Request):
     )
 
 
+class DrainNode(Request):
+    """No new jobs for a node."""
+
+    reason: str = Field(default="", max_length=500, examples=["its disk is replaced"])
+    """Why, for those who look at it."""
+
+
+class Machines(Request):
+    """The machines of a configuration."""
+
+    config: dict[str, Any] = Field(
+        examples=[
+            {
+                "search_space": {"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}},
+                "trial_command": "python trial.py",
+                "trial_concurrency": 2,
+                "tuner": {"name": "TPE"},
+                "training_service": {"platform": "remote", "machine_list": [{"host": "gpu-3", "user": "bob"}]},
+            }
+        ]
+    )
+    """The configuration as it was written."""
+    directory: str = Field(examples=["/home/ada/digits"])
+    """The folder that relative paths in it start from; absolute, on the manager's machine."""
+    handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
+    """The name of a file in the home's incoming folder with the secrets."""
+    machine: Annotated[int, Field(ge=0)] | None = Field(default=None, examples=[0])
+    """Only this one, by its place in the list; null for all."""
+
+
 class AddTrial(Request):
     """A trial with parameters chosen by a person."""
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from proctor.manager.api.numbers import Json, JsonObject, Number, Time
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.training_services.base import EndReason, TrialJobStatus
+from proctor.training_services.providers import CheckVerdict
 
 PARAMETERS_EXAMPLE = {"lr": 0.003, "hidden": 128}
 T = TypeVar("T")
@@ -200,16 +201,49 @@ class Imported(Resource):
     imported: int = Field(examples=[3])
 
 
+class NodeReservation(Resource):
+    """What a trial job of this manager holds on a node."""
+
+    job_id: str = Field(examples=["p3kV9xQa.1"])
+    holder: str = Field(examples=["trial 17 of experiment Ab3dE5f7"])
+    gpus: list[GpuShare] | None = None
+    """null: GPUs are not managed for this job."""
+
+
 class Node(Resource):
     """A machine on which trials run."""
 
-    id: str = Field(examples=["local"])
-    kind: str = Field(examples=["local"])
-    status: str = Field(examples=["READY"])
-    reason: str = ""
+    id: str = Field(examples=["gpu-3"])
+    kind: str = Field(examples=["remote"])
+    status: str = Field(examples=["CONNECTED"])
+    """CONNECTING, CONNECTED, SILENT, LOST or FAILED."""
+    reason: str = Field(default="", examples=["login as bob was refused; tried the agent (2 keys); tried again in 8 s"])
+    """Why it is in this status."""
+    hold: str = Field(default="", examples=["drained: its disk is replaced"])
+    """Why it gets no new jobs though it may be well; empty: it gets them."""
+    address: str = Field(default="", examples=["bob@gpu-3:2222"])
+    """How it is reached; empty for one that is simply there."""
+    experiments: list[str] = Field(default_factory=list, examples=[["Ab3dE5f7"]])
+    """The experiments that are going on and may use it."""
+    reservations: list[NodeReservation] = Field(default_factory=list)
+    """What trial jobs of this manager hold there."""
     facts: JsonObject = Field(default_factory=dict)
-    """What its keeper has told: host name, versions, devices and who holds them."""
+    """What its keeper has told: host name, versions, free disk, and its devices: each with the processes on it, with
+    `held_by` (phrases for people) and with `leases`, the shares of it that jobs of any manager and user hold."""
     seen_at: Time | None = None
+
+
+class CheckStep(Resource):
+    """One hop on the way to one machine."""
+
+    machine: str = Field(examples=["bob@gpu-3:2222"])
+    """As it was written."""
+    name: str = Field(examples=["host key"])
+    verdict: CheckVerdict = Field(examples=["ok"])
+    """ok, note (works; worth knowing), fail (trials cannot run there) or skipped (an earlier step failed)."""
+    found: str = Field(examples=["SHA256:5T9… is in ~/.ssh/known_hosts"])
+    advice: str = ""
+    """What to do about it."""
 
 
 class Event(Resource):

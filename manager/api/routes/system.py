@@ -1,4 +1,4 @@
-"""The manager itself: health, version, nodes, log, the stream of changes, shutdown, Prometheus."""
+"""The manager itself: health, version, log, the stream of changes, shutdown, Prometheus."""
 
 import os
 import platform
@@ -13,7 +13,6 @@ from proctor.manager.api import schemas
 from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc
 from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Offset
-from proctor.manager.api.reading import node_resource
 from proctor.manager.api.stream import server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import BadRequest
@@ -40,13 +39,6 @@ async def get_version(context: Context) -> schemas.Version:
         pid=os.getpid(),
         started_at=utc(context.started_at),
     )
-
-
-@router.get("/nodes", summary="The machines on which trials run")
-async def list_nodes(context: Context) -> schemas.Page[schemas.Node]:
-    """As their keepers have told last."""
-    pool = context.manager.pool
-    return schemas.Page(items=[node_resource(pool, node) for node in pool.nodes()])
 
 
 @router.get(
