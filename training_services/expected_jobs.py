@@ -42,11 +42,13 @@ class ExpectedJobs:
         self._jobs: dict[str, ExpectedJob] = {}
         self._by_node: dict[str, dict[str, ExpectedJob]] = {}
 
-    def expect(self, job_id: str, token: str, experiment_id: str) -> None:
-        """Add a job; one that is known with this token stays as it is."""
+    def expect(self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None) -> None:
+        """Add a job, and place it if its node is named; one that is known with this token stays as it is."""
         if self.find(job_id, token) is None:
             self.forget(job_id)
             self._jobs[job_id] = ExpectedJob(job_id, token, experiment_id)
+        if node_id is not None:
+            self.place(self._jobs[job_id], node_id)
 
     def find(self, job_id: str, token: str) -> ExpectedJob | None:
         """The job, if it is expected with this token."""

@@ -200,9 +200,9 @@ class KeeperHub:
         if client is None or self._clients.get(experiment_id) is client:
             self._clients.pop(experiment_id, None)
 
-    def expect(self, job_id: str, token: str, experiment_id: str) -> None:
-        """Say whose a job is, before anything is ordered about it. Twice is once."""
-        self._jobs.expect(job_id, token, experiment_id)
+    def expect(self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None) -> None:
+        """Say whose a job is, before anything is ordered about it, and where it will be sent. Twice is once."""
+        self._jobs.expect(job_id, token, experiment_id, node_id=node_id)
 
     def forget(self, job_id: str) -> None:
         """Nobody cares for a job any more: its keeper is told to stop and forget it when it next speaks of it."""
@@ -233,18 +233,21 @@ class KeeperHub:
     def adopt(self, node_id: str, launch: Launch) -> None:
         """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
         keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
-        job = self._jobs.require(launch.job_id)
-        job.handed_over = True
+        arrived = self.find_again(node_id, launch.job_id)
+        self._jobs.require(launch.job_id).remember(launch)
+        if arrived is False:
+            self.send(node_id, launch)
+
+    def find_again(self, node_id: str, job_id: str) -> bool | None:
+        """Whether a job that was sent to a node before the manager was restarted has arrived there; then it goes on.
+        None while its keeper is away. Raises UnknownTrialJob if it was not announced by `expect`."""
+        job = self._jobs.require(job_id)
         self._jobs.place(job, node_id)
-        job.remember(launch)
         session = self._sessions.find(node_id)
-        if session is None:
-            return
-        found = session.jobs.get(launch.job_id)
-        if found is None:
-            session.push(launch)
-        else:
-            self._resume(job, found, session)
+        job.handed_over = session is None or job_id in session.jobs
+        if session is not None and job.handed_over:
+            self._resume(job, session.jobs[job_id], session)
+        return None if session is None else job.handed_over
 
     async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
         """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is

@@ -455,6 +455,40 @@ async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_no
     assert await restarted.keeper.orders() == [("Cancel", "a.1")]
 
 
+async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> None:
+    for job_id in ("a.1", "b.1"):
+        restarted.hub.expect(job_id, token(job_id), "e1")
+        assert restarted.hub.find_again(NODE, job_id) is None  # its keeper is away
+    restarted.hub.ready()
+    await restarted.keeper.register(found("a.1", pid=41))
+    assert restarted.hub.find_again(NODE, "a.1") is True
+    assert {(note.job_id, note.pid) for note in restarted.client.notes} == {("a.1", 41)}
+    assert restarted.hub.find_again(NODE, "b.1") is False
+    restarted.hub.send(NODE, Cancel("b.1", token("b.1")))
+    assert restarted.client.notes[-1].exit is not None  # nothing has to be waited for
+    assert await restarted.keeper.orders() == []
+
+
+async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has_not_arrived(restarted: Stage) -> None:
+    restarted.hub.expect("a.1", token("a.1"), "e1")
+    assert restarted.hub.find_again(NODE, "a.1") is None
+    restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
+    assert restarted.client.notes == []
+    restarted.hub.ready()
+    await restarted.keeper.register()
+    (note,) = restarted.client.notes
+    assert note.exit is not None
+    assert note.exit.reason is EndReason.CANCELED
+
+
+async def test_a_job_that_is_still_being_prepared_is_lost_with_its_node(stage: Stage) -> None:
+    stage.hub.expect("a.1", token("a.1"), "e1", node_id=NODE)
+    assert stage.hub._give_up(NODE, "no word from its keeper for 20 s")
+    (note,) = stage.client.notes
+    assert note.exit is not None
+    assert note.exit.reason is EndReason.NODE_LOST
+
+
 async def test_an_abandoned_experiment_has_no_jobs_any_more(stage: Stage) -> None:
     await stage.keeper.register()
     stage.submit("a.1")
