@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fakes.node_provider import FakeProvider
 
 from proctor.manager.api.application import create_application
 from proctor.manager.api.context import ApiContext
@@ -22,6 +23,7 @@ from proctor.training_services.base import TrainingService
 from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
+from proctor.training_services.providers import ProviderContext, Providers
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.scripts import one_report
 
@@ -47,6 +49,13 @@ class Api:
     directory: Path
     shutdowns: list[None]
     config: dict[str, object]
+
+    @property
+    def provider(self) -> FakeProvider:
+        assert self.manager.providers is not None
+        found = self.manager.providers.get("remote")
+        assert isinstance(found, FakeProvider)
+        return found
 
     @property
     def manager(self) -> Manager:
@@ -80,14 +89,17 @@ async def open_manager(home: Home) -> AsyncIterator[Manager]:
     home.prepare()
     async with await Database.open(str(home.control_database), "control") as control:
         pool = NodePool()
+        hub = KeeperHub(pool)
+        around = ProviderContext("0123abcd", home.nodes_directory, home.socket_pointer, pool, hub)
         manager = Manager(
             home=home,
             control=control,
             pool=pool,
-            hub=KeeperHub(pool),
+            hub=hub,
             clock=SystemClock(),
             open_dispatcher=lambda row, config: open_in_process,
             create_service=create_service,
+            providers=Providers(around, {"remote": FakeProvider}),
         )
         async with manager.serve():
             yield manager

@@ -1,0 +1,58 @@
+"""A provider of nodes that reaches nothing: it remembers what it was asked and answers what a test has put in."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proctor.training_services.errors import UnknownNode
+from proctor.training_services.providers import CheckStep, CheckVerdict, NodeProvider, ProviderContext
+
+
+class FakeProvider(NodeProvider):
+    """Its nodes are what a test adds to `addresses`."""
+
+    def __init__(self, context: ProviderContext) -> None:
+        self.context = context
+        self.addresses: dict[str, str] = {}
+        self.checked: list[str] = []
+        self.asked: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = []
+        self.verdicts: dict[str, CheckVerdict] = {}
+        """By host: what its last step finds."""
+
+    def add(self, node_id: str, address: str) -> None:
+        """A node of this provider."""
+        self.addresses[node_id] = address
+        self.context.pool.add(node_id, "remote")
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def claim(self, experiment_id: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(self.addresses)
+
+    async def release(self, experiment_id: str) -> None:
+        return
+
+    def has(self, node_id: str) -> bool:
+        return node_id in self.addresses
+
+    def address(self, node_id: str) -> str:
+        if node_id not in self.addresses:
+            raise UnknownNode(node_id)
+        return self.addresses[node_id]
+
+    def check(self, node_id: str) -> None:
+        self.checked.append(node_id)
+
+    async def inspect(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        return self._steps("inspect", settings, secrets, "login")
+
+    async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        return self._steps("clean", settings, secrets, "clean")
+
+    def _steps(
+        self, verb: str, settings: Mapping[str, Any], secrets: Mapping[str, str], name: str
+    ) -> Sequence[CheckStep]:
+        self.asked.append((verb, settings, secrets))
+        hosts = [str(machine["host"]) for machine in settings["machine_list"]]
+        return [CheckStep(host, name, self.verdicts.get(host, CheckVerdict.OK), f"{verb} of {host}") for host in hosts]

@@ -1,0 +1,95 @@
+"""Nodes over REST: what is told of them, and what can be asked of them."""
+
+from typing import Any
+
+import pytest
+
+from proctor.manager.store import nodes
+from proctor.training_services.base import NodePlacement
+from proctor.trial_keeper.protocol import Device, GpuSlot, Lease
+
+pytestmark = pytest.mark.anyio
+
+
+async def post(api: Any, path: str, body: Any = None) -> Any:
+    answer = await api.client.post(f"/api/v1{path}", json=body)
+    assert answer.status_code in (200, 202), answer.text
+    return answer.json()
+
+
+async def stored_hold(api: Any, node_id: str) -> str:
+    return str((await api.manager.control.read(lambda c: nodes.get(c, node_id))).hold)
+
+
+async def test_a_node_tells_its_address_and_who_holds_what(api: Any) -> None:
+    pool = api.manager.pool
+    api.provider.add("gpu-3", "bob@gpu-3:2222")
+    lease = Lease(0, "user eve, manager far:/home/eve", "else.1", 77, "2026-01-02T03:04:05Z")
+    device = Device(0, "GPU-a", "fake", 100, 1, 0, leases=[lease])
+    pool.connect("gpu-3", [device], driver_note="", hostname="gpu-3.lan", version="1", seen_at=5.0)
+    pool.reserve("t.1", "token", "trial 0 of experiment e", NodePlacement("gpu-3", (GpuSlot("GPU-a", 1),)))
+    found = (await api.client.get("/api/v1/nodes/gpu-3")).json()
+    assert (found["address"], found["hold"], found["experiments"]) == ("bob@gpu-3:2222", "", [])
+    assert found["reservations"] == [
+        {"job_id": "t.1", "holder": "trial 0 of experiment e", "gpus": [{"uuid": "GPU-a", "slot": 1}]}
+    ]
+    [told] = found["facts"]["devices"]
+    assert told["leases"][0]["holder"] == lease.holder
+    assert "trial 0 of experiment e" in told["held_by"]
+    assert "token" not in str(found)
+    listed = (await api.client.get("/api/v1/nodes")).json()["items"]
+    assert found in listed
+
+
+async def test_a_node_without_an_address_is_simply_there(api: Any) -> None:
+    api.manager.pool.add("local", "local")
+    assert (await api.client.get("/api/v1/nodes/local")).json()["address"] == ""
+
+
+async def test_an_unknown_node_is_not_found_whatever_is_asked_of_it(api: Any) -> None:
+    for path in ("/check", "/drain", "/resume"):
+        answer = await api.client.post(f"/api/v1/nodes/nobody{path}")
+        assert answer.status_code == 404
+        assert "there is no node nobody" in answer.json()["detail"]
+    assert (await api.client.get("/api/v1/nodes/nobody")).status_code == 404
+
+
+async def test_a_drained_node_is_written_down_when_the_answer_comes(api: Any) -> None:
+    api.provider.add("gpu-3", "gpu-3")
+    drained = await post(api, "/nodes/gpu-3/drain", {"reason": " its disk\nis replaced "})
+    assert drained["hold"] == "drained: its disk is replaced"
+    assert await stored_hold(api, "gpu-3") == drained["hold"]
+    assert "drained" in api.manager.pool.obstacle("gpu-3")
+    resumed = await post(api, "/nodes/gpu-3/resume")
+    assert resumed["hold"] == await stored_hold(api, "gpu-3") == ""
+    assert "drained" not in api.manager.pool.obstacle("gpu-3")
+
+
+async def test_a_reason_is_not_needed_and_asking_twice_is_no_error(api: Any) -> None:
+    api.provider.add("gpu-3", "gpu-3")
+    for _ in range(2):
+        assert (await post(api, "/nodes/gpu-3/drain"))["hold"] == "drained"
+    for _ in range(2):
+        assert (await post(api, "/nodes/gpu-3/resume"))["hold"] == ""
+
+
+async def test_a_node_can_be_tried_now(api: Any) -> None:
+    api.provider.add("gpu-3", "gpu-3")
+    await post(api, "/nodes/gpu-3/check")
+    assert api.provider.checked == ["gpu-3"]
+
+
+async def test_a_node_that_is_simply_there_cannot_be_tried(api: Any) -> None:
+    api.manager.pool.add("local", "local")
+    answer = await api.client.post("/api/v1/nodes/local/check")
+    assert answer.status_code == 409
+    assert "not reached over a network" in answer.json()["detail"]
+
+
+async def test_who_may_only_look_may_not_drain(api: Any) -> None:
+    api.provider.add("gpu-3", "gpu-3")
+    from .conftest import READ
+
+    answer = await api.anonymous.post("/api/v1/nodes/gpu-3/drain", headers={"Authorization": f"Bearer {READ}"}, json={})
+    assert answer.status_code == 403
+    assert api.manager.pool.node("gpu-3").hold == ""
