@@ -10,6 +10,8 @@ from proctor.trial_keeper.protocol import Device, GpuSlot, Lease
 
 pytestmark = pytest.mark.anyio
 
+READ = {"Authorization": "Bearer the-read-only-token-of-this-test"}
+
 
 async def post(api: Any, path: str, body: Any = None) -> Any:
     answer = await api.client.post(f"/api/v1{path}", json=body)
@@ -88,8 +90,6 @@ async def test_a_node_that_is_simply_there_cannot_be_tried(api: Any) -> None:
 
 async def test_who_may_only_look_may_not_drain(api: Any) -> None:
     api.provider.add("gpu-3", "gpu-3")
-    from .conftest import READ
-
-    answer = await api.anonymous.post("/api/v1/nodes/gpu-3/drain", headers={"Authorization": f"Bearer {READ}"}, json={})
+    answer = await api.anonymous.post("/api/v1/nodes/gpu-3/drain", headers=READ, json={})
     assert answer.status_code == 403
     assert api.manager.pool.node("gpu-3").hold == ""
