@@ -10,7 +10,17 @@ import sys
 from benchmarks import harness
 from benchmarks.table import Row, render
 
-NAMES = ("short_trials", "slow_disk", "reports", "turnover", "faults", "many_trials", "many_machines", "start_up")
+NAMES = (
+    "short_trials",
+    "slow_disk",
+    "reports",
+    "turnover",
+    "faults",
+    "many_trials",
+    "remote",
+    "many_machines",
+    "start_up",
+)
 
 
 def machine() -> str:

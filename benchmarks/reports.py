@@ -5,7 +5,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -66,13 +66,19 @@ def sse_reader(running: harness.RunningManager, experiment: str) -> Iterator[lis
         thread.join(5)
 
 
-def report_rate(running: harness.RunningManager, reports: int) -> tuple[float, list[dict[str, Any]]]:
-    """Reports per second, from the first trial's first report to the last being readable; and the final metrics."""
+def report_rate(
+    running: harness.RunningManager, reports: int, service: Mapping[str, Any] | None = None
+) -> tuple[float, list[dict[str, Any]]]:
+    """Reports per second, from the first trial's first report to the last being readable; and the final metrics.
+
+    :param service: the `trainingService`; None: local.
+    """
     experiment = running.create(
         command=f"{sys.executable} chatty.py {reports}",
         assessor={"name": "Medianstop", "classArgs": {"optimize_mode": "maximize"}},
         trialConcurrency=TRIALS,
         maxTrialNumber=TRIALS,
+        trainingService=dict(service or {"platform": "local"}),
     )
     with sse_reader(running, experiment) as seen:
 

@@ -1,0 +1,184 @@
+"""Trials on machines that are reached over SSH: their rate against the local one, the wait for the first one, and the way
+of a report through the forward."""
+
+import sys
+import time
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+
+from benchmarks import harness
+from benchmarks.machines import Machines, machines
+from benchmarks.reports import report_rate
+from benchmarks.table import Row, spread
+
+TRIALS = 150
+MACHINES = 3
+SLOTS = 4
+MANY = 10
+REPORTS = 20_000
+SINGLE_REPORTS = 100
+TARGET_RATE_RATIO = 0.6
+TARGET_START_RATIO = 1.5
+TARGET_MILLISECONDS = 150
+TARGET_REPORTS = 10_000
+LOCAL = {"platform": "local"}
+
+
+def trial_rate(running: harness.RunningManager, service: dict[str, object], trials: int) -> float:
+    """Trials a second, from the request that creates the experiment to its being DONE."""
+    started = time.perf_counter()
+    experiment = running.create(
+        command=f"{sys.executable} short.py",
+        trialConcurrency=MACHINES * SLOTS,
+        maxTrialNumber=trials,
+        trainingService=service,
+    )
+    ended = running.finish(experiment)
+    seconds = time.perf_counter() - started
+    if ended["trial_counts"] != {"SUCCEEDED": trials}:
+        raise harness.BenchmarkError(f"expected {trials} trials SUCCEEDED, found {ended['trial_counts']}")
+    running.stop(experiment)
+    return trials / seconds
+
+
+def first_trial_seconds(running: harness.RunningManager, service: dict[str, object], stamps: Path) -> float:
+    """From the request that creates an experiment to the first line of its first trial; every machine is left again."""
+    stamps.unlink(missing_ok=True)
+    started = time.time()
+    experiment = running.create(
+        command=f"bash sleeper.sh {stamps} 0.1", trialConcurrency=1, maxTrialNumber=1, trainingService=service
+    )
+    first = harness.wait_for(lambda: _first_stamp(stamps), "the first trial to start")
+    running.finish(experiment)
+    running.stop(experiment)
+    harness.wait_for(lambda: _has_left(running), "the machines to be left", 120.0, pause_seconds=0.05)
+    return first - started
+
+
+def _first_stamp(stamps: Path) -> float | None:
+    words = stamps.read_text().split() if stamps.exists() else []
+    return float(words[1]) if len(words) > 1 else None
+
+
+def _has_left(running: harness.RunningManager) -> bool | None:
+    return None if any(node["kind"] == "remote" for node in running.client.nodes()) else True
+
+
+def report_milliseconds(running: harness.RunningManager, service: dict[str, object], reports: int) -> list[float]:
+    """How long each report took from the trial's call until it was stored and the change was written down."""
+    experiment = running.create(
+        command=f"{sys.executable} reporter.py {reports} 0.05",
+        trialConcurrency=1,
+        maxTrialNumber=1,
+        trainingService=service,
+    )
+    running.finish(experiment)
+    stored = _stored_at(running, experiment)
+    (trial,) = running.client.trials(experiment)
+    rows = list(running.client.metrics(trial["id"], kind="intermediate"))
+    if len(rows) != reports:
+        raise harness.BenchmarkError(f"expected {reports} reports, found {len(rows)}")
+    running.stop(experiment)
+    return [(stored[row["id"]] - row["value"]) * 1000 for row in rows]
+
+
+def _stored_at(running: harness.RunningManager, experiment: str) -> dict[int, float]:
+    """When each metric of an experiment that is DONE was stored, by its id."""
+    moments = {}
+    with closing(running.client.events(experiment_id=experiment, after=0)) as stream:
+        for event in stream:
+            if event["kind"] == "metrics":
+                time = datetime.fromisoformat(event["time"]).timestamp()
+                moments.update(dict.fromkeys(range(event["data"]["first"], event["data"]["last"] + 1), time))
+            if event["kind"] == "experiment.status" and event["data"]["status"] == "DONE":
+                return moments
+    raise harness.BenchmarkError("the stream of changes ended")
+
+
+def _rates(running: harness.RunningManager, group: Machines, trials: int, repeats: int) -> Row:
+    """Local and remote take turns. A first experiment keeps the machines connected, as the local keeper is."""
+    local, remote = [], []
+    kept = _connect(running, group.service(MACHINES))
+    for _ in range(repeats):
+        local.append(trial_rate(running, LOCAL, trials))
+        remote.append(trial_rate(running, group.service(MACHINES), trials))
+    running.stop(kept)
+    ratio = median(reached / reference for reached, reference in zip(remote, local, strict=True))
+    return Row(
+        f"{trials} no-op trials on {MACHINES} machines over SSH, {SLOTS} slots each",
+        "local, as many at a time: " + spread(local, "/s"),
+        spread(remote, "/s"),
+        f"{ratio:.2f}",
+        f"≥ {TARGET_RATE_RATIO} of local",
+        ratio >= TARGET_RATE_RATIO,
+    )
+
+
+def _connect(running: harness.RunningManager, service: dict[str, object]) -> str:
+    """An experiment that is DONE, and whose machines stay connected until it is stopped."""
+    experiment = running.create(
+        command=f"{sys.executable} short.py",
+        trialConcurrency=MACHINES * SLOTS,
+        maxTrialNumber=MACHINES * SLOTS,
+        trainingService=service,
+    )
+    running.finish(experiment)
+    return experiment
+
+
+def _starts(running: harness.RunningManager, group: Machines, stamps: Path, repeats: int) -> Row:
+    """Every machine was connected before, and left; so each start logs in, brings the keeper and starts it."""
+    one, many = [], []
+    first_trial_seconds(running, group.service(MANY), stamps)
+    for _ in range(repeats):
+        one.append(first_trial_seconds(running, group.service(1), stamps))
+        many.append(first_trial_seconds(running, group.service(MANY), stamps))
+    ratio = median(reached / reference for reached, reference in zip(many, one, strict=True))
+    return Row(
+        f"first trial running after `create` on {MANY} machines",
+        "on 1 machine: " + spread(one, " s", 2),
+        spread(many, " s", 2),
+        f"{ratio:.2f}",
+        f"≤ {TARGET_START_RATIO} ×",
+        ratio <= TARGET_START_RATIO,
+    )
+
+
+def _reports(running: harness.RunningManager, group: Machines, quick: bool, repeats: int) -> list[Row]:
+    """One report's way, and how many get through."""
+    service = group.service(MACHINES)
+    kept = _connect(running, service)
+    milliseconds = report_milliseconds(running, service, 20 if quick else SINGLE_REPORTS)
+    rates = [report_rate(running, 1_000 if quick else REPORTS, service)[0] for _ in range(repeats)]
+    running.stop(kept)
+    return [
+        Row(
+            "one report through the forward → stored",
+            "–",
+            spread(milliseconds, " ms"),
+            "–",
+            f"median ≤ {TARGET_MILLISECONDS} ms",
+            median(milliseconds) <= TARGET_MILLISECONDS,
+        ),
+        Row(
+            f"reports through the forward, 4 trials on {MACHINES} machines, until readable over REST",
+            "–",
+            spread(rates, "/s", 0),
+            "–",
+            f"≥ {TARGET_REPORTS:,}/s",
+            median(rates) >= TARGET_REPORTS,
+        ),
+    ]
+
+
+def measure(quick: bool) -> list[Row]:
+    """Four rows."""
+    repeats = 1 if quick else 5
+    with harness.manager() as running, machines(MANY) as group, harness.temporary_folder() as folder:
+        return [
+            _rates(running, group, 24 if quick else TRIALS, repeats),
+            _starts(running, group, folder / "stamps", repeats),
+            *_reports(running, group, quick, repeats),
+        ]
