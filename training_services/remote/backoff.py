@@ -1,0 +1,25 @@
+"""How long to wait before a machine is tried again: 1, 2, 4 … 60 s, with some jitter."""
+
+import random
+
+FIRST_SECONDS = 1.0
+LONGEST_SECONDS = 60.0
+
+
+class BackOff:
+    """The pauses of one machine; longer after every failure, short again after a success."""
+
+    def __init__(self, *, first_seconds: float = FIRST_SECONDS, longest_seconds: float = LONGEST_SECONDS) -> None:
+        self._first = first_seconds
+        self._longest = longest_seconds
+        self._next = first_seconds
+
+    def reset(self) -> None:
+        """It works: the next failure is a first one."""
+        self._next = self._first
+
+    def take(self) -> float:
+        """The seconds to wait now: from three quarters of the step to the whole of it, so that machines that failed
+        together are not tried together for ever."""
+        step, self._next = self._next, min(2 * self._next, self._longest)
+        return step * (0.75 + random.random() / 4)

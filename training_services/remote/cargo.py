@@ -1,0 +1,82 @@
+"""What experiments have brought to a machine over one connection: trial code, and checkpoints to continue from."""
+
+import asyncio
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+from proctor.training_services.remote.delivery import Carrier, Progress, hash_file
+from proctor.training_services.remote.errors import CommandFailed
+from proctor.training_services.remote.node_keeper import NodeKeeper
+
+__all__ = ["Cargo", "CodeLike"]
+
+_NAME_LENGTH = 20
+
+
+class CodeLike(Protocol):
+    """Packed trial code: `code_archive.CodeArchive`."""
+
+    @property
+    def path(self) -> Path:
+        """The .tar.gz here."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of its bytes."""
+
+    @property
+    def name(self) -> str:
+        """What the unpacked folder is called below `code/`."""
+
+
+class Cargo:
+    """Brings archives over one connection; whatever is asked for twice at once is brought once.
+
+    :param codes: the code that is unpacked there, by name; added to.
+    """
+
+    def __init__(self, connection: Carrier, keeper: NodeKeeper, codes: set[str]) -> None:
+        self._connection = connection
+        self._keeper = keeper
+        self._codes = codes
+        self._folders: set[str] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def ensure_code(self, archive: CodeLike, on_progress: Progress | None) -> None:
+        """Have trial code unpacked below `code/`. Raises RemoteError."""
+        async with self._locks.setdefault(archive.name, asyncio.Lock()):
+            if archive.name not in self._codes:
+                await self._bring(archive.path, archive.sha256, target=f"code/{archive.name}", on_progress=on_progress)
+                self._codes.add(archive.name)
+
+    async def ensure_folder(self, folder: Path, target: str, on_progress: Progress | None) -> None:
+        """Have a copy of a local folder at `target`. Raises RemoteError, and OSError where it cannot be read."""
+        async with self._locks.setdefault(target, asyncio.Lock()):
+            if target in self._folders:
+                return
+            with tempfile.TemporaryDirectory(prefix="proctor-copy-") as place:
+                packed = Path(place) / "folder.tar.gz"
+                sha256 = await asyncio.to_thread(_pack, folder, packed)
+                await self._bring(packed, sha256, target=target, on_progress=on_progress)
+            self._folders.add(target)
+
+    async def _bring(self, source: Path, sha256: str, *, target: str, on_progress: Progress | None) -> None:
+        """Upload and unpack. The upload is named by its hash, so that one that was broken off is continued by the same
+        file only."""
+        arrived = f"uploads/{sha256[:_NAME_LENGTH]}.tar.gz"
+        for is_last in (False, True):
+            await self._connection.upload(source, f"{self._keeper.directory}/{arrived}", on_progress=on_progress)
+            try:
+                return await self._keeper.unpack(arrived, sha256, target=target)
+            except CommandFailed:  # damaged: the machine has removed it
+                if is_last:
+                    raise
+
+
+def _pack(folder: Path, archive: Path) -> str:
+    """Returns the hash of the archive."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(folder, arcname=".")
+    return hash_file(archive)

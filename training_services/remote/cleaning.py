@@ -1,0 +1,84 @@
+"""Taking everything of this manager away from the machines of a configuration, for `proctor platform clean`."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+
+from proctor.training_services.errors import TrainingServiceError
+from proctor.training_services.providers import CheckStep, CheckVerdict
+from proctor.training_services.remote.bootstrap import NodeConnection, Site
+from proctor.training_services.remote.claims import Claim
+from proctor.training_services.remote.look import look
+from proctor.training_services.remote.machine import Means
+from proctor.training_services.remote.node_folder import NodeFolder
+from proctor.training_services.remote.node_keeper import read_answer
+from proctor.training_services.remote.visit import leave
+
+__all__ = ["clean_machines"]
+
+_SECONDS = 60.0
+_LIST_CHECKS = """
+import json, os, sys
+prefix = json.load(sys.stdin)["prefix"]
+place = os.path.expanduser("~/.proctor/nodes")
+names = os.listdir(place) if os.path.isdir(place) else []
+print(json.dumps({"names": sorted(name for name in names if name.startswith(prefix))}))
+"""
+
+
+async def clean_machines(
+    claims: Sequence[Claim],
+    node_ids: Sequence[str],
+    means: Means,
+    *,
+    holders: Mapping[str, Sequence[str]],
+) -> tuple[CheckStep, ...]:
+    """One step for each machine, all at once, in their order.
+
+    :param holders: the experiments that claim each node; such a node is left alone.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(
+                _clean(claim, node_id, means, holders=holders.get(node_id, ())), name=f"cleaning of {node_id}"
+            )
+            for claim, node_id in zip(claims, node_ids, strict=True)
+        ]
+    return tuple(task.result() for task in tasks)
+
+
+async def _clean(claim: Claim, node_id: str, means: Means, *, holders: Sequence[str]) -> CheckStep:
+    name = claim.machine.address
+    if holders:
+        found = f"experiment {', '.join(holders)} uses it; it was left as it is"
+        return CheckStep(name, "clean", CheckVerdict.FAIL, found, f"stop it first: proctor stop {holders[0]}")
+    try:
+        async with means.gate, means.connect(claim, None) as connection:
+            taken, left = await _take_away(connection, claim, node_id, means)
+    except (TrainingServiceError, OSError) as error:
+        found, _, advice = str(error).rpartition("; ")
+        return CheckStep(name, "clean", CheckVerdict.FAIL, found or advice, advice if found else "")
+    if left:
+        return CheckStep(name, "clean", CheckVerdict.FAIL, f"something could not be removed: {'; '.join(left)}")
+    NodeFolder(means.context.nodes_directory, node_id).remove()
+    found = f"{' and '.join(taken)} removed" if taken else "nothing of this manager was there"
+    return CheckStep(name, "clean", CheckVerdict.OK, found)
+
+
+async def _take_away(
+    connection: NodeConnection, claim: Claim, node_id: str, means: Means
+) -> tuple[list[str], list[str]]:
+    """What was removed there and what is left. A check of a manager that was killed may have left a folder too."""
+    python_path, archive = claim.machine.python_path, await means.archive()
+    manager_id = means.context.manager_id
+    facts = await look(connection, f"{manager_id}-{node_id}", python_path=python_path, now=means.now())
+    request = json.dumps({"prefix": f"{manager_id}-check-"}).encode()
+    listed = await connection.python(facts.python, _LIST_CHECKS, input=request, timeout_seconds=_SECONDS)
+    keys = [f"{manager_id}-{node_id}"] if facts.exists else []
+    keys += read_answer(listed, "looking for what checks have left")["names"]
+    left = []
+    for key in keys:
+        site = Site(node_id, key, python_path, archive)
+        if said := await leave(connection, site, now=means.now):
+            left.append(said)
+    return [f"~/.proctor/nodes/{key}" for key in keys], left

@@ -1,0 +1,206 @@
+"""Every hop to every machine of a configuration, for `proctor doctor`. What is brought to a machine for that lies in a
+folder of its own there, is taken away again, and touches no keeper."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from proctor.training_services.errors import TrainingServiceError
+from proctor.training_services.providers import CheckStep, CheckVerdict
+from proctor.training_services.remote.bootstrap import NodeConnection
+from proctor.training_services.remote.claims import Claim
+from proctor.training_services.remote.delivery import deliver_archive
+from proctor.training_services.remote.errors import ForwardingRefused, RemoteError
+from proctor.training_services.remote.look import (
+    NodeFacts,
+    look,
+    require_clock,
+    require_home,
+    require_room,
+    require_system,
+)
+from proctor.training_services.remote.machine import Means
+from proctor.training_services.remote.node_keeper import NodeKeeper
+from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.trial_keeper.protocol import Device, from_json
+
+__all__ = ["STEPS", "inspect_machines"]
+
+STEPS = ("python", "clock", "disk", "home", "sftp", "forwarding", "keeper", "gpus", "code")
+"""After those of the route: "name", "port", "host key", "login"."""
+
+Found = CheckStep | str
+
+
+async def inspect_machines(claims: Sequence[Claim], means: Means, *, code_path: str | None) -> tuple[CheckStep, ...]:
+    """The steps of all machines, looked at at once, in the order of the machines."""
+    async with asyncio.TaskGroup() as group:
+        inspections = [Inspection(claim, means, code_path=code_path) for claim in claims]
+        for inspection in inspections:
+            group.create_task(inspection.run(), name=f"inspection of {inspection.name}")
+    return tuple(step for inspection in inspections for step in inspection.steps)
+
+
+class Inspection:
+    """One machine's. `steps` is complete once `run` has returned; it never raises what a machine can cause."""
+
+    def __init__(self, claim: Claim, means: Means, *, code_path: str | None) -> None:
+        self.name = claim.machine.address
+        self.steps: list[CheckStep] = []
+        self._claim = claim
+        self._means = means
+        self._code_path = code_path
+        self._key = f"{means.context.manager_id}-check-{secrets.token_hex(4)}"
+        self._has_failed = False
+
+    async def run(self) -> None:
+        """Go as far as the machine lets us."""
+        trace = RouteTrace(self.name)
+        async with AsyncExitStack() as stack:
+            try:
+                async with self._means.gate:
+                    connection = await stack.enter_async_context(self._means.connect(self._claim, trace))
+            except (TrainingServiceError, OSError) as error:
+                trace_steps = trace.steps()
+                self.steps.extend(trace_steps)
+                if not any(step.verdict is CheckVerdict.FAIL for step in trace_steps):
+                    self._note(_failure(self.name, "login", error))
+            else:
+                self.steps.extend(trace.steps())
+                await self._look_around(connection)
+        done = {step.name for step in self.steps}
+        self.steps.extend(_skipped(self.name, name) for name in STEPS if name not in done)
+
+    async def _look_around(self, connection: NodeConnection) -> None:
+        try:
+            facts = await look(
+                connection, self._key, python_path=self._claim.machine.python_path, now=self._means.now()
+            )
+        except (TrainingServiceError, OSError) as error:
+            self._note(_failure(self.name, "python", error))
+            return
+        await self._try("python", lambda: _python(facts))
+        await self._try("clock", lambda: _clock(facts))
+        usable = not self._has_failed or self.steps[-1].name == "clock"
+        usable &= await self._try("disk", lambda: _room(facts))
+        usable &= await self._try("home", lambda: _home(facts))
+        if usable:
+            await self._bring(connection, facts)
+
+    async def _bring(self, connection: NodeConnection, facts: NodeFacts) -> None:
+        """With the keeper's own file there, which is taken away again whatever happens."""
+        keeper = NodeKeeper(connection, facts.python, f"{facts.directory}/", facts.directory)
+        try:
+            archive = await self._means.archive()
+            path = await deliver_archive(connection, facts, archive)
+        except (TrainingServiceError, OSError) as error:
+            self._note(_failure(self.name, "sftp", error))
+            return
+        size = archive.path.stat().st_size / 2**20
+        self._note(CheckStep(self.name, "sftp", CheckVerdict.OK, f"{size:.1f} MiB copied there and checked"))
+        keeper = NodeKeeper(connection, facts.python, path, facts.directory)
+        try:
+            await self._try("forwarding", lambda: self._forward(connection, keeper))
+            answer: dict[str, Any] = {}
+            if await self._try("keeper", lambda: self._probe(keeper, answer)):
+                await self._try("gpus", lambda: _gpus(answer))
+                await self._try("code", lambda: _code(answer, self._code_path))
+        finally:
+            await self._take_away(keeper)
+
+    async def _forward(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
+        prepared = await keeper.prepare()
+        manager = self._means.context.socket_pointer.read_text(encoding="utf-8").strip()
+        try:
+            await connection.forward(prepared.socket, manager)
+        except ForwardingRefused as error:
+            found = f"{error}; a relay over the same connection is used instead"
+            return CheckStep(self.name, "forwarding", CheckVerdict.NOTE, found)
+        return "a socket there leads to this manager"
+
+    async def _probe(self, keeper: NodeKeeper, answer: dict[str, Any]) -> Found:
+        answer.update(await keeper.probe(*filter(None, [self._code_path])))
+        return f"version {answer['version']} runs there with Python {answer['python']}"
+
+    async def _take_away(self, keeper: NodeKeeper) -> None:
+        try:
+            left = await keeper.remove()
+        except (TrainingServiceError, OSError) as error:
+            left = str(error)
+        if left:
+            found = f"what was brought for this check is still at {keeper.directory}: {left}"
+            self._note(CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, "run `proctor platform clean`"))
+
+    async def _try(self, name: str, look_at: Callable[[], Awaitable[Found] | Found]) -> bool:
+        """Take one step; whether it did not fail."""
+        try:
+            found = look_at()
+            if not isinstance(found, CheckStep | str):
+                found = await found
+        except (TrainingServiceError, OSError) as error:
+            self._note(_failure(self.name, name, error))
+            return False
+        step = found if isinstance(found, CheckStep) else CheckStep(self.name, name, CheckVerdict.OK, found)
+        step = CheckStep(self.name, name, step.verdict, step.found, step.advice)
+        self._note(step)
+        return step.verdict is not CheckVerdict.FAIL
+
+    def _note(self, step: CheckStep) -> None:
+        self._has_failed |= step.verdict is CheckVerdict.FAIL
+        self.steps.append(step)
+
+
+def _python(facts: NodeFacts) -> Found:
+    require_system(facts)
+    found = f"{facts.python} is {facts.version}"
+    if facts.kills_at_logout:
+        note = f"{found}; its logind ends what a user leaves running at logout (KillUserProcesses)"
+        advice = f"run `loginctl enable-linger {facts.user}` there"
+        return CheckStep("", "python", CheckVerdict.NOTE, note, advice)
+    return found
+
+
+def _clock(facts: NodeFacts) -> Found:
+    require_clock(facts)
+    return f"{abs(facts.clock_ahead_seconds):.0f} s apart from the manager's"
+
+
+def _room(facts: NodeFacts) -> Found:
+    require_room(facts)
+    return "no limit is known" if facts.free_mb is None else f"{facts.free_mb:,} MiB free at {facts.home}"
+
+
+def _home(facts: NodeFacts) -> Found:
+    require_home(facts)
+    return f"{facts.home} can be written by {facts.user}"
+
+
+def _gpus(answer: dict[str, Any]) -> Found:
+    devices = [from_json(Device, device) for device in answer["devices"]]
+    if not devices:
+        note = answer["driver_note"] or "no GPUs were found"
+        return CheckStep("", "gpus", CheckVerdict.NOTE, note, "trials with trialGpuNumber above 0 cannot run there")
+    if answer["gpu_lock_problem"]:
+        raise RemoteError(answer["gpu_lock_problem"])
+    names = sorted({device.name for device in devices})
+    return f"{len(devices)} × {' and '.join(names)}"
+
+
+def _code(answer: dict[str, Any], code_path: str | None) -> Found:
+    if code_path is None:
+        return "it is copied there when a trial needs it"
+    if (kind := answer["paths"].get(code_path)) != "folder":
+        raise RemoteError(f"{code_path} should be a folder there, and is {kind}; correct code.pathOnNode")
+    return f"{code_path} is there"
+
+
+def _failure(machine: str, name: str, error: Exception) -> CheckStep:
+    """The advice is the last clause of an error's text."""
+    found, _, advice = str(error).rpartition("; ")
+    return CheckStep(machine, name, CheckVerdict.FAIL, found or advice, advice if found else "")
+
+
+def _skipped(machine: str, name: str) -> CheckStep:
+    return CheckStep(machine, name, CheckVerdict.SKIPPED, "not reached")

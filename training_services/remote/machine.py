@@ -1,0 +1,280 @@
+"""One machine: connected, given a keeper, and again after every loss, for as long as an experiment wants it.
+
+Everything that can go wrong becomes the node's reason and a pause; nothing of it reaches another machine. When the last
+experiment has let go, the machine is left without a trace; that is owed until it could be done.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
+from proctor.training_services.nodes import NodeStatus
+from proctor.training_services.providers import ProviderContext
+from proctor.training_services.remote.backoff import BackOff
+from proctor.training_services.remote.bootstrap import NodeConnection, Site
+from proctor.training_services.remote.cargo import Cargo, CodeLike
+from proctor.training_services.remote.claims import Claim
+from proctor.training_services.remote.delivery import Archive, Progress
+from proctor.training_services.remote.errors import (
+    ConnectionEnded,
+    HostKeyRefused,
+    KeyUnusable,
+    LoginRefused,
+    RemoteError,
+)
+from proctor.training_services.remote.node_folder import KIND, NodeFolder, NodeRecord
+from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.remote.settings import MachineSettings
+from proctor.training_services.remote.visit import Visit, leave
+
+__all__ = ["Connect", "Machine", "Means"]
+
+log = logging.getLogger(__name__)
+
+
+class Connect(Protocol):
+    """How a machine is connected: `connection.open_connection` with what the manager knows."""
+
+    def __call__(self, claim: Claim, trace: RouteTrace | None, /) -> AbstractAsyncContextManager[NodeConnection]:
+        """A connection as an experiment's claim says; raises RemoteError on entering."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What all machines of a manager share."""
+
+    context: ProviderContext
+    connect: Connect
+    gate: asyncio.Semaphore  # how many machines may be brought up at once
+    archive: Callable[[], Awaitable[Archive]]
+    now: Callable[[], float]
+
+
+class Machine:
+    """One machine of the manager. `run` is its life."""
+
+    def __init__(self, record: NodeRecord, means: Means) -> None:
+        self.node_id = record.node_id
+        self._record = record
+        self._means = means
+        self._pool, self._hub = means.context.pool, means.context.hub
+        self._folder = NodeFolder(means.context.nodes_directory, record.node_id)
+        self._backoff = BackOff()
+        self._woken = asyncio.Event()
+        self._released = asyncio.Event()
+        self._cargo: Cargo | None = None
+        self._codes: set[str] = set()
+        self._is_left = False
+        self._is_leaving = False
+
+    # ---- who wants it
+
+    @property
+    def settings(self) -> MachineSettings:
+        """How it is reached, as the newest claim says."""
+        return self._record.claims[-1].machine
+
+    @property
+    def address(self) -> str:
+        """[user@]host[:port], as written."""
+        return self._record.address
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """The experiments that claim it."""
+        return () if self._record.released else tuple(claim.experiment_id for claim in self._record.claims)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nothing of ours is on it any more and nobody wants it: it can be forgotten."""
+        return self._is_left
+
+    def claim(self, claim: Claim) -> None:
+        """An experiment wants it; one that has claimed it already is heard again. Raises OSError."""
+        others = () if self._record.released else self._without(claim.experiment_id)
+        self._write(replace(self._record, claims=(*others, claim), released=False))
+        self._is_left = False
+        self._released.clear()
+        self.announce()
+        self.wake()
+
+    def release(self, experiment_id: str) -> None:
+        """An experiment needs it no more; the last one makes it be left. Raises OSError."""
+        if experiment_id not in self.experiments:
+            return
+        others = self._without(experiment_id)
+        if others:
+            self._write(replace(self._record, claims=others))
+            self.announce()
+        else:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Nobody wants it any more: leave it. Raises OSError."""
+        self._write(replace(self._record, released=True))
+        self._released.set()
+        self.wake()
+
+    def announce(self) -> None:
+        """Make it known to pool and hub, so that a keeper that runs already may register."""
+        self._pool.add(self.node_id, KIND, reason="it is being connected")
+        limit = min(claim.node_timeout_seconds for claim in self._record.claims)
+        self._hub.add_node(self.node_id, self._folder.secret(), lost_after_seconds=limit)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is connected and everything of ours is just being removed."""
+        return self._is_leaving
+
+    def wake(self) -> None:
+        """Try it now rather than after its pause."""
+        self._woken.set()
+
+    # ---- what experiments bring
+
+    @property
+    def connected(self) -> bool:
+        """Whether an SSH connection is there and its keeper was started."""
+        return self._cargo is not None
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """The trial code that is unpacked there, by name; as of the last connection, and of what was brought since."""
+        return frozenset(self._codes)
+
+    async def ensure_code(self, archive: CodeLike, on_progress: Progress | None = None) -> None:
+        """Have trial code unpacked there, at `code/<name>` of the keeper's directory. Brought once, whoever asks.
+
+        :param on_progress: called with (bytes there, bytes in all).
+        :raises ServiceUnavailable: it is not connected; says why.
+        :raises RemoteError: the copy has failed, or the connection broke; it is continued by the next attempt.
+        """
+        await self._required_cargo().ensure_code(archive, on_progress)
+
+    async def ensure_folder_copy(self, folder: Path, target: str, on_progress: Progress | None = None) -> None:
+        """Have a copy of a local folder there, at `target` relative to the keeper's directory. Raises as `ensure_code`,
+        and OSError where the folder cannot be read."""
+        await self._required_cargo().ensure_folder(folder, target, on_progress)
+
+    def _required_cargo(self) -> Cargo:
+        if self._cargo is None:
+            raise ServiceUnavailable(self._pool.obstacle(self.node_id) or f"node {self.node_id} is being connected")
+        return self._cargo
+
+    # ---- its life
+
+    async def run(self) -> None:
+        """Connect and serve, over and over; returns once nobody wants the machine and it was left (`is_left`)."""
+        while not self._is_left:
+            self._woken.clear()
+            try:
+                await self._visit()
+            except ConnectionEnded as error:
+                await self._pause(NodeStatus.CONNECTING, str(error))
+            except (TrainingServiceError, OSError) as error:
+                await self._pause(NodeStatus.FAILED, str(error))
+            except Exception as error:
+                log.exception("node %s", self.node_id, extra={"action": "node.fail", "node_id": self.node_id})
+                await self._pause(NodeStatus.FAILED, f"an error of this program: {error!r}; see the manager's log")
+
+    async def _visit(self) -> None:
+        """One connection. Returns when nobody wants the machine any more, raises in all other cases."""
+        async with AsyncExitStack() as stack:
+            async with self._means.gate:
+                connection = await self._connect(stack)
+                site = self._site(await self._means.archive())
+                visit = None if self._record.released else await self._bring_up(connection, site)
+            if visit is not None:
+                self._cargo = Cargo(connection, visit.keeper, self._codes)
+                try:
+                    await visit.hold(until=self._until_released, on_session=self._note_session)
+                finally:
+                    self._cargo = None
+            await self._leave(connection, site)
+
+    async def _connect(self, stack: AsyncExitStack) -> NodeConnection:
+        """With the newest way in that works: experiments may have named different keys for the same machine."""
+        failure: RemoteError | None = None
+        ways = {(claim.machine, claim.login): claim for claim in self._record.claims}
+        for claim in reversed(ways.values()):
+            try:
+                return await stack.enter_async_context(self._means.connect(claim, None))
+            except (LoginRefused, KeyUnusable, HostKeyRefused) as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    async def _bring_up(self, connection: NodeConnection, site: Site) -> Visit:
+        visit = Visit(
+            connection,
+            site,
+            pool=self._pool,
+            secret=self._folder.secret(),
+            socket_pointer=self._means.context.socket_pointer,
+        )
+        await visit.open(now=self._means.now, tell=lambda clause: self._tell(NodeStatus.CONNECTING, clause))
+        self._codes.clear()
+        self._codes.update(visit.prepared.codes)
+        return visit
+
+    async def _leave(self, connection: NodeConnection, site: Site) -> None:
+        """Raises RemoteError while something is left there."""
+        if not self._record.released:
+            return
+        self._tell(NodeStatus.CONNECTING, "nobody needs it any more; its keeper is being stopped and removed")
+        self._is_leaving = True
+        try:
+            left = await leave(connection, site, now=self._means.now)
+        finally:
+            self._is_leaving = False
+        if left:
+            raise RemoteError(f"nobody needs it any more, and something could not be removed there: {left}")
+        self._codes.clear()
+        if not self._record.released:  # claimed again meanwhile
+            return
+        self._hub.remove_node(self.node_id)
+        self._pool.remove(self.node_id)
+        self._folder.remove()
+        self._is_left = True
+        log.info("node %s was left", self.node_id, extra={"action": "node.leave", "node_id": self.node_id})
+
+    async def _until_released(self) -> None:
+        await self._released.wait()
+
+    def _note_session(self) -> None:
+        self._backoff.reset()
+        log.info("node %s is connected", self.node_id, extra={"action": "node.connect", "node_id": self.node_id})
+
+    async def _pause(self, status: NodeStatus, clause: str) -> None:
+        """Say what is the matter and wait, unless woken."""
+        seconds = self._backoff.take()
+        extra = {"action": "node.fail", "node_id": self.node_id}
+        log.warning("node %s: %s; tried again in %.0f s", self.node_id, clause, seconds, extra=extra)
+        self._tell(status, f"{clause}; tried again in {seconds:.0f} s")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        self._tell(status, f"{clause}; it is being tried again")
+
+    def _tell(self, status: NodeStatus, clause: str) -> None:
+        """The node's status for people. One whose trials were given up stays LOST until its keeper is back."""
+        if self._pool.node(self.node_id).status is NodeStatus.LOST:
+            status, clause = NodeStatus.LOST, f"its trials were given up; {clause}"
+        self._pool.set_status(self.node_id, status, clause)
+
+    def _site(self, archive: Archive) -> Site:
+        key = f"{self._means.context.manager_id}-{self.node_id}"
+        return Site(self.node_id, key, self.settings.python_path, archive)
+
+    def _without(self, experiment_id: str) -> tuple[Claim, ...]:
+        return tuple(claim for claim in self._record.claims if claim.experiment_id != experiment_id)
+
+    def _write(self, record: NodeRecord) -> None:
+        if record != self._record or not self._folder.path.exists():
+            self._folder.write(record)
+            self._record = record

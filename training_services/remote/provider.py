@@ -1,0 +1,205 @@
+"""The provider of remote nodes: which experiment has claimed which machine, and the machines' lives."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from proctor.training_services.errors import UnknownNode
+from proctor.training_services.providers import CheckStep, NodeProvider, ProviderContext
+from proctor.training_services.remote import keeper_archive
+from proctor.training_services.remote.bootstrap import NodeConnection
+from proctor.training_services.remote.claims import Claim, read_claims
+from proctor.training_services.remote.cleaning import clean_machines
+from proctor.training_services.remote.connection import open_connection
+from proctor.training_services.remote.delivery import Archive
+from proctor.training_services.remote.host_keys import HostKeys
+from proctor.training_services.remote.inspection import inspect_machines
+from proctor.training_services.remote.machine import Connect, Machine, Means
+from proctor.training_services.remote.node_folder import NodeRecord, choose_node_id, read_records
+from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.remote.settings import MachineSettings, RemoteSettings
+
+__all__ = ["RemoteProvider"]
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 16  # machines that are being connected and prepared
+LEAVE_SECONDS = 5.0  # for machines that are just being left when the manager ends
+SECRETS_FILE = "secrets.json"
+
+
+class RemoteProvider(NodeProvider):
+    """Keeps keepers running on machines that are reached over SSH. See `NodeProvider`.
+
+    :param connect: how a machine is connected; for tests.
+    """
+
+    def __init__(self, context: ProviderContext, *, connect: Connect | None = None) -> None:
+        self._context = context
+        self._host_keys = HostKeys(context.nodes_directory / "known_hosts")
+        self._means = Means(
+            context=context,
+            connect=connect or self._connect,
+            gate=asyncio.Semaphore(MOST_AT_ONCE),
+            archive=self._archive,
+            now=time.time,
+        )
+        self._machines: dict[str, Machine] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._records: dict[str, NodeRecord] | None = None  # by address; read when they are first needed
+        self._group: asyncio.TaskGroup | None = None
+        self._building = asyncio.Lock()
+        self._built: Archive | None = None
+
+    # ---- its life
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self._take_up_debts()
+            for node_id in self._machines:
+                self._start(node_id)
+            group.create_task(self._sweep(), name="remote nodes nobody claims")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._group = None
+                await self._finish_leaving()
+                for task in self._tasks.values():
+                    task.cancel()
+
+    def _take_up_debts(self) -> None:
+        """Machines that were released and could not be left before the manager ended."""
+        for record in self._known().values():
+            if record.released and record.node_id not in self._machines:
+                self._add(record)
+
+    async def _sweep(self) -> None:
+        """A manager that was killed may not have released what nobody needs any more: once every experiment is taken
+        up, machines that none has claimed are left."""
+        await self._context.hub.until_ready()
+        for record in self._known().values():
+            if record.node_id not in self._machines and record.claims:
+                self._add(record).give_up()
+
+    async def _finish_leaving(self) -> None:
+        leaving = [self._tasks[id] for id, machine in self._machines.items() if machine.is_leaving]
+        if leaving:
+            await asyncio.wait(leaving, timeout=LEAVE_SECONDS)
+
+    # ---- claims
+
+    def node_ids_of(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The node ids of a configuration's machines, in their order, one for each entry. Claims nothing; an address
+        that is seen for the first time keeps the id it gets here."""
+        return tuple(self._node_id(machine) for machine in RemoteSettings.read(settings).machines)
+
+    def claim(
+        self,
+        experiment_id: str,
+        settings: Mapping[str, Any],
+        secrets: Mapping[str, str],
+        *,
+        secrets_file: Path | None = None,
+    ) -> tuple[str, ...]:
+        """See `NodeProvider.claim`. Raises OSError where the home cannot be written.
+
+        :param secrets_file: where the experiment keeps its secrets, for a manager that still has to leave a machine
+            after it was started again; None: in the experiment's folder of the home.
+        """
+        home = self._context.nodes_directory.parent
+        kept = secrets_file or home / "experiments" / experiment_id / SECRETS_FILE
+        node_ids = self.node_ids_of(settings)
+        claims = read_claims(experiment_id, settings, secrets, secrets_file=str(kept))
+        for node_id, claim in zip(node_ids, claims, strict=True):
+            if node_id not in self._machines:
+                record = self._known()[claim.machine.address]
+                self._machines[node_id] = Machine(record, self._means)
+            self._machines[node_id].claim(claim)
+            self._start(node_id)
+        return tuple(dict.fromkeys(node_ids))
+
+    async def release(self, experiment_id: str) -> None:
+        for machine in self._machines.values():
+            machine.release(experiment_id)
+
+    # ---- machines
+
+    def has(self, node_id: str) -> bool:
+        return node_id in self._machines
+
+    def machine(self, node_id: str) -> Machine:
+        """A machine that is claimed, or being left. Raises UnknownNode."""
+        try:
+            return self._machines[node_id]
+        except KeyError:
+            known = ", ".join(sorted(self._machines)) or "none"
+            raise UnknownNode(f"there is no remote node {node_id}; known ones: {known}") from None
+
+    def check(self, node_id: str) -> None:
+        self.machine(node_id).wake()
+
+    # ---- configurations
+
+    async def inspect(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        claims = read_claims("", settings, secrets, secrets_file="")
+        return await inspect_machines(claims, self._means, code_path=RemoteSettings.read(settings).code_path_on_node)
+
+    async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        claims = read_claims("", settings, secrets, secrets_file="")
+        holders = {id: machine.experiments for id, machine in self._machines.items()}
+        return await clean_machines(claims, self.node_ids_of(settings), self._means, holders=holders)
+
+    # ---- parts
+
+    def _known(self) -> dict[str, NodeRecord]:
+        """Every address that was ever named to this manager process, or is on record."""
+        if self._records is None:
+            found = read_records(self._context.nodes_directory)
+            self._records = {record.address: record for record in found}
+        return self._records
+
+    def _node_id(self, machine: MachineSettings) -> str:
+        known = self._known()
+        if machine.address not in known:
+            node_id = choose_node_id(machine.host, (record.node_id for record in known.values()))
+            known[machine.address] = NodeRecord(node_id, machine.address)
+        return known[machine.address].node_id
+
+    def _add(self, record: NodeRecord) -> Machine:
+        machine = self._machines[record.node_id] = Machine(record, self._means)
+        machine.announce()
+        self._start(record.node_id)
+        return machine
+
+    def _start(self, node_id: str) -> None:
+        """Begin a machine's life, if it has not begun and the provider runs."""
+        if self._group is not None and node_id not in self._tasks:
+            self._tasks[node_id] = self._group.create_task(self._live(node_id), name=f"node {node_id}")
+
+    async def _live(self, node_id: str) -> None:
+        machine = self._machines[node_id]
+        await machine.run()
+        del self._machines[node_id], self._tasks[node_id]
+        self._known()[machine.address] = NodeRecord(node_id, machine.address)
+
+    def _connect(self, claim: Claim, trace: RouteTrace | None, /) -> AbstractAsyncContextManager[NodeConnection]:
+        return open_connection(
+            claim.machine,
+            claim.login,
+            host_keys=self._host_keys,
+            keep_alive_seconds=claim.keep_alive_seconds,
+            trace=trace,
+        )
+
+    async def _archive(self) -> Archive:
+        """The keeper's one file, made when it is first needed."""
+        async with self._building:
+            if self._built is None:
+                folder = self._context.nodes_directory / ".keeper"
+                self._built = await asyncio.to_thread(keeper_archive.build, folder)
+            return self._built
