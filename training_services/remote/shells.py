@@ -1,0 +1,45 @@
+"""Command lines that mean the same to every login shell: bash, dash, zsh, tcsh, fish.
+
+The login shell of an account reads every command before anything runs. It may be any, and its start-up files may print.
+"""
+
+import re
+import secrets
+from collections.abc import Sequence
+
+_PLAIN = re.compile(r"[A-Za-z0-9_/.,:@%+-]+")
+_APART = re.compile(r"(['\\!\n])")
+
+READ_SOURCE = 'import sys;i=sys.stdin.buffer;exec(compile(i.read(int(i.readline())),"source","exec"))'
+"""A Python program that reads another one from its standard input, see `with_source`."""
+
+
+def quoted(argv: Sequence[str]) -> str:
+    """One command line of these words. Raises ValueError for a line break or a null, which no shell agrees on."""
+    return " ".join(_quoted(word) for word in argv)
+
+
+def marked(argv: Sequence[str]) -> tuple[str, bytes]:
+    """A command line that prints a line of its own before it runs the words, and that line: everything up to it is
+    the talk of the login shell's start-up files."""
+    mark = f"proctor-{secrets.token_hex(8)}"
+    return f"echo {mark}; exec {quoted(argv)}", f"{mark}\n".encode()
+
+
+def with_source(source: str, input: bytes) -> bytes:
+    """What the program READ_SOURCE must get: the source, then the source's own standard input."""
+    body = source.encode()
+    return b"%d\n%b%b" % (len(body), body, input)
+
+
+def _quoted(word: str) -> str:
+    if "\n" in word or "\0" in word:
+        raise ValueError(f"a word of a command may hold no line break and no null: {word!r}")
+    if _PLAIN.fullmatch(word):
+        return word
+    # ' \ and ! stand outside of the quotes: shells differ in what they mean inside of them
+    return "".join(_piece(piece) for piece in _APART.split(word) if piece) or "''"
+
+
+def _piece(piece: str) -> str:
+    return f"\\{piece}" if piece in "'\\!" else f"'{piece}'"
