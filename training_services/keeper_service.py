@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from proctor.training_services.base import (
     JournalChunk,
@@ -57,6 +58,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
         self._jobs: dict[str, TrialJobDetail] = {}
         self._notes: deque[StatusChange] = deque()
         self._noted = asyncio.Event()
+        self._told = asyncio.Event()
         self._telling = asyncio.Lock()
         self._obstacles: dict[str, str] = {}
         self._listeners = Listeners(self._noted.set)
@@ -69,6 +71,32 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
     @abstractmethod
     def launch(self, form: TrialJobForm) -> Launch:
         """What the keeper is told to start."""
+
+    # ---- what a platform may add
+
+    def begin(self, form: TrialJobForm) -> None:
+        """Send a new job to its node, or see to it. Raises KeeperError."""
+        self._hub.expect(form.job_id, form.token, form.experiment_id)
+        try:
+            self._hub.send(self._node_of(form), self.launch(form))
+        except KeeperError:
+            self._hub.forget(form.job_id)
+            raise
+
+    def resume(self, form: TrialJobForm) -> None:
+        """Go on with a job that was sent before the manager was restarted."""
+        self._hub.expect(form.job_id, form.token, form.experiment_id)
+        self._hub.adopt(self._node_of(form), self.launch(form))
+
+    def complete(self, change: StatusChange) -> StatusChange:
+        """A change as the listeners are told of it."""
+        return change
+
+    def note_end(self, job: TrialJobDetail) -> None:
+        """A job is over, and its listeners know. Must not block."""
+
+    def let_go(self, job_id: str) -> None:
+        """A job is dropped: it is over or not wanted any more. Must not block."""
 
     # ---- the twelve
 
@@ -108,11 +136,9 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
         self.check(form)
         node_id = self._node_of(form)
         self._hub.attach(self._experiment_id, self)
-        self._hub.expect(form.job_id, form.token, form.experiment_id)
         try:
-            self._hub.send(node_id, self.launch(form))
+            self.begin(form)
         except KeeperError as error:
-            self._hub.forget(form.job_id)
             raise ServiceUnavailable(str(error)) from error
         self._jobs[form.job_id] = self._detail(form)
         self._explain(node_id)
@@ -149,7 +175,8 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
         finally:
             self._hub.abandon(self._experiment_id)
             self._hub.detach(self._experiment_id, self)
-            self._jobs.clear()
+            for job_id in list(self._jobs):
+                self._drop(job_id)
 
     async def run(self) -> None:
         self._hub.attach(self._experiment_id, self)
@@ -168,8 +195,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
             self._hub.forget(job_id)
         for form in forms:
             self._jobs[form.job_id] = self._detail(form)
-            self._hub.expect(form.job_id, form.token, form.experiment_id)
-            self._hub.adopt(self._node_of(form), self.launch(form))
+            self.resume(form)
 
     # ---- what keepers say
 
@@ -189,19 +215,29 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
             raise ServiceUnavailable(f"nobody listens to the jobs of experiment {self._experiment_id} yet")
         async with self._telling:
             notes = list(self._notes)  # older than what is told now
-            everything = [*notes, *changes]
+            everything = [self.complete(change) for change in (*notes, *changes)]
             for change in everything:
                 self._apply(change)
             await self._listeners.tell(everything)
             for _ in notes:
                 self._notes.popleft()
+            self._told.set()
             for change in everything:
                 if change.status.is_terminal:
+                    if (job := self._jobs.get(change.job_id)) is not None:
+                        self.note_end(job)
                     self._drop(change.job_id)
 
     def note_change(self, change: StatusChange) -> None:
         self._notes.append(change)
         self._noted.set()
+
+    async def tell(self, change: StatusChange) -> None:
+        """As `note_change`, and wait until the listeners have taken it."""
+        self.note_change(change)
+        while any(note is change for note in self._notes):
+            self._told.clear()
+            await self._told.wait()
 
     async def _tell_notes(self) -> None:
         """Tell the listeners what no keeper will say again; what they do not take is told again after a pause."""
@@ -225,6 +261,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
 
     def _drop(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
+        self.let_go(job_id)
         self._noted.set()
 
     # ---- waiting, with a reason
@@ -237,7 +274,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
                 if obstacle:
                     for job in self._jobs.values():
                         if job.status is TrialJobStatus.SUBMITTED and self._node_of(job.form) == node_id:
-                            self._note_waiting(job.form, obstacle)
+                            self.note_waiting(job.form, obstacle)
 
     def _explain(self, node_id: str) -> None:
         """Say of the newest job why it waits, if its node cannot be reached."""
@@ -245,13 +282,16 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
         self._obstacles[node_id] = obstacle
         if obstacle:
             newest = next(reversed(self._jobs.values()))
-            self._note_waiting(newest.form, obstacle)
+            self.note_waiting(newest.form, obstacle)
 
-    def _note_waiting(self, form: TrialJobForm, obstacle: str) -> None:
+    def note_waiting(self, form: TrialJobForm, clause: str) -> None:
+        """Say why a job does not run yet."""
+        self.note_change(self.submitted(form, detail=f"waiting: {clause}"))
+
+    def submitted(self, form: TrialJobForm, **news: Any) -> StatusChange:
+        """What is new of a job that does not run yet, now."""
         time = datetime.fromtimestamp(self._now(), UTC)
-        self.note_change(
-            StatusChange(form.job_id, form.token, TrialJobStatus.SUBMITTED, time, detail=f"waiting: {obstacle}")
-        )
+        return StatusChange(form.job_id, form.token, TrialJobStatus.SUBMITTED, time, **news)
 
     # ---- forms
 
