@@ -6,7 +6,10 @@ first asked for, so that a manager whose experiments are all local never loads i
 """
 
 import asyncio
+import contextlib
 import importlib
+import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +23,11 @@ from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
 
 __all__ = ["CheckStep", "CheckVerdict", "NodeProvider", "ProviderContext", "ProviderFactory", "Providers"]
+
+RECORD_FILE = "node.json"
+"""In the folder of a node that a provider still has to do with: a JSON object whose `kind` names the provider."""
+
+log = logging.getLogger(__name__)
 
 BUILT_IN: Mapping[str, str] = {"remote": "proctor.training_services.remote.provider:RemoteProvider"}
 
@@ -114,6 +122,7 @@ class Providers:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["Providers"]:
         """Run the providers, those included that are made later. On leaving keepers and trials go on."""
+        self._take_up_records()
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._tasks = [self._start(group, kind, provider) for kind, provider in self._made.items()]
@@ -151,5 +160,22 @@ class Providers:
         module, _, name = BUILT_IN[kind].partition(":")
         return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
+    def _take_up_records(self) -> None:
+        """Make the providers that have nodes on record: some may still have to be left."""
+        for kind in _kinds_on_record(self._context.nodes_directory) & BUILT_IN.keys():
+            try:
+                self.get(kind)
+            except ImportError as error:
+                log.error("%s nodes are on record and cannot be reached: %s", kind, error, extra={"action": "node.fail"})
+
     def _start(self, group: asyncio.TaskGroup, kind: str, provider: NodeProvider) -> asyncio.Task[None]:
         return group.create_task(provider.run(), name=f"provider of {kind} nodes")
+
+
+def _kinds_on_record(nodes_directory: Path) -> set[str]:
+    """The kinds of nodes that providers have written down, each in its folder's node.json."""
+    kinds = set()
+    for path in nodes_directory.glob(f"*/{RECORD_FILE}"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            kinds.add(str(json.loads(path.read_text(encoding="utf-8"))["kind"]))
+    return kinds

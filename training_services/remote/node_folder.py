@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from proctor.training_services.providers import RECORD_FILE
 from proctor.training_services.remote.claims import Claim
 from proctor.trial_keeper.files import replace_file
 
 __all__ = ["KIND", "NodeFolder", "NodeRecord", "choose_node_id", "read_records"]
 
 KIND = "remote"
-RECORD_FILE = "node.json"
 SECRET_FILE = "secret"
 _LONGEST_ID = 48
 _RESERVED = "local"
