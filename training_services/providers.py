@@ -166,7 +166,7 @@ class Providers:
             try:
                 self.get(kind)
             except ImportError as error:
-                log.error("%s nodes are on record and cannot be reached: %s", kind, error, extra={"action": "node.fail"})
+                log.error("%s nodes are on record and cannot be left: %s", kind, error, extra={"action": "node.fail"})
 
     def _start(self, group: asyncio.TaskGroup, kind: str, provider: NodeProvider) -> asyncio.Task[None]:
         return group.create_task(provider.run(), name=f"provider of {kind} nodes")
