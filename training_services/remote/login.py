@@ -29,15 +29,28 @@ def pauses() -> Iterator[float]:
 class LoginAttempt:
     """What one login has to offer and what became of it. Holds secrets; never printed."""
 
-    def __init__(self, hop: Hop, offers: Sequence[Offer], *, password: str | None, notes: Sequence[str] = ()) -> None:
-        """:param notes: clauses about what could not be offered."""
+    def __init__(
+        self,
+        hop: Hop,
+        offers: Sequence[Offer],
+        *,
+        password: str | None,
+        notes: Sequence[str] = (),
+        absent: Sequence[str] = (),
+    ) -> None:
+        """
+        :param notes: clauses about what was to be offered and could not be.
+        :param absent: clauses about what is simply not there; worth saying where nothing was offered.
+        """
         most = _MOST_KEYS_BESIDE_A_PASSWORD if password is not None else len(offers)
         self._hop = hop
         self._left = list(offers[:most])
         self._tried: list[Offer] = []
         self._password = password
         self._asked: set[str] = set()
+        self._opened: set[str] = set()
         self._notes = list(notes)
+        self._absent = list(absent)
         self.reached = False
 
     def next_key(self) -> Any | None:
@@ -48,13 +61,16 @@ class LoginAttempt:
         self._tried.append(self._left.pop(0))
         return self._tried[-1].key
 
-    def has_password(self, way: str) -> bool:
-        """Whether a password can still be tried this way."""
-        return self._password is not None and way not in self._asked
+    def opens(self, way: str) -> bool:
+        """Whether to begin this way of giving a password; a server that then asks for none is not asked again."""
+        if self._password is None or way in self._opened:
+            return False
+        self._opened.add(way)
+        return True
 
     def password(self, way: str) -> str | None:
         """The password, once for each way ("password", "keyboard-interactive")."""
-        if not self.has_password(way):
+        if self._password is None or way in self._asked:
             return None
         self._asked.add(way)
         return self._password
@@ -77,7 +93,7 @@ class LoginAttempt:
         """
         head = f"login as {self._hop.user} was refused" + (f" ({said})" if said else "")
         if not self._tried and self._password is None:
-            return LoginRefused("; ".join([head, " and ".join([*self._notes, "no key file can be used"]), _GIVE]))
+            return LoginRefused("; ".join([head, " and ".join([*self._notes, *self._absent]), _GIVE]))
         parts = [head, f"tried {self._list_tried()}", *self._notes]
         if self._password is not None and not self._asked:
             parts.append("its SSH server did not ask for the password")

@@ -79,7 +79,7 @@ class LoginClient:
 
     def kbdint_auth_requested(self) -> str | None:
         """Whether to be asked questions."""
-        return "" if self.attempt.has_password(_INTERACTIVE) else None
+        return "" if self.attempt.opens(_INTERACTIVE) else None
 
     def kbdint_challenge_received(self, name: str, instructions: str, lang: str, prompts: Any) -> list[str] | None:
         """Questions; one that is not shown while it is typed is taken for the password's, in whatever language."""

@@ -27,6 +27,8 @@ from proctor.training_services.remote.ssh_config import Hop, Jump
 
 _MOST_HOPS = 8
 _AGENT_SECONDS = 10.0
+_NO_AGENT = "no SSH agent is known to the manager ($SSH_AUTH_SOCK is not set)"
+_NO_FILE = "no key file can be used"
 
 
 class Library(Protocol):
@@ -173,12 +175,13 @@ class Route:
         return LoginAttempt(hop, keys, password=password)
 
     async def _any_key(self, hop: Hop, stack: AsyncExitStack, password: str | None) -> LoginAttempt:
-        agent, notes = await self._agent(hop, stack)
+        agent, problem = await self._agent(hop, stack)
         named = await asyncio.to_thread(self._public_halves, hop)
         ordered = agent_order(agent, named, hop.identities_only)
-        found, more = await asyncio.to_thread(found_keys, hop, self._login.passphrase, self._library.load)
+        found, notes = await asyncio.to_thread(found_keys, hop, self._login.passphrase, self._library.load)
         offers = [*(Offer(key, "the SSH agent", from_agent=True) for key in ordered), *found]
-        return LoginAttempt(hop, offers, password=password, notes=[*notes, *more])
+        absent = [_NO_FILE] if hop.agent else [_NO_AGENT, _NO_FILE]
+        return LoginAttempt(hop, offers, password=password, notes=[*problem, *notes], absent=absent)
 
     async def _from_agent(self, hop: Hop, stack: AsyncExitStack, path: Path) -> tuple[Offer, ...]:
         agent, _ = await self._agent(hop, stack)
@@ -187,7 +190,7 @@ class Route:
 
     async def _agent(self, hop: Hop, stack: AsyncExitStack) -> tuple[list[tuple[Any, bytes]], list[str]]:
         if not hop.agent:
-            return [], [f"no SSH agent is known to the manager ({hop.agent_source} is not set)"]
+            return [], []
         try:
             async with asyncio.timeout(_AGENT_SECONDS):
                 return await stack.enter_async_context(self._library.agent_keys(hop.agent)), []

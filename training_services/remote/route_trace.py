@@ -1,7 +1,7 @@
 """How far the way to a machine was clear: the first steps of `proctor doctor`."""
 
 from proctor.training_services.providers import CheckStep, CheckVerdict
-from proctor.training_services.remote.errors import RemoteError
+from proctor.training_services.remote.errors import KeyUnusable, RemoteError
 
 NAME, PORT, HOST_KEY, LOGIN = STAGES = ("name", "port", "host key", "login")
 
@@ -25,17 +25,21 @@ class RouteTrace:
 
     def steps(self) -> tuple[CheckStep, ...]:
         """The four steps, those after a failure SKIPPED."""
-        steps: list[CheckStep] = []
-        stopped = False
-        for stage in STAGES:
-            if stage in self._found and not stopped:
-                steps.append(CheckStep(self._machine, stage, CheckVerdict.OK, self._found[stage]))
-            elif not stopped and self._error is not None:
-                stopped = True
-                steps.append(self._failure(stage, self._error))
-            else:
-                steps.append(CheckStep(self._machine, stage, CheckVerdict.SKIPPED, "not reached"))
-        return tuple(steps)
+        return tuple(self._step(stage, self._failed_stage()) for stage in STAGES)
+
+    def _failed_stage(self) -> str:
+        if self._error is None:
+            return ""
+        if isinstance(self._error, KeyUnusable):
+            return LOGIN  # found out before anything was asked of the network
+        return next((stage for stage in STAGES if stage not in self._found), LOGIN)
+
+    def _step(self, stage: str, failed: str) -> CheckStep:
+        if stage == failed and self._error is not None:
+            return self._failure(stage, self._error)
+        if stage in self._found:
+            return CheckStep(self._machine, stage, CheckVerdict.OK, self._found[stage])
+        return CheckStep(self._machine, stage, CheckVerdict.SKIPPED, "not reached")
 
     def _failure(self, stage: str, error: RemoteError) -> CheckStep:
         found, _, advice = str(error).rpartition("; ")
