@@ -11,12 +11,12 @@ from typing import Any
 
 import proctor
 from proctor.trial_keeper.command_input import CommandInput
-from proctor.trial_keeper.errors import CommandRefused
+from proctor.trial_keeper.errors import CommandRefused, SettingsError
 from proctor.trial_keeper.files import remove_file
 from proctor.trial_keeper.job_ending import count_running, end_jobs
 from proctor.trial_keeper.node_directory import POINTER_FILE, point_to
 from proctor.trial_keeper.origin import ARCHIVE, ENV_KEEPER
-from proctor.trial_keeper.settings import LOCK_FILE, KeeperSettings, SettingsError, read_settings, write_settings
+from proctor.trial_keeper.settings import LOCK_FILE, KeeperSettings, read_settings, write_settings
 from proctor.trial_keeper.start import find_keeper, launch_keeper, read_facts, stop_keeper
 
 GRACE_SECONDS = 5.0

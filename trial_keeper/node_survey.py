@@ -17,7 +17,7 @@ from proctor.trial_keeper.settings import default_lock_folder
 def probe(given: CommandInput) -> dict[str, Any]:
     """The command `probe`; see `commands.py`."""
     locks = given.text("gpu_lock_directory", "") or default_lock_folder()
-    survey = DeviceSurvey()
+    survey = DeviceSurvey(locks)
     survey.open()
     try:
         facts = survey.read({})

@@ -1,5 +1,6 @@
 """Leaving a node without a trace."""
 
+import contextlib
 import os
 import shutil
 import stat
@@ -28,7 +29,8 @@ def remove(given: CommandInput) -> dict[str, Any]:
     jobs, left = _remove_directory(directory, given.number("grace_seconds", GRACE_SECONDS))
     left += remove_temporary_folders(directory)
     _remove_empty_parents(directory)
-    _remove_unused_locks(locks)
+    with contextlib.suppress(OSError):  # another user's, in a folder that is not there for us
+        leases.remove_unused(locks)
     return {"removed": not left, "jobs": jobs, "left": left}
 
 
@@ -92,12 +94,6 @@ def _remove_empty_parents(directory: Path) -> None:
         except OSError:
             return  # of another node, or the user's
         folder = folder.parent
-
-
-def _remove_unused_locks(folder: str) -> None:
-    remove_unused = getattr(leases, "remove_unused", None)
-    if remove_unused is not None:
-        remove_unused(folder)
 
 
 def _lock_folder(directory: Path) -> str:

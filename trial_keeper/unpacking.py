@@ -39,7 +39,7 @@ def unpack_archive(archive: Path, folder: Path) -> tuple[int, int]:
                     os.makedirs(os.path.dirname(path), exist_ok=True)
                     _write(source, member, path=path, root=root)
                     files, size = files + 1, size + member.size
-                source.members = []  # it would remember them all
+                source.members = []  # type: ignore[attr-defined] # it would remember them all
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise CommandRefused(f"{archive} is no whole .tar.gz: {error}") from error
     for path, mode, changed in reversed(modes):
