@@ -7,6 +7,7 @@ TrainingServiceError
 ├── UnknownPlatform       no training service of that name is registered
 ├── BrokenPlatform        one is registered, but cannot be loaded or made
 ├── ReservationRefused    somebody else holds it
+├── CollectionFailed      files of a node cannot be stored on the manager's disk (the sentence says what to do)
 └── KeeperError           a keeper asked for something it cannot have; `status_code` is what it is answered over REST
     ├── UnknownNode       no such node here (404)
     ├── UnknownSession    the keeper must register again (409)
@@ -41,6 +42,10 @@ class BrokenPlatform(TrainingServiceError):
 
 class ReservationRefused(TrainingServiceError):
     """Somebody else holds what was to be reserved."""
+
+
+class CollectionFailed(TrainingServiceError):
+    """Files of a node cannot be stored on the manager's disk."""
 
 
 class KeeperError(TrainingServiceError):

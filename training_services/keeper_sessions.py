@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from proctor.training_services.errors import ServiceUnavailable, UnknownNode, UnknownSession
 from proctor.training_services.file_requests import FileOrder, FileRequests
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.protocol import Cancel, Command, Launch, Registration, Shutdown, Update, to_json
 
 Order = Launch | Cancel | Update | Shutdown
@@ -133,11 +133,9 @@ class KeeperSessions:
     def files(self, node_id: str) -> FileRequests:
         """Where to ask a node's keeper for files. Raises ServiceUnavailable with the reason while it is away."""
         session = self.find(node_id)
-        obstacle = self._pool.obstacle(node_id)
-        if session is None:
-            raise ServiceUnavailable(obstacle or f"the keeper of node {node_id} has not come back yet; try again")
-        if self._pool.node(node_id).status is not NodeStatus.CONNECTED:
-            raise ServiceUnavailable(obstacle)
+        absence = self._pool.absence(node_id)
+        if session is None or absence:
+            raise ServiceUnavailable(absence or f"the keeper of node {node_id} has not come back yet; try again")
         return session.files
 
     def _keeper(self, node_id: str) -> _Keeper:
