@@ -1,6 +1,5 @@
 """Leaving a node without a trace."""
 
-import contextlib
 import os
 import shutil
 import stat
@@ -29,8 +28,7 @@ def remove(given: CommandInput) -> dict[str, Any]:
     jobs, left = _remove_directory(directory, given.number("grace_seconds", GRACE_SECONDS))
     left += remove_temporary_folders(directory)
     _remove_empty_parents(directory)
-    with contextlib.suppress(OSError):  # another user's, in a folder that is not there for us
-        leases.remove_unused(locks)
+    leases.remove_unused(locks)
     return {"removed": not left, "jobs": jobs, "left": left}
 
 
