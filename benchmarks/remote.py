@@ -1,5 +1,5 @@
-"""Trials on machines that are reached over SSH: their rate against the local one, the wait for the first one, and the way
-of a report through the forward."""
+"""Trials on machines over SSH: their rate against the local one, the wait for the first one, a report's way through the
+forward."""
 
 import sys
 import time

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.simulated_machines import SECRET
+from proctor.trial_keeper.file_answers import FileAnswers, JobPlaces
 from proctor.trial_keeper.job import Job
 from proctor.trial_keeper.link import ManagerLink
 from proctor.trial_keeper.outbox import Outbox
@@ -54,6 +55,7 @@ class SimulatedKeeper:
             on_session=self._begin,
             carry_out=self._carry_out,
             outbox=self._outbox,
+            answers=FileAnswers(str(self._folder), lambda: JobPlaces((), ())),
         )
 
     async def run(self) -> None:
