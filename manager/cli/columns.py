@@ -19,6 +19,10 @@ STYLES = {
     "PAUSED": "yellow",
     "WAITING": "dim",
     "UNKNOWN": "dim",
+    "CONNECTED": "green",
+    "CONNECTING": "cyan",
+    "SILENT": "yellow",
+    "LOST": "red",
 }
 
 
@@ -184,13 +188,22 @@ JOBS = (
     Column("DETAIL", lambda row: row["detail"], wraps=True),
 )
 
+
+def gpus_in_use(node: Row) -> str:
+    """`3/4`: GPUs that somebody holds, of all; `-` where it is not known."""
+    devices = node["facts"].get("devices")
+    return "-" if devices is None else f"{sum(bool(device['held_by']) for device in devices)}/{len(devices)}"
+
+
 NODES = (
     Column("ID", lambda row: row["id"]),
     Column("KIND", lambda row: row["kind"]),
-    Column("STATUS", lambda row: row["status"]),
-    Column("HOST", lambda row: str(row["facts"].get("hostname", "-"))),
-    Column("GPUS", lambda row: str(len(row["facts"].get("devices") or ())), right=True),
+    Column("STATUS", lambda row: row["status"], _status_style),
+    Column("ADDRESS", lambda row: row["address"] or str(row["facts"].get("hostname") or "-"), gives_way=True),
+    Column("JOBS", lambda row: str(len(row["reservations"])), right=True),
+    Column("GPUS", gpus_in_use, right=True),
     Column("SEEN", lambda row: local_time(row["seen_at"])),
+    Column("HOLD", lambda row: row["hold"] or "-", lambda row: "yellow" if row["hold"] else "", wraps=True),
     Column("REASON", lambda row: row["reason"] or str(row["facts"].get("driver_note", "")), wraps=True),
 )
 

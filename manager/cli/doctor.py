@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,13 @@ import click
 
 from proctor.manager.cli.checks import CHECKS, Check, Verdict
 from proctor.manager.cli.config import CONFIG_PATH
-from proctor.manager.cli.exits import ExitCode
-from proctor.manager.cli.output import Column, output_option, print_list
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.logins import find_logins
+from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
+from proctor.manager.cli.machines import Machines
+from proctor.manager.cli.output import Row, output_option, print_list
 from proctor.manager.cli.session import Session, with_session
 
-STYLES = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.FAIL: "bold red"}
-COLUMNS = (
-    Column("CHECK", lambda row: row["name"]),
-    Column("", lambda row: row["verdict"], lambda row: STYLES[row["verdict"]]),
-    Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else ""), wraps=True),
-)
 SHELL_WORDS = frozenset(
     ("if", "for", "while", "case", "(", "{", "[", "[[", "cd", "export", "source", ".", "exec", "set", "test", "eval")
 )
@@ -31,36 +29,57 @@ SHELL_WORDS = frozenset(
 @output_option
 @with_session
 def doctor(session: Session, file: Path | None, output: str) -> int:
-    """Check this machine and the home; with --config also an experiment's command and code. Nothing is changed.
+    """Check this machine and the home; with --config also an experiment's command and code, and every hop to every
+    machine of platform remote. Nothing is changed.
 
-    The exit code is 1 when something fails.
+    The manager is started in the background if machines have to be reached and none runs. The exit code is 1 when
+    something fails.
     """
-    checks = [check(session.home) for check in CHECKS]
+    rows = _rows(check(session.home) for check in CHECKS)
     if file is not None:
-        checks += check_config(file, session.home.path)
-    print_list([asdict(check) for check in checks], COLUMNS, output, empty="")
-    failed = [check.name for check in checks if check.verdict is Verdict.FAIL]
+        rows += check_config(session, file)
+    columns = MACHINE_COLUMNS if any(row["machine"] for row in rows) else MACHINE_COLUMNS[1:]
+    print_list(rows, columns, output, empty="")
+    failed = [_name(row) for row in rows if row["verdict"] == Verdict.FAIL]
     if failed:
-        session.say(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}.")
+        session.say(f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed)}.")
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
-def check_config(file: Path, home: Path) -> list[Check]:
-    """Whether a configuration is valid, and what it names is there."""
+def check_config(session: Session, file: Path) -> list[Row]:
+    """Whether a configuration is valid, and what it names is there: code, command, machines."""
     from proctor.manager.config import ConfigError, describe_problems, load_experiment
     from proctor.manager.registered_algorithms import registered_algorithms
 
     try:
-        loaded = load_experiment(file, registered=registered_algorithms(home))
+        loaded = load_experiment(file, registered=registered_algorithms(session.home.path))
     except ConfigError as error:
-        return [Check("config", Verdict.FAIL, describe_problems(error).replace("\n", "; "))]
+        return _rows([Check("config", Verdict.FAIL, describe_problems(error).replace("\n", "; "))])
     notices = "; ".join(str(notice) for notice in loaded.notices)
     verdict = Verdict.NOTE if notices else Verdict.OK
-    return [
-        Check("config", verdict, f"{file} is valid", notices),
-        _check_code(loaded.config),
-        _check_command(loaded.config),
-    ]
+    checks = [Check("config", verdict, f"{file} is valid", notices)]
+    service = loaded.config.training_service
+    if getattr(service, "code", None) is None:  # else it lies on the machines
+        checks += [_check_code(loaded.config), _check_command(loaded.config)]
+    return _rows(checks) + (_check_machines(session, loaded, file) if getattr(service, "machine_list", ()) else [])
+
+
+def _check_machines(session: Session, loaded: Any, file: Path) -> list[Row]:
+    """Every hop to every machine, tried by the manager: it is the one who will connect."""
+    try:
+        logins = find_logins(loaded.config.canonical(), loaded.secrets)
+    except CommandError as error:
+        return _rows([Check("logins", Verdict.FAIL, str(error), "the machines were not tried")])
+    client = session.ensure_client()
+    return Machines(client, loaded, file, logins).ask(client.check_platform, session.say)
+
+
+def _rows(checks: Iterable[Check]) -> list[Row]:
+    return [{"machine": "", **asdict(check)} for check in checks]
+
+
+def _name(row: Row) -> str:
+    return f"{row['name']} of {row['machine']}" if row["machine"] else str(row["name"])
 
 
 def _check_code(config: Any) -> Check:
@@ -84,14 +103,20 @@ def _check_command(config: Any) -> Check:
     if not words or words[0] in SHELL_WORDS:
         return Check("command", Verdict.OK, config.trial_command)
     directory = Path(config.trial_code_directory)
+    if config.training_service.platform != "local":  # its programs are those of the machines
+        return _check_script(words, directory) or Check("command", Verdict.OK, config.trial_command)
     program = words[0] if "/" not in words[0] else str(directory / words[0])
     found = shutil.which(program)
     if found is None:
         return Check("command", Verdict.FAIL, f"{words[0]} is not found", "install it, or give its path")
+    return _check_script(words, directory) or Check("command", Verdict.OK, f"{config.trial_command}  ({found})")
+
+
+def _check_script(words: Sequence[str], directory: Path) -> Check | None:
     script = next((word for word in words[1:] if word.endswith((".py", ".sh"))), None)
-    if script is not None and not (directory / script).is_file():
-        return Check("command", Verdict.FAIL, f"there is no {directory / script}", "check trialCodeDirectory")
-    return Check("command", Verdict.OK, f"{config.trial_command}  ({found})")
+    if script is None or (directory / script).is_file():
+        return None
+    return Check("command", Verdict.FAIL, f"there is no {directory / script}", "check trialCodeDirectory")
 
 
 def _walk(directory: Path, most: int = 10_000) -> list[Path]:

@@ -1,17 +1,34 @@
-"""`proctor nodes`."""
+"""`proctor nodes`: the machines trials run on; tried again, drained, resumed."""
+
+import time
+from typing import TYPE_CHECKING
 
 import click
 
 from proctor.manager.cli.columns import NODES
+from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.output import Format, Row, output_option, print_list
 from proctor.manager.cli.session import Session, with_session
 
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
 
-@click.command()
+CHECK_SECONDS = 45.0
+"""How long `check` waits for what comes of it."""
+SETTLED = ("CONNECTED", "FAILED", "LOST")
+
+node_argument = click.argument("node", metavar="ID")
+
+
+@click.group(invoke_without_command=True)
 @output_option
-@with_session
-def nodes(session: Session, output: str) -> None:
+@click.pass_context
+def nodes(context: click.Context, output: str) -> None:
     """The machines trials run on, their GPUs, and who holds them."""
+    if context.invoked_subcommand is not None:
+        return
+    session = context.find_object(Session)
+    assert session is not None, "the command line has no session"
     found = list(session.client.nodes())
     print_list(found, NODES, output, empty="no node has registered yet")
     if output != Format.TABLE:
@@ -19,6 +36,82 @@ def nodes(session: Session, output: str) -> None:
     for node in found:
         for device in node["facts"].get("devices") or ():
             click.echo(f"  {node['id']} GPU {device['index']}: {_describe(device)}")
+
+
+@nodes.command()
+@node_argument
+@with_session
+def check(session: Session, node: str) -> int:
+    """Try to reach a machine now rather than after its pause, and say what came of it.
+
+    The exit code is 1 when it cannot be used.
+    """
+    client = session.client
+    found = find_node(client, node)
+    if found["status"] == "CONNECTED":
+        client.check_node(found["id"])
+    else:
+        session.say(f"Node {found['id']} is {_state(found)}. It is being tried now.")
+        found = _check_and_wait(client, found["id"])
+    session.say(f"Node {found['id']} is {_state(found)}.")
+    return ExitCode.OK if found["status"] == "CONNECTED" else ExitCode.FAILED
+
+
+@nodes.command()
+@node_argument
+@click.option("-r", "--reason", default="", help="Why, for those who look at it.")
+@with_session
+def drain(session: Session, node: str, reason: str) -> None:
+    """Give a machine no new jobs until it is resumed. Trials that run there go on."""
+    found = session.client.drain_node(find_node(session.client, node)["id"], reason=reason)
+    running = len(found["reservations"])
+    going_on = f"; {running} trial {'job goes' if running == 1 else 'jobs go'} on there" if running else ""
+    session.say(
+        f"Node {found['id']} gets no new jobs{going_on}. `proctor nodes resume {found['id']}` gives it jobs again."
+    )
+
+
+@nodes.command()
+@node_argument
+@with_session
+def resume(session: Session, node: str) -> None:
+    """Give a drained or quarantined machine jobs again."""
+    found = session.client.resume_node(find_node(session.client, node)["id"])
+    session.say(f"Node {found['id']} gets jobs again; it is {_state(found)}.")
+
+
+def find_node(client: "Client", named: str) -> Row:
+    """A node by its id or the only beginning of it, or by its address. Raises CommandError."""
+    known = list(client.nodes())
+    found = [node for node in known if named in (node["id"], node["address"])]
+    found = found[:1] or [node for node in known if node["id"].startswith(named)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(node["id"] for node in found or known) or "none"
+    if found:
+        raise CommandError(f"several nodes begin with {named!r}: {names}", ExitCode.CONFLICT)
+    raise CommandError(f"there is no node {named!r}; known nodes: {names}", ExitCode.NOT_FOUND)
+
+
+def _check_and_wait(client: "Client", node_id: str) -> Row:
+    """The node once it is told to be reached or not, or as it is when the time is over."""
+    from proctor.sdk.client.watch import Watch
+
+    deadline = time.monotonic() + CHECK_SECONDS
+    with Watch(client.events()) as watch:
+        watch.wait(CHECK_SECONDS)  # until the stream is open: nothing that comes of it is missed
+        client.check_node(node_id)
+        while (rest := deadline - time.monotonic()) > 0:
+            events = watch.wait(rest)
+            told = [event["data"] for event in events if event["data"].get("node_id") == node_id]
+            if any(data["status"] in SETTLED for data in told):
+                break
+    return client.node(node_id)
+
+
+def _state(node: Row) -> str:
+    reasons = [node["reason"], f"it gets no new jobs: {node['hold']}" if node["hold"] else ""]
+    return "; ".join([str(node["status"]), *filter(None, reasons)])
 
 
 def _describe(device: Row) -> str:

@@ -15,6 +15,8 @@ from proctor.sdk.client.transport import TIMEOUT_SECONDS, Query, Transport
 
 JsonObject = dict[str, Any]
 PAGE_SIZE = 500
+MACHINES_TIMEOUT_SECONDS = 900.0
+"""Each hop to each machine has a limit of its own; this one is for the sum."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,49 @@ class Client:
     def nodes(self) -> Iterator[JsonObject]:
         """The machines on which trials run."""
         return self._transport.pages("/nodes")
+
+    def node(self, node_id: str) -> JsonObject:
+        """One of them."""
+        return self._get(_path("nodes", node_id))
+
+    def check_node(self, node_id: str) -> JsonObject:
+        """Try to reach a machine now; what comes of it is told by events of kind `node`."""
+        return self._post(_path("nodes", node_id, "check"))
+
+    def drain_node(self, node_id: str, *, reason: str = "") -> JsonObject:
+        """Give a machine no new jobs until it is resumed; what runs there goes on."""
+        return self._post(_path("nodes", node_id, "drain"), {"reason": reason})
+
+    def resume_node(self, node_id: str) -> JsonObject:
+        """Give a drained or quarantined machine jobs again."""
+        return self._post(_path("nodes", node_id, "resume"))
+
+    def check_platform(
+        self,
+        config: Mapping[str, Any],
+        *,
+        directory: str | os.PathLike[str],
+        handover: str | None = None,
+        machine: int | None = None,
+    ) -> list[JsonObject]:
+        """Try every hop to the machines of a configuration: steps of machine, name, verdict, found, advice.
+
+        :param config: as in `create_experiment`, and so are the directory and the handover.
+        :param machine: only this one, by its place in the list.
+        """
+        return self._ask_machines("check", config, directory, handover=handover, machine=machine)
+
+    def clean_platform(
+        self,
+        config: Mapping[str, Any],
+        *,
+        directory: str | os.PathLike[str],
+        handover: str | None = None,
+        machine: int | None = None,
+    ) -> list[JsonObject]:
+        """Remove everything of the manager from the machines of a configuration; the rest is as in
+        `check_platform`."""
+        return self._ask_machines("clean", config, directory, handover=handover, machine=machine)
 
     def manager_log(self, *, offset: int = 0, limit: int | None = None) -> LogPiece:
         """A stretch of the manager's log; a negative offset counts from its end."""
@@ -275,6 +320,22 @@ class Client:
     def _post(self, path: str, body: Any = None) -> JsonObject:
         found: JsonObject = self._transport.request("POST", path, body=body)
         return found
+
+    def _ask_machines(
+        self,
+        verb: str,
+        config: Mapping[str, Any],
+        directory: str | os.PathLike[str],
+        *,
+        handover: str | None,
+        machine: int | None,
+    ) -> list[JsonObject]:
+        body = {"config": dict(config), "directory": os.fspath(directory), "handover": handover, "machine": machine}
+        answer = self._transport.request(
+            "POST", _path("platforms", verb), body=body, timeout_seconds=MACHINES_TIMEOUT_SECONDS
+        )
+        steps: list[JsonObject] = answer["items"]
+        return steps
 
     def _log(self, path: str, query: Query) -> LogPiece:
         data, headers = self._transport.fetch(path, query=query)

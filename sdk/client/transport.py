@@ -45,9 +45,20 @@ class Transport:
         """Give the connections back; twice does no harm."""
         self._client.close()
 
-    def request(self, method: str, path: str, *, query: Query | None = None, body: Any = None) -> Any:
-        """Ask once and return the JSON that came, None for an empty answer."""
-        response = self._send(method, path, query, body)
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Ask once and return the JSON that came, None for an empty answer.
+
+        :param timeout_seconds: for answers that take their time; the transport's own if not given.
+        """
+        response = self._send(method, path, query, body, timeout_seconds=timeout_seconds)
         if not response.content:
             return None
         try:
@@ -95,9 +106,16 @@ class Transport:
         finally:
             response.close()
 
-    def _send(self, method: str, path: str, query: Query | None, body: Any) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, query: Query | None, body: Any, *, timeout_seconds: float | None = None
+    ) -> httpx.Response:
+        patience = self._timeout
+        if timeout_seconds is not None:
+            patience = httpx.Timeout(timeout_seconds, connect=self._timeout.connect)
         with self._translated(f"{method} {path}"):
-            response = self._client.request(method, path.lstrip("/"), params=_without_none(query), json=body)
+            response = self._client.request(
+                method, path.lstrip("/"), params=_without_none(query), json=body, timeout=patience
+            )
         if response.is_error:
             raise problem_error(response.status_code, _document(response), f"{method} {path}")
         return response

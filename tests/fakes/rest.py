@@ -6,46 +6,37 @@ Its resources are made by the API's own models, so a test that reads them reads 
 import json
 import threading
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from fakes.rest_nodes import NOW, Answer, NodesOfRest, Row
+
 from proctor.manager.api import schemas
 from proctor.manager.api.problem import Problem
 from proctor.manager.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
 
-Row = dict[str, Any]
 TOKEN = "a-token-for-tests"
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ENDED = {"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED"}
 STATUS_AFTER = {"stop": "STOPPED", "resume": "RUNNING", "pause": "PAUSED", "view": "VIEWED"}
 
 
-class Answer(Exception):
-    """Raised by a route to answer with a problem document."""
-
-    def __init__(self, status: int, detail: str, problems: list[Row] | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.problems = status, detail, problems
-
-
-class FakeRest:
+class FakeRest(NodesOfRest):
     """The manager. Use it with `with`; `home` gets the files by which clients find it."""
 
     def __init__(self, home: Path, *, page: int = 3) -> None:
         """:param page: no list answer is longer, however much was asked for."""
-        self.home, self.page = home, page
+        super().__init__(home)
+        self.page = page
         self.experiments: dict[str, Row] = {}
         self.trials: dict[str, Row] = {}
         self.jobs: dict[str, list[Row]] = {}
         self.metrics: dict[str, list[Row]] = {}
         self.logs: dict[tuple[str, str, int], bytes] = {}
         self.dispatcher_log = b""
-        self.node_rows: list[Row] = []
         self.asked: list[tuple[str, str, Any]] = []
         self.on_ask: dict[tuple[str, str], Any] = {}
         """Functions called after a request was answered, by (method, path): what happens next in the world."""
@@ -156,10 +147,10 @@ class FakeRest:
             trial_id=identifier if is_trial else None,
         )
 
-    def emit(self, kind: str, **ids: Any) -> None:
+    def emit(self, kind: str, *, data: Row | None = None, **ids: Any) -> None:
         """A change, to every stream."""
         with self._changed:
-            event = schemas.Event(id=len(self._events) + 1, time=NOW, kind=kind, data={}, **ids)
+            event = schemas.Event(id=len(self._events) + 1, time=NOW, kind=kind, data=data or {}, **ids)
             self._events.append(event.model_dump(mode="json"))
             self._changed.notify_all()
 
@@ -184,8 +175,10 @@ class FakeRest:
             case "GET", "version":
                 made = schemas.Version(version="0.1.0", python="3.11.9", home=str(self.home), pid=1, started_at=NOW)
                 return made.model_dump(mode="json")
-            case "GET", "nodes":
-                return {"items": self.node_rows, "next_cursor": None}
+            case _, "nodes", *rest:
+                return self.node_routes(method, rest, body)
+            case "POST", "platforms", verb:
+                return {"items": self.ask_machine(verb, body), "next_cursor": None}
             case "POST", "stop-all":
                 return {"items": [self._stop(name) for name in self.experiments], "next_cursor": None}
             case _, "experiments", *rest:

@@ -156,12 +156,9 @@ def test_nodes_show_their_gpus(rest: FakeRest, invoke) -> None:
         "utilization": 3,
         "held_by": ["trial 3", "trial 4"],
     }
-    facts = {"hostname": "gpu-3", "devices": [device]}
-    rest.node_rows = [
-        {"id": "local", "kind": "local", "status": "CONNECTED", "reason": "", "facts": facts, "seen_at": None}
-    ]
+    rest.add_node("local", kind="local", facts={"hostname": "gpu-3", "devices": [device, {**device, "held_by": []}]})
     output = invoke("nodes").stdout
-    assert "gpu-3     1" in output
+    assert "gpu-3       0   1/2" in output
     assert "GPU 0: H200, 5 of 100 MiB used, 3 % busy; held by trial 3, trial 4" in output
 
 

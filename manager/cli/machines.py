@@ -1,0 +1,87 @@
+"""The machines of a configuration, asked about one by one, with a line for each that is finished."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from proctor.manager.cli.create import posted_mapping
+from proctor.manager.cli.logins import Logins, handed_over
+from proctor.manager.cli.output import Column, Row
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+AT_ONCE = 8
+STYLES = {"ok": "green", "note": "yellow", "fail": "bold red", "skipped": "dim"}
+COLUMNS = (
+    Column("MACHINE", lambda row: row["machine"] or "here"),
+    Column("CHECK", lambda row: row["name"]),
+    Column("", lambda row: row["verdict"], lambda row: STYLES[row["verdict"]]),
+    Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else ""), wraps=True),
+)
+
+Ask = Callable[..., list[Row]]
+"""`Client.check_platform` or `Client.clean_platform`."""
+
+
+class Machines:
+    """All machines of one configuration."""
+
+    def __init__(self, client: "Client", loaded: Any, file: Path, logins: Logins) -> None:
+        self._client = client
+        self._config = posted_mapping(loaded, file)
+        self._directory = os.path.abspath(file.parent)
+        self._logins = logins
+        self._addresses = [machine.address for machine in loaded.config.training_service.machine_list]
+
+    def ask(self, ask: Ask, say: Callable[[str], None]) -> list[Row]:
+        """The steps of every machine, in the order of the list; some machines are asked at once.
+
+        :param say: gets a line for each machine that is finished. Raises what one of the requests raised.
+        """
+        todo: SimpleQueue[int] = SimpleQueue()
+        done: SimpleQueue[tuple[int, list[Row] | Exception]] = SimpleQueue()
+        for index in range(len(self._addresses)):
+            todo.put(index)
+
+        def work() -> None:
+            while True:
+                try:
+                    index = todo.get_nowait()
+                except Empty:
+                    return
+                try:
+                    done.put((index, self._ask_one(ask, index)))
+                except Exception as error:
+                    done.put((index, error))
+
+        # Daemons: whoever presses Ctrl-C does not wait for machines that do not answer.
+        for number in range(min(AT_ONCE, len(self._addresses))):
+            threading.Thread(target=work, name=f"machines {number}", daemon=True).start()
+        return self._collect(done, say)
+
+    def _ask_one(self, ask: Ask, index: int) -> list[Row]:
+        with handed_over(self._client, self._logins) as handover:
+            return ask(self._config, directory=self._directory, handover=handover, machine=index)
+
+    def _collect(self, done: "SimpleQueue[tuple[int, list[Row] | Exception]]", say: Callable[[str], None]) -> list[Row]:
+        steps: dict[int, list[Row]] = {}
+        for _ in self._addresses:
+            index, found = done.get()
+            if isinstance(found, Exception):
+                raise found
+            steps[index] = found
+            say(f"{self._addresses[index]}: {summary(found)}")
+        return [step for _, found in sorted(steps.items()) for step in found]
+
+
+def summary(steps: Sequence[Row]) -> str:
+    """One machine in a line: what failed first, or that all is well."""
+    failed = next((step for step in steps if step["verdict"] == "fail"), None)
+    if failed is not None:
+        return f"{failed['name']}: {failed['found']}"
+    notes = sum(step["verdict"] == "note" for step in steps)
+    return "ok" + (f", {notes} notes" if notes > 1 else ", 1 note" if notes else "")

@@ -1,0 +1,82 @@
+"""The nodes and machines of the fake manager."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from proctor.manager.api import schemas
+
+Row = dict[str, Any]
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class Answer(Exception):
+    """Raised by a route to answer with a problem document."""
+
+    def __init__(self, status: int, detail: str, problems: list[Row] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.problems = status, detail, problems
+
+
+class NodesOfRest:
+    """What the fake manager knows of nodes."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.node_rows: list[Row] = []
+        self.found: dict[str, list[Row]] = {}
+        """What there is to say of a machine, by host; nothing: one step that is ok."""
+        self.refused = ""
+        """Why machines cannot be asked about."""
+        self.handed_over: Row = {}
+
+    def emit(self, kind: str, *, data: Row | None = None, **ids: Any) -> None:
+        """A change, to every stream."""
+        raise NotImplementedError
+
+    def add_node(self, identifier: str, **changes: Any) -> Row:
+        """A machine whose keeper answers."""
+        fields = {"id": identifier, "kind": "remote", "status": "CONNECTED", "seen_at": NOW}
+        made = schemas.Node(**{**fields, **changes}).model_dump(mode="json")
+        self.node_rows.append(made)
+        return made
+
+    def set_node(self, identifier: str, **changes: Any) -> None:
+        """Move a node on, and tell the streams."""
+        row = next(row for row in self.node_rows if row["id"] == identifier)
+        row.update(changes)
+        self.emit("node", data={"node_id": identifier, "status": row["status"], "reason": row["reason"]})
+
+    def node_routes(self, method: str, parts: list[str], body: Any) -> Any:
+        """What is below /nodes."""
+        if not parts:
+            return {"items": self.node_rows, "next_cursor": None}
+        name, *verb = parts
+        row = next((row for row in self.node_rows if row["id"] == name), None)
+        if row is None:
+            raise Answer(404, f"there is no node {name}")
+        match method, *verb:
+            case ("GET",):
+                pass
+            case "POST", "check":
+                if row["kind"] == "local":
+                    raise Answer(409, f"node {name} is not reached over a network")
+            case "POST", "drain":
+                row["hold"] = f"drained: {body['reason']}" if body["reason"] else "drained"
+            case "POST", "resume":
+                row["hold"] = ""
+            case _:
+                raise Answer(405, f"no route {method} {parts}")
+        return row
+
+    def ask_machine(self, verb: str, body: Any) -> list[Row]:
+        """What is found on one machine."""
+        handover = self.home / "incoming" / body["handover"]
+        self.handed_over = json.loads(handover.read_text())
+        handover.unlink()
+        if self.refused:
+            raise Answer(503, self.refused)
+        host = body["config"]["trainingService"]["machineList"][body["machine"]]["host"]
+        step = {"machine": host, "name": verb, "verdict": "ok", "found": "as it should be", "advice": ""}
+        return [{**step, **changes} for changes in self.found.get(host, [{}])]

@@ -1,0 +1,181 @@
+"""`proctor nodes`, `platform` and `doctor --config` against the fake manager."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from fakes.rest import FakeRest
+
+CONFIG = """\
+searchSpace: {lr: {_type: uniform, _value: [0, 1]}}
+trialCommand: some-program-of-the-machines --fast
+trialConcurrency: 1
+tuner: {name: Random}
+trainingService:
+  platform: remote
+  machineList:
+    - {host: gpu-1, user: bob}
+    - {host: gpu-2, passwordEnv: GPU_PASSWORD}
+    - {host: gpu-3, port: 2222}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GPU_PASSWORD", "swordfish")
+    path = tmp_path / "project" / "experiment.yml"
+    path.parent.mkdir()
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def fleet(rest: FakeRest) -> FakeRest:
+    """Three machines: one well, one that cannot be reached, and the manager's own."""
+    reservation = {"job_id": "t.1", "holder": "trial 0 of experiment e", "gpus": None}
+    rest.add_node("gpu-1", address="bob@gpu-1", reservations=[reservation])
+    rest.add_node("gpu-2", address="gpu-2:2222", status="FAILED", reason="its SSH server does not answer")
+    rest.add_node("local", kind="local", facts={"hostname": "here"})
+    return rest
+
+
+def test_the_list_shows_address_hold_and_reason(fleet: FakeRest, invoke) -> None:
+    fleet.set_node("gpu-1", hold="drained: new disk")
+    lines = invoke("nodes").stdout.splitlines()
+    assert lines[0].split() == ["ID", "KIND", "STATUS", "ADDRESS", "JOBS", "GPUS", "SEEN", "HOLD", "REASON"]
+    assert "bob@gpu-1" in lines[1]
+    assert "drained: new disk" in lines[1]
+    assert "its SSH server does not answer" in lines[2]
+    assert "here" in lines[3]
+
+
+def test_a_node_is_drained_with_a_reason_and_resumed(fleet: FakeRest, invoke) -> None:
+    result = invoke("nodes", "drain", "gpu-1", "--reason", "new disk")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "1 trial job goes on there" in result.stderr
+    assert "proctor nodes resume gpu-1" in result.stderr
+    assert json.loads(invoke("nodes", "-o", "json").stdout)[0]["hold"] == "drained: new disk"
+    assert "gets jobs again; it is CONNECTED" in invoke("nodes", "resume", "gpu-1").stderr
+    assert fleet.node_rows[0]["hold"] == ""
+
+
+def test_a_node_is_named_by_its_address_or_a_beginning_too(fleet: FakeRest, invoke) -> None:
+    assert invoke("nodes", "drain", "bob@gpu-1").exit_code == 0
+    assert invoke("nodes", "drain", "loc").exit_code == 0
+    assert [row["hold"] for row in fleet.node_rows] == ["drained", "", "drained"]
+
+
+def test_a_name_that_fits_several_or_none_is_refused(fleet: FakeRest, invoke) -> None:
+    several, none = invoke("nodes", "drain", "gpu"), invoke("nodes", "resume", "tpu")
+    assert (several.exit_code, none.exit_code) == (5, 3)
+    assert "gpu-1, gpu-2" in several.stderr
+    assert "known nodes: gpu-1, gpu-2, local" in none.stderr
+
+
+def test_checking_a_node_that_answers_is_done_at_once(fleet: FakeRest, invoke) -> None:
+    result = invoke("nodes", "check", "gpu-1")
+    assert result.exit_code == 0
+    assert "Node gpu-1 is CONNECTED." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code"), [("CONNECTED", "", 0), ("FAILED", "login as bob was refused", 1)]
+)
+def test_checking_a_node_waits_for_what_comes_of_it(
+    fleet: FakeRest, invoke, status: str, reason: str, code: int
+) -> None:
+    def answer() -> None:
+        threading.Thread(target=fleet.set_node, args=("gpu-2",), kwargs={"status": status, "reason": reason}).start()
+
+    fleet.on_ask["POST", "/nodes/gpu-2/check"] = answer
+    result = invoke("nodes", "check", "gpu-2")
+    assert result.exit_code == code, result.stderr
+    assert result.stderr.splitlines()[-1] == f"Node gpu-2 is {status}{'; ' if reason else ''}{reason}."
+
+
+def test_checking_the_managers_own_node_is_refused(fleet: FakeRest, invoke) -> None:
+    result = invoke("nodes", "check", "local")
+    assert result.exit_code == 5
+    assert "not reached over a network" in result.stderr
+
+
+def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, invoke, file: Path) -> None:
+    rest.found["gpu-2"] = [
+        {"name": "port"},
+        {"name": "login", "verdict": "fail", "found": "login as bob was refused", "advice": "give a password"},
+    ]
+    result = invoke("doctor", "--config", str(file))
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["MACHINE", "CHECK", "FOUND"]
+    assert lines[1].split()[:2] == ["here", "python"]
+    assert [line.split()[:3] for line in lines[-4:]] == [
+        ["gpu-1", "check", "ok"],
+        ["gpu-2", "port", "ok"],
+        ["gpu-2", "login", "fail"],
+        ["gpu-3", "check", "ok"],
+    ]
+    assert "give a password" in lines[-2]
+    said = result.stderr.splitlines()
+    assert set(said[:3]) == {"bob@gpu-1: ok", "gpu-2: login: login as bob was refused", "gpu-3:2222: ok"}
+    assert "login of gpu-2" in said[-1]
+    assert "swordfish" not in result.stdout + result.stderr
+
+
+def test_doctor_asks_about_one_machine_a_request_and_hands_the_secrets_over(
+    rest: FakeRest, invoke, file: Path, home: Path
+) -> None:
+    rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
+    assert [row["machine"] for row in rows if row["machine"]] == ["gpu-1", "gpu-2", "gpu-3"]
+    assert sorted(body["machine"] for _, body in rest.requests("POST")) == [0, 1, 2]
+    assert rest.handed_over["secrets"] == {"training_service.machine_list.1.password": "swordfish"}
+    assert "GPU_PASSWORD" not in rest.handed_over["environment"]
+    assert not list((home / "incoming").iterdir())
+
+
+def test_doctor_does_not_look_for_programs_of_the_machines_here(rest: FakeRest, invoke, file: Path) -> None:
+    rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
+    assert {row["name"]: row["verdict"] for row in rows}["command"] == "ok"
+
+
+def test_doctor_tells_of_a_missing_password_and_of_the_rest(
+    rest: FakeRest, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPU_PASSWORD")
+    result = invoke("doctor", "--config", str(file), "-o", "json")
+    last = json.loads(result.stdout)[-1]
+    assert (last["name"], last["verdict"]) == ("logins", "fail")
+    assert "GPU_PASSWORD" in last["found"]
+    assert result.exit_code == 1
+    assert rest.requests("POST") == []
+
+
+def test_a_request_that_fails_ends_the_command_with_its_sentence(rest: FakeRest, invoke, file: Path) -> None:
+    rest.refused = "the manager cannot reach machines"
+    result = invoke("doctor", "--config", str(file))
+    assert result.exit_code == 1
+    assert "the manager cannot reach machines" in result.stderr
+
+
+def test_cleaning_tells_what_was_removed_and_what_is_left(rest: FakeRest, invoke, file: Path) -> None:
+    rest.found["gpu-1"] = [{"verdict": "fail", "found": "experiment e uses it", "advice": "stop it"}]
+    result = invoke("platform", "clean", "--config", str(file))
+    assert result.exit_code == 1
+    assert [line.split()[:3] for line in result.stdout.splitlines()[1:]] == [
+        ["gpu-1", "clean", "fail"],
+        ["gpu-2", "clean", "ok"],
+        ["gpu-3", "clean", "ok"],
+    ]
+    assert "Something is left on gpu-1." in result.stderr
+    del rest.found["gpu-1"]
+    assert invoke("platform", "clean", "--config", str(file)).exit_code == 0
+
+
+def test_a_platform_without_machines_cannot_be_cleaned(invoke, file: Path, home: Path) -> None:
+    file.write_text(CONFIG[: CONFIG.index("trainingService")] + "trainingService: {platform: local}\n")
+    result = invoke("platform", "clean", "--config", str(file))
+    assert result.exit_code == 2
+    assert "platform local has no machines to clean" in result.stderr
+    assert not home.exists()
