@@ -65,8 +65,9 @@ class TaskGroup:
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and self._failure is None:
-            self._failure = task.exception()
+        failure = None if task.cancelled() else task.exception()  # asked for always, or asyncio complains of it later
+        if self._failure is None:
+            self._failure = failure
         self._changed.set()
 
 
