@@ -6,19 +6,20 @@ allow it. Nothing here waits or reads a clock; whoever needs to know of changes 
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from proctor.training_services.base import NodePlacement
-from proctor.training_services.capacity import (
-    ForeignProcess,
-    GpuCapacity,
-    Holding,
-    NodeCapacity,
-    SharingPolicy,
-)
+from proctor.training_services.capacity import GpuCapacity, Holding, NodeCapacity, SharingPolicy
 from proctor.training_services.errors import ReservationRefused, UnknownNode
-from proctor.trial_keeper.protocol import Device, GpuSlot
+from proctor.training_services.holdings import (
+    Reservation,
+    find_holdings,
+    foreign_leases,
+    gpu_capacity,
+    without_leases,
+)
+from proctor.trial_keeper.protocol import Device
 
 __all__ = ["Node", "NodePool", "NodeStatus", "Reservation"]
 
@@ -56,18 +57,6 @@ class Node:
     disk_free_mb: int | None = None
     notes: tuple[str, ...] = ()
     hold: str = ""
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """A tokened claim of one trial job on a node and shares of its GPUs. `gpus` None: it does not manage GPUs."""
-
-    job_id: str
-    token: str
-    holder: str
-    node_id: str
-    gpus: tuple[GpuSlot, ...] | None
-    policy: SharingPolicy = field(default_factory=SharingPolicy)
 
 
 class NodePool:
@@ -230,8 +219,12 @@ class NodePool:
         return restored
 
     def release(self, job_id: str) -> None:
-        """Give back what a job holds; a job that holds nothing is no error."""
-        if self._drop(job_id) is not None:
+        """Give back what a job holds; a job that holds nothing is no error. One that was given up and still runs
+        goes on holding its GPUs by its leases, as soon as its node has told of them again."""
+        released = self._drop(job_id)
+        if released is not None:
+            if released.gpus:
+                self._forget_leases(job_id)
             self._notify()
 
     def reservation(self, job_id: str) -> Reservation | None:
@@ -264,8 +257,23 @@ class NodePool:
     def _replace(self, node: Node) -> None:
         before = self._nodes[node.id]
         self._nodes[node.id] = node
-        if _what_matters(before) != _what_matters(node):
+        if self._what_matters(before) != self._what_matters(node):
             self._notify()
+
+    def _what_matters(self, node: Node) -> object:
+        """What of a node is worth looking at again: not its utilisation, free disk or when it was last heard, nor the
+        leases of jobs that are known to be there."""
+        jobs = self._by_node.get(node.id, {})
+        devices = [
+            (
+                device.uuid,
+                device.index,
+                [(process.pid, process.job_id) for process in device.processes],
+                [(lease.slot, lease.job_id, lease.max_trials_per_gpu) for lease in foreign_leases(device, jobs)],
+            )
+            for device in node.devices or ()
+        ]
+        return node.status, node.reason, node.hold, node.notes, node.devices is None, devices
 
     def _capacity(self, node_id: str) -> NodeCapacity:
         node = self._nodes.get(node_id)
@@ -285,27 +293,12 @@ class NodePool:
         if not devices:
             return ()
         holdings = self._holdings(node_id)
-        return tuple(
-            GpuCapacity(
-                index=device.index,
-                uuid=device.uuid,
-                name=device.name,
-                holdings=tuple(holdings.get(device.uuid, ())),
-                foreign=tuple(
-                    ForeignProcess(process.pid, process.memory_mb)
-                    for process in device.processes
-                    if process.job_id is None
-                ),
-            )
-            for device in devices
-        )
+        return tuple(gpu_capacity(device, holdings.get(device.uuid, ())) for device in devices)
 
     def _holdings(self, node_id: str) -> dict[str, list[Holding]]:
-        holdings: dict[str, list[Holding]] = {}
-        for held in self._by_node.get(node_id, {}).values():
-            for share in held.gpus or ():
-                holdings.setdefault(share.uuid, []).append(Holding(held.job_id, share.slot, held.holder, held.policy))
-        return holdings
+        node = self._nodes.get(node_id)
+        devices = node.devices if node is not None else None
+        return find_holdings(self._by_node.get(node_id, {}).values(), devices or ())
 
     def _check_free(self, wanted: Reservation) -> None:
         holdings = self._holdings(wanted.node_id)
@@ -329,11 +322,10 @@ class NodePool:
             self._by_node[reservation.node_id].pop(job_id, None)
         return reservation
 
-
-def _what_matters(node: Node) -> object:
-    """What of a node is worth looking at again: not its utilisation, free disk or when it was last heard."""
-    devices = [
-        (device.uuid, device.index, [(process.pid, process.job_id) for process in device.processes])
-        for device in node.devices or ()
-    ]
-    return node.status, node.reason, node.hold, node.notes, node.devices is None, devices
+    def _forget_leases(self, job_id: str) -> None:
+        """A job that has ended holds nothing any more, even if its node (or another one of the same machine) tells so
+        only later."""
+        for node in tuple(self._nodes.values()):
+            devices = without_leases(node.devices or (), job_id)
+            if node.devices and devices is not node.devices:
+                self._nodes[node.id] = replace(node, devices=devices)

@@ -72,7 +72,9 @@ class Keeper:
         self._leave_when_idle = False
         self._facts = DeviceFacts([], [])
         self._disk_notes: list[str] = []
-        self._survey = DeviceSurvey()
+        lock_folder = settings.gpu_lock_directory or default_lock_folder()
+        self._survey = DeviceSurvey(lock_folder)
+        self._devices_differ = asyncio.Event()
         self._outbox = Outbox(
             on_stored=lambda job: self._jobs.forget(job), on_fenced=lambda job: self._jobs.disown(job)
         )
@@ -81,10 +83,17 @@ class Keeper:
         requests = RequestBuilder(
             folder,
             bundle=build_bundle(str(directory / BUNDLE_FOLDER)),
-            gpu_lock_directory=settings.gpu_lock_directory or default_lock_folder(),
+            gpu_lock_directory=lock_folder,
         )
         spawner = Spawner(directory / SPAWNER_LOG_FILE)
-        self._jobs = JobTable(folder, requests=requests, spawner=spawner, outbox=self._outbox, tasks=self._tasks)
+        self._jobs = JobTable(
+            folder,
+            requests=requests,
+            spawner=spawner,
+            outbox=self._outbox,
+            tasks=self._tasks,
+            on_place_taken=self._devices_differ.set,
+        )
         self._answers = FileAnswers(str(directory), self._job_places)
         self._link = ManagerLink(
             node_id=settings.node_id,
@@ -224,8 +233,11 @@ class Keeper:
         self._outbox.notes = self._disk_notes + self._facts.notes
 
     async def _watch_devices(self) -> None:
+        """Now and then, and at once when GPUs turned out to be leased by somebody else: placement must know."""
         while True:
-            await asyncio.sleep(self._settings.device_refresh_seconds)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._devices_differ.wait(), self._settings.device_refresh_seconds)
+            self._devices_differ.clear()
             await self._look_at_devices()
 
     async def _look_at_devices(self) -> None:

@@ -1,12 +1,14 @@
-"""What GPUs this node has and who uses them, from NVML through `pynvml`. No driver means no GPUs, said once."""
+"""What GPUs this node has and who uses them, from NVML through `pynvml`, and who has leased them. No driver means no
+GPUs, said once."""
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from proctor.trial_keeper import lease_survey
 from proctor.trial_keeper.processes import descendants, read_tag, survey
-from proctor.trial_keeper.protocol import Device, DeviceProcess
+from proctor.trial_keeper.protocol import Device, DeviceProcess, Lease
 
 _MEBIBYTE = 1024 * 1024
 
@@ -22,9 +24,13 @@ class DeviceFacts:
 
 
 class DeviceSurvey:
-    """Asks NVML; all methods may block for as long as the driver does."""
+    """Asks NVML; all methods may block for as long as the driver does.
 
-    def __init__(self) -> None:
+    :param lock_folder: the machine's directory of GPU leases.
+    """
+
+    def __init__(self, lock_folder: str) -> None:
+        self._lock_folder = lock_folder
         self._nvml: Any = None
         self.driver_note = ""
 
@@ -54,7 +60,8 @@ class DeviceSurvey:
         return self._nvml is not None
 
     def read(self, trials: Mapping[int, str]) -> DeviceFacts:
-        """All devices as they are now. A device that does not answer is left out, with a note.
+        """All devices as they are now, and all leases on them, this keeper's own included. A device that does not
+        answer is left out, with a note.
 
         :param trials: this keeper's living trials: pid → job id.
         """
@@ -64,14 +71,22 @@ class DeviceSurvey:
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
             return DeviceFacts([], [f"the NVIDIA driver does not answer: {_said(error)}"])
-        devices, notes = [], []
-        owners = _Owners(trials)
+        leases, note = self._read_leases()
+        devices, notes = [], [note] if note else []
+        owners = _Owners(trials, leases)
         for index in range(count):
             try:
                 devices.append(self._read_one(index, owners))
             except self._nvml.NVMLError as error:
                 notes.append(f"GPU {index} cannot be used: {_said(error)}")
-        return DeviceFacts(devices, notes)
+        leases, _ = self._read_leases()  # again: the driver may have taken its time, and leases come and go
+        return DeviceFacts([replace(device, leases=leases.get(device.uuid, [])) for device in devices], notes)
+
+    def _read_leases(self) -> tuple[dict[str, list[Lease]], str]:
+        try:
+            return lease_survey.read(self._lock_folder), ""
+        except OSError as error:
+            return {}, f"the GPU leases in {self._lock_folder} cannot be read: {error.strerror}"
 
     def _read_one(self, index: int, owners: "_Owners") -> Device:
         nvml = self._nvml
@@ -116,14 +131,17 @@ class DeviceSurvey:
 
 
 class _Owners:
-    """Which of our jobs a process belongs to: by its tag, or because it descends from a trial."""
+    """Which job a process belongs to: by its tag, or because it descends from a trial, or from who holds a lease. A
+    trial with a lease is nobody unknown, whoever its manager is: its lease says what it allows."""
 
-    def __init__(self, trials: Mapping[int, str]) -> None:
-        self._trials = trials
+    def __init__(self, trials: Mapping[int, str], leases: Mapping[str, list[Lease]]) -> None:
+        held = [lease for shares in leases.values() for lease in shares]
+        self._trials = {lease.pid: lease.job_id for lease in held if lease.pid is not None and lease.job_id is not None}
+        self._trials.update(trials)
         self._below: dict[int, str] | None = None
 
     def job_of(self, pid: int) -> str | None:
-        """The job's id, None for a process that is not ours."""
+        """The job's id, None for a process that belongs to none."""
         if pid in self._trials:
             return self._trials[pid]
         tag = read_tag(pid)

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from proctor.sdk.failpoints import failpoint
@@ -46,16 +47,27 @@ log = logging.getLogger(__name__)
 
 
 class JobTable:
-    """All jobs the keeper has to do with, until the manager has stored their ends."""
+    """All jobs the keeper has to do with, until the manager has stored their ends.
+
+    :param on_place_taken: called when a job did not get its GPUs because somebody else of the machine holds them.
+    """
 
     def __init__(
-        self, folder: RecordFolder, *, requests: RequestBuilder, spawner: Spawner, outbox: Outbox, tasks: TaskGroup
+        self,
+        folder: RecordFolder,
+        *,
+        requests: RequestBuilder,
+        spawner: Spawner,
+        outbox: Outbox,
+        tasks: TaskGroup,
+        on_place_taken: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._requests = requests
         self._spawner = spawner
         self._outbox = outbox
         self._tasks = tasks
+        self._on_place_taken = on_place_taken
         self._boot_id = boot_id()
         self._jobs: dict[str, Job] = {}
         self._unwanted: list[str] = []
@@ -290,6 +302,8 @@ class JobTable:
         job.close()
         remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in
         self._ended_lately.add(job.tag)
+        if end.reason == EndReason.PREEMPTED:
+            self._on_place_taken()
         if job.record.forgotten:
             self.forget(job)
         else:

@@ -54,6 +54,7 @@ class RequestBuilder:
             "code_directory": launch.code_directory,
             "environment": build_environment(launch, self._captured.read(launch.environment_file), self._bundle),
             "gpus": [[slot.uuid, slot.slot] for slot in launch.gpus or ()],
+            "max_trials_per_gpu": launch.max_trials_per_gpu,
             "gpu_lock_directory": self._gpu_lock_directory,
             "holder": launch.holder,
             "record_file": self._folder.record_file(launch.job_id),

@@ -1,92 +1,177 @@
 """Leases on GPUs: one lock per GPU share in a directory that all users of the machine share.
 
-The lock is a `flock`, so it goes when its holder dies, however it dies. The file says who holds it, for people and for
-the next one who is refused. Used by the reaper, so it imports as little as possible.
+The lock of a share is the file `<GPU UUID>.<share>`. Its text says who holds it and how many trials its holder allows
+on the GPU. Whoever takes, counts or removes shares of a GPU holds that GPU's guard, `<GPU UUID>.guard`, for that
+moment: so "how many hold it, and what do they allow" and "take mine" are one step. Used by the reaper, so it imports as
+little as possible.
 """
 
 import errno
-import fcntl
 import json
 import os
+from contextlib import ExitStack, contextmanager, suppress
 
-_FOLDER_MODE = 0o1777
-_FILE_MODE = 0o666
-_LONGEST_NOTE = 4096
+from proctor.trial_keeper.shared_locks import EXCLUSIVE, SHARED, read_if_locked, remove_unlocked, wait_for_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+_GUARD = "guard"
+_GUARD_SECONDS = 10.0
+_GLANCE_SECONDS = 1.0
+
+Note = dict[str, object]
 
 
 class LeaseRefused(Exception):
     """Somebody else holds the GPU."""
 
 
-def acquire(folder: str, slots: list[tuple[str, int]], note: dict[str, object]) -> list[int]:
-    """Take the leases on all `slots` (GPU UUID, share) or none; returns the descriptors that hold them.
+class GuardBusy(OSError):
+    """Somebody has kept a GPU's guard for much longer than anybody needs it."""
+
+
+def acquire(folder: str, slots: list[tuple[str, int]], note: Note, *, max_trials: int = 1) -> list[int]:
+    """Take the leases on all `slots` (GPU UUID, share) or none; returns the descriptors that hold them. Only for a
+    process with one thread.
+
+    A lease is refused when its share is held, and when as many trials hold the GPU as the strictest of them, the one
+    that asks included, allows.
 
     :param note: what the next one who asks is told: holder, job_id, pid, since.
-    :raises LeaseRefused: with a sentence that names the holder.
-    :raises OSError: the directory cannot be used.
+    :param max_trials: how many trials may share each of these GPUs, the one that asks included.
+    :raises LeaseRefused: with a sentence that names the holders.
+    :raises OSError: the directory cannot be used, or a guard is not given back (GuardBusy).
     """
-    _make_folder(folder)
+    text = json.dumps({**note, "max_trials_per_gpu": max_trials}).encode() + b"\n"
+    uuids = sorted({uuid for uuid, _ in slots})
     held: list[int] = []
     try:
-        for uuid, slot in sorted(slots):
-            held.append(_acquire_one(os.path.join(folder, f"{uuid}.{slot}"), uuid, slot, note))
+        with ExitStack() as guards:
+            for uuid in uuids:  # everybody in this order, so that nobody waits in a circle
+                guards.enter_context(guard(folder, uuid))
+            for uuid, slot in sorted(slots):
+                held.append(_take(folder, uuid, slot, text=text, max_trials=max_trials))
     except BaseException:
         release(held)
+        remove_unused(folder, uuids)
         raise
     return held
 
 
 def release(descriptors: list[int]) -> None:
-    """Give leases back; what dies gives its leases back by dying."""
+    """Give leases back; what dies gives its leases back by dying. `remove_unused` removes their files."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _make_folder(folder: str) -> None:
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        return
-    os.chmod(folder, _FOLDER_MODE)
+def remove_unused(folder: str, uuids: "Collection[str] | None" = None) -> None:
+    """Remove the lock files of these GPUs that nobody holds. None: those of all GPUs, and the directory too when it is
+    empty then and anybody could make it again. What may not be removed (other users' files) is left."""
+    with suppress(OSError):
+        for uuid in list_shares(folder) if uuids is None else uuids:
+            with suppress(OSError):
+                _remove_unused_of(folder, uuid)
+        if uuids is None and os.stat(os.path.dirname(folder)).st_mode & 0o002:
+            os.rmdir(folder)
 
 
-def _acquire_one(path: str, uuid: str, slot: int, note: dict[str, object]) -> int:
-    descriptor = _open(path)
+@contextmanager
+def guard(
+    folder: str, uuid: str, *, shared: bool = False, make: bool = True, seconds: float = _GUARD_SECONDS
+) -> "Iterator[None]":
+    """Keep others from taking or removing shares of a GPU while the block runs.
+
+    :param shared: only look; others may look too.
+    :param make: whether to make the guard's file (and the directory) if it is not there.
+    :raises GuardBusy: somebody keeps it for longer than `seconds`.
+    :raises FileNotFoundError: it is not there and is not to be made.
+    """
+    path = os.path.join(folder, f"{uuid}.{_GUARD}")
+    descriptor = wait_for_lock(path, SHARED if shared else EXCLUSIVE, make=make, seconds=seconds)
+    if descriptor is None:
+        raise GuardBusy(errno.EBUSY, f"somebody keeps it locked for more than {seconds:g} s", path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        told = os.pread(descriptor, _LONGEST_NOTE, 0)
+        yield
+    finally:
         os.close(descriptor)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise LeaseRefused(f"GPU {uuid} (share {slot}) is held by {_describe(told)}") from None
+
+
+def list_shares(folder: str) -> dict[str, list[int]]:
+    """The shares that have a lock file, held or not, by GPU UUID; a GPU that has only a guard is there too.
+
+    :raises OSError: the directory cannot be read; one that is not there holds nothing.
+    """
+    shares: dict[str, list[int]] = {}
     try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return {}
+    for name in sorted(names):
+        uuid, _, share = name.rpartition(".")
+        if uuid and (share == _GUARD or share.isdecimal()):
+            shares.setdefault(uuid, []).extend([] if share == _GUARD else [int(share)])
+    return shares
+
+
+def read_held(folder: str, uuid: str, slots: "Iterable[int]") -> list[tuple[int, Note]]:
+    """Which of these shares of a GPU are held now, in their order, and their holders' notes. Call it under the GPU's
+    guard: then every note is whole."""
+    texts = [(slot, read_if_locked(_path(folder, uuid, slot))) for slot in sorted(slots)]
+    return [(slot, _read_note(text)) for slot, text in texts if text is not None]
+
+
+def allowed_trials(note: Note) -> int:
+    """How many trials a holder allows on the GPU, itself included."""
+    allowed = note.get("max_trials_per_gpu")
+    return allowed if isinstance(allowed, int) and allowed > 0 else 1
+
+
+def _take(folder: str, uuid: str, slot: int, *, text: bytes, max_trials: int) -> int:
+    """Under the GPU's guard: take one share."""
+    held = read_held(folder, uuid, list_shares(folder).get(uuid, ()))
+    for other, note in held:
+        if other == slot:
+            raise LeaseRefused(f"GPU {uuid} (share {slot}) is held by {_describe(note)}")
+    limit = min([max_trials, *(allowed_trials(note) for _, note in held)])
+    if held and len(held) >= limit:
+        holders = " and ".join(_describe(note) for _, note in held)
+        trials = "1 trial" if limit == 1 else f"{limit} trials"
+        raise LeaseRefused(f"GPU {uuid} is held by {holders}, and no more than {trials} may have it")
+    # Nobody holds the share; the glance of one who has no guard lasts microseconds.
+    descriptor = wait_for_lock(_path(folder, uuid, slot), EXCLUSIVE, seconds=_GLANCE_SECONDS)
+    if descriptor is None:
+        raise LeaseRefused(f"GPU {uuid} (share {slot}) is held by somebody who does not keep to its guard")
+    with suppress(OSError):  # a full disk, or a file that may not be written: the lock holds without its note
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(note).encode() + b"\n", 0)
-    except OSError:
-        pass  # another user's file or a full disk: the lock holds without its note
+        os.pwrite(descriptor, text, 0)
     return descriptor
 
 
-def _open(path: str) -> int:
-    """Open without O_CREAT first: the kernel may refuse that flag on other users' files in a sticky directory."""
-    for flags in (os.O_RDWR, os.O_RDONLY):
-        try:
-            return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
-            os.fchmod(descriptor, _FILE_MODE)  # whatever the umask says: the next user must be able to lock it
-            return descriptor
-        except PermissionError:
-            if flags == os.O_RDONLY:
-                raise
-    raise AssertionError("unreachable")
+def _remove_unused_of(folder: str, uuid: str) -> None:
+    with guard(folder, uuid, make=False, seconds=_GLANCE_SECONDS):
+        slots = list_shares(folder).get(uuid, ())
+        gone = [remove_unlocked(_path(folder, uuid, slot)) for slot in slots]
+        if all(gone):
+            os.unlink(os.path.join(folder, f"{uuid}.{_GUARD}"))
 
 
-def _describe(told: bytes) -> str:
+def _path(folder: str, uuid: str, slot: int) -> str:
+    return os.path.join(folder, f"{uuid}.{slot}")
+
+
+def _read_note(text: bytes) -> Note:
+    """Written by other users: anything may be in it."""
     try:
-        note = json.loads(told)
-    except ValueError:
+        note = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _describe(note: Note) -> str:
+    if not note:
         return "somebody who left no note"
     holder = note.get("holder") or "somebody"
     return f"{holder} (job {note.get('job_id')}, pid {note.get('pid')}, since {note.get('since')})"

@@ -49,7 +49,7 @@ class EndReason(str, Enum):
 
 @dataclass(frozen=True)
 class DeviceProcess:
-    """A process that uses a device. `job_id` is set when it belongs to one of our jobs."""
+    """A process that uses a device. `job_id` is set when it belongs to one of our jobs, or to one with a lease."""
 
     pid: int
     memory_mb: int

@@ -23,7 +23,7 @@ from proctor.trial_keeper import kernel
 from proctor.trial_keeper.exits import Ending, classify, last_line_of
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, start_time
-from proctor.trial_keeper.leases import LeaseRefused, acquire
+from proctor.trial_keeper.leases import LeaseRefused, acquire, release, remove_unused
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members
 
 TYPE_CHECKING = False
@@ -93,22 +93,25 @@ class _Reaper:
         self._stop: dict[str, Any] | None = None
         self._started_at = time.time()
         self._killed_for_memory = kernel.oom_kills()
+        self._leases: list[int] = []
 
     def run(self) -> None:
         try:
-            leases = self._take_leases()
-            self._start(leases)
+            self._take_leases()
+            self._start()
         except _NotStarted as failure:
+            self._give_back_leases()
             self._record(Ending(failure.reason, None, None, failure.detail))
             return
         self._wait()
         left = self._leave_nothing()
+        self._give_back_leases()
         self._record(self._ending(left))
 
-    def _take_leases(self) -> list[int]:
+    def _take_leases(self) -> None:
         slots = self._request["gpus"]
         if not slots:
-            return []
+            return
         note = {
             "holder": self._request["holder"],
             "job_id": self._request["job_id"],
@@ -117,14 +120,23 @@ class _Reaper:
         }
         folder = self._request["gpu_lock_directory"]
         try:
-            return acquire(folder, [(uuid, slot) for uuid, slot in slots], note)
-        except LeaseRefused as refusal:
-            raise _NotStarted("INFRASTRUCTURE", str(refusal)) from None
+            wanted = [(uuid, slot) for uuid, slot in slots]
+            self._leases = acquire(folder, wanted, note, max_trials=self._request["max_trials_per_gpu"])
+        except LeaseRefused as refusal:  # somebody of the machine was faster: not the trial's fault, not the node's
+            raise _NotStarted("PREEMPTED", str(refusal)) from None
         except OSError as error:
             detail = f"the GPU locks in {folder} cannot be used: {error.strerror}; check the folder's permissions"
             raise _NotStarted("INFRASTRUCTURE", detail) from None
 
-    def _start(self, leases: list[int]) -> None:
+    def _give_back_leases(self) -> None:
+        """Before the end is recorded: who hears of it may count on the GPUs. Processes that do not react to SIGKILL
+        keep them, and their files."""
+        if self._leases:
+            release(self._leases)
+            remove_unused(self._request["gpu_lock_directory"], {uuid for uuid, _ in self._request["gpus"]})
+            self._leases = []
+
+    def _start(self) -> None:
         directory = self._request["directory"]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
@@ -138,7 +150,7 @@ class _Reaper:
             raise _NotStarted("INFRASTRUCTURE", detail) from None
         if self._trial == 0:
             os.close(gate_in)
-            _become_trial(self._request, stdout, stderr, gate_out, result_in, leases)
+            _become_trial(self._request, stdout, stderr, gate_out, result_in, self._leases)
         for descriptor in (stdout, stderr, gate_out, result_in):
             os.close(descriptor)
         record = self._write_process_record()

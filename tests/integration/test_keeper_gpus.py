@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -100,10 +101,11 @@ async def test_a_gpu_is_refused_to_a_second_keeper_and_free_when_the_job_ends(tm
             await one.manager.start_of("T.1")
             await two.manager.command(two.launch("U.1", "true", gpus=[GpuSlot("GPU-b", 0), *SHARE]))
             refused = await two.manager.end_of("U.1")
-            assert refused.reason == EndReason.INFRASTRUCTURE
+            assert refused.reason == EndReason.PREEMPTED
             assert "GPU-a" in refused.detail
             assert "ann's trial 3" in refused.detail
-            release(acquire(locks, [("GPU-b", 0), ("GPU-a", 1)], {}))
+            assert "no more" in refusal(locks, "GPU-a", 1)
+            release(acquire(locks, [("GPU-b", 0)], {}))
             await one.manager.command(Cancel("T.1", "token of T.1"))
             await one.manager.end_of("T.1")
             await two.manager.command(two.launch("U.2", "true", gpus=SHARE))
@@ -122,3 +124,75 @@ async def test_a_gpu_stays_leased_while_the_trial_lives_without_keeper_and_reape
     await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
     release(acquire(locks, [("GPU-a", 0)], {}))
+
+
+async def test_trials_share_a_gpu_only_where_all_of_them_allow_it(tmp_path: Path) -> None:
+    locks = str(tmp_path / "locks")
+    async with open_node(tmp_path / "one", gpu_lock_directory=locks) as one:
+        async with open_node(tmp_path / "two", gpu_lock_directory=locks) as two:
+            await one.manager.command(one.launch("T.1", "sleep 600", gpus=SHARE, max_trials_per_gpu=2))
+            await one.manager.start_of("T.1")
+            other = [GpuSlot("GPU-a", 1)]
+            await two.manager.command(two.launch("U.1", "true", gpus=other))
+            assert "no more than 1 trial may have it" in (await two.manager.end_of("U.1")).detail
+            await two.manager.command(two.launch("U.2", "sleep 600", gpus=other, max_trials_per_gpu=3))
+            await two.manager.start_of("U.2")
+            await one.manager.command(one.launch("T.2", "true", gpus=[GpuSlot("GPU-a", 2)], max_trials_per_gpu=3))
+            assert "no more than 2 trials may have it" in (await one.manager.end_of("T.2")).detail
+
+
+async def test_no_lock_file_is_left_by_a_job_that_has_ended(node: Node) -> None:
+    locks = node.directory / "gpu-locks"
+    await node.manager.command(node.launch("T.1", "ls gpu-locks", gpus=SHARE))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert node.output("T.1").split() == ["GPU-a.0", "GPU-a.guard"]
+    assert list(locks.iterdir()) == []
+
+
+async def test_leases_of_all_managers_are_told_and_their_trials_are_no_strangers(
+    gpus: FakeGpus, tmp_path: Path
+) -> None:
+    locks = str(tmp_path / "locks")
+    gpus.set([gpu("GPU-a"), gpu("GPU-b")])
+    async with open_node(tmp_path / "one", gpu_lock_directory=locks, device_refresh_seconds=0.25) as one:
+        async with open_node(tmp_path / "two", gpu_lock_directory=locks, device_refresh_seconds=0.25) as two:
+            launch = one.launch("T.1", "sleep 600", gpus=SHARE, holder="user ann, trial 3", max_trials_per_gpu=2)
+            await one.manager.command(launch)
+            pid = (await one.manager.start_of("T.1")).pid
+            gpus.set([gpu("GPU-a", processes={pid: 5, os.getpid(): 6}), gpu("GPU-b")])
+            for node in (one, two):
+                await node.manager.until(
+                    lambda node=node: (
+                        {process.pid: process.job_id for process in latest_devices(node)[0].processes}
+                        == {pid: "T.1", os.getpid(): None}
+                    )
+                )
+                first, second = latest_devices(node)
+                assert second.leases == []
+                (lease,) = first.leases
+                assert (lease.slot, lease.holder, lease.job_id) == (0, "user ann, trial 3", "T.1")
+                assert (lease.pid, lease.max_trials_per_gpu) == (one.process("T.1").reaper.pid, 2)
+                assert datetime.fromisoformat(lease.since).tzinfo is not None
+            await one.manager.command(Cancel("T.1", "token of T.1"))
+            await two.manager.until(lambda: latest_devices(two)[0].leases == [])
+
+
+async def test_a_refusal_is_followed_by_news_of_the_leases(gpus: FakeGpus, tmp_path: Path) -> None:
+    """Placement must not try the same GPU again and again until the next look at the devices."""
+    gpus.set([gpu("GPU-a")])
+    async with open_node(tmp_path / "node", device_refresh_seconds=3600.0) as node:
+        await node.manager.until(lambda: node.manager.registrations)
+        held = acquire(str(node.directory / "gpu-locks"), [("GPU-a", 0)], {"holder": "user bob"})
+        try:
+            await node.manager.command(node.launch("T.1", "true", gpus=SHARE))
+            assert (await node.manager.end_of("T.1")).reason == EndReason.PREEMPTED
+            await node.manager.until(lambda: [lease.holder for lease in latest_devices(node)[0].leases] == ["user bob"])
+        finally:
+            release(held)
+
+
+def refusal(folder: str, uuid: str, slot: int) -> str:
+    """Why a lease cannot be had."""
+    with pytest.raises(LeaseRefused) as caught:
+        acquire(folder, [(uuid, slot)], {})
+    return str(caught.value)

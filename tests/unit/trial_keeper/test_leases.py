@@ -1,60 +1,172 @@
-"""GPU leases: all or none, refused with the holder's name, usable by every user of the machine."""
+"""GPU leases: all or none, refused with the holder's name, usable by every user of the machine, gone when unused."""
 
 import json
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.leases import LeaseRefused, acquire, release
+from proctor.trial_keeper.leases import GuardBusy, LeaseRefused, acquire, guard, release, remove_unused
 
 NOTE: dict[str, object] = {"holder": "ann home Ab3dE5f7 T", "job_id": "T.1", "pid": 7, "since": "2026-01-01T00:00:00Z"}
 
 
-def test_a_lease_is_refused_with_its_holders_note(tmp_path: Path) -> None:
-    folder = str(tmp_path / "locks")
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "locks")
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def take(folder: str, uuid: str, slot: int = 0, *, holder: str = "ann", max_trials: int = 1) -> list[int]:
+    return acquire(folder, [(uuid, slot)], {**NOTE, "holder": holder}, max_trials=max_trials)
+
+
+def test_a_lease_is_refused_with_its_holders_note(folder: str) -> None:
     held = acquire(folder, [("GPU-a", 0)], NOTE)
     with pytest.raises(
         LeaseRefused, match=r"GPU-a \(share 0\) is held by ann home Ab3dE5f7 T \(job T.1, pid 7, since 2026"
     ):
         acquire(folder, [("GPU-a", 0)], {})
-    release(acquire(folder, [("GPU-a", 1), ("GPU-b", 0)], {}))
+    release(acquire(folder, [("GPU-b", 0)], {}))
     release(held)
     release(acquire(folder, [("GPU-a", 0)], {}))
 
 
-def test_all_leases_are_taken_or_none(tmp_path: Path) -> None:
-    folder = str(tmp_path / "locks")
-    held = acquire(folder, [("GPU-b", 0)], NOTE)
+def test_all_leases_are_taken_or_none(folder: str) -> None:
+    held = take(folder, "GPU-b")
     with pytest.raises(LeaseRefused):
         acquire(folder, [("GPU-c", 0), ("GPU-a", 0), ("GPU-b", 0)], {})
+    assert sorted(os.listdir(folder)) == ["GPU-b.0", "GPU-b.guard"]
     release(acquire(folder, [("GPU-a", 0), ("GPU-c", 0)], {}))
     release(held)
 
 
-def test_the_locks_are_usable_by_all_users_whatever_the_umask(tmp_path: Path) -> None:
-    folder = tmp_path / "locks"
-    before = os.umask(0o077)
-    try:
-        release(acquire(str(folder), [("GPU-a", 0)], NOTE))
-    finally:
-        os.umask(before)
-    assert folder.stat().st_mode & 0o7777 == 0o1777
-    assert (folder / "GPU-a.0").stat().st_mode & 0o777 == 0o666
-    assert json.loads((folder / "GPU-a.0").read_text()) == NOTE
+@pytest.mark.parametrize(("holder", "asker"), [(1, 2), (2, 1), (1, 1)])
+def test_a_gpu_that_one_side_wants_for_itself_is_not_shared(folder: str, holder: int, asker: int) -> None:
+    held = take(folder, "GPU-a", 0, max_trials=holder)
+    with pytest.raises(LeaseRefused, match=r"held by ann \(job T.1, .*, and no more than 1 trial may have it"):
+        take(folder, "GPU-a", 1, max_trials=asker)
+    release(held)
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_no_more_trials_share_a_gpu_than_the_strictest_of_them_allows(folder: str) -> None:
+    ann = take(folder, "GPU-a", 0, holder="ann", max_trials=3)
+    bob = take(folder, "GPU-a", 1, holder="bob", max_trials=2)
+    with pytest.raises(LeaseRefused, match=r"held by ann .* and bob .*, and no more than 2 trials may have it"):
+        take(folder, "GPU-a", 2, max_trials=3)
+    release(bob)
+    held = take(folder, "GPU-a", 2, max_trials=3)
+    release([*ann, *held, *take(folder, "GPU-a", 1, max_trials=3)])
+
+
+def test_a_share_is_refused_even_where_the_gpu_has_room(folder: str) -> None:
+    held = take(folder, "GPU-a", 0, max_trials=2)
+    with pytest.raises(LeaseRefused, match=r"GPU-a \(share 0\) is held by ann"):
+        take(folder, "GPU-a", 0, max_trials=2)
+    release(held)
+
+
+def test_the_locks_are_usable_by_all_users_whatever_the_umask(folder: str, umask: None) -> None:
+    held = acquire(folder, [("GPU-a", 0)], NOTE, max_trials=2)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o1777
+    for name in ("GPU-a.0", "GPU-a.guard"):
+        assert stat.S_IMODE(os.stat(os.path.join(folder, name)).st_mode) == 0o666
+    assert json.loads((Path(folder) / "GPU-a.0").read_text()) == {**NOTE, "max_trials_per_gpu": 2}
+    assert os.umask(0o077) == 0o077
+    release(held)
+
+
+@pytest.mark.parametrize("name", ["GPU-a.0", "GPU-a.guard"])
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, name: str) -> None:
     (tmp_path / "precious").write_text("data")
-    (tmp_path / "GPU-a.0").symlink_to(tmp_path / "precious")
+    (tmp_path / name).symlink_to(tmp_path / "precious")
     with pytest.raises(OSError):
         acquire(str(tmp_path), [("GPU-a", 0)], NOTE)
     assert (tmp_path / "precious").read_text() == "data"
 
 
-def test_a_note_that_cannot_be_read_does_not_hide_the_refusal(tmp_path: Path) -> None:
-    held = acquire(str(tmp_path), [("GPU-a", 0)], NOTE)
-    (tmp_path / "GPU-a.0").write_text("[")
-    with pytest.raises(LeaseRefused, match="left no note"):
-        acquire(str(tmp_path), [("GPU-a", 0)], {})
+@pytest.mark.parametrize("text", ["[", "[1]", "", '{"max_trials_per_gpu": "many"}', "[" * 4000])
+def test_a_note_that_makes_no_sense_does_not_hide_the_refusal(folder: str, text: str) -> None:
+    held = take(folder, "GPU-a")
+    (Path(folder) / "GPU-a.0").write_text(text)
+    with pytest.raises(LeaseRefused, match="is held by somebody"):
+        take(folder, "GPU-a", 0)
+    with pytest.raises(LeaseRefused, match="no more than 1 trial"):
+        take(folder, "GPU-a", 1, max_trials=2)
     release(held)
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        take(str(tmp_path / "file" / "locks"), "GPU-a")
+    with pytest.raises(OSError):
+        take(str(tmp_path / "missing" / "locks"), "GPU-a")
+
+
+def test_a_guard_that_is_not_given_back_is_not_waited_for_without_end(folder: str) -> None:
+    with guard(folder, "GPU-a"):
+        with (
+            pytest.raises(GuardBusy, match=r"somebody keeps it locked for more than 0\.01 s"),
+            guard(folder, "GPU-a", seconds=0.01),
+        ):
+            raise AssertionError("two hold the guard")
+        with guard(folder, "GPU-b"):
+            pass
+
+
+def test_several_may_look_at_the_same_time(folder: str) -> None:
+    with guard(folder, "GPU-a", shared=True), guard(folder, "GPU-a", shared=True):
+        pass
+
+
+def test_unused_lock_files_are_removed_and_held_ones_stay(folder: str) -> None:
+    held = take(folder, "GPU-a", 1, max_trials=2)
+    release(take(folder, "GPU-a", 0, max_trials=2))
+    release(take(folder, "GPU-b"))
+    (Path(folder) / "notes.txt").write_text("not ours")
+    remove_unused(folder, ["GPU-a"])
+    assert sorted(os.listdir(folder)) == ["GPU-a.1", "GPU-a.guard", "GPU-b.0", "GPU-b.guard", "notes.txt"]
+    release(held)
+    remove_unused(folder)
+    assert sorted(os.listdir(folder)) == ["notes.txt"]
+
+
+def test_a_lease_that_a_living_process_still_holds_stays_after_its_taker_has_given_it_back(folder: str) -> None:
+    held = take(folder, "GPU-a")
+    inherited = [os.dup(descriptor) for descriptor in held]  # as a trial's processes have it
+    release(held)
+    remove_unused(folder)
+    with pytest.raises(LeaseRefused, match="held by ann"):
+        take(folder, "GPU-a")
+    release(inherited)
+    remove_unused(folder)
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize(("mode", "stays"), [(0o1777, False), (0o755, True)])
+def test_an_empty_directory_goes_only_where_anybody_could_make_it_again(tmp_path: Path, mode: int, stays: bool) -> None:
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(mode)
+    folder = parent / "locks"
+    release(take(str(folder), "GPU-a"))
+    remove_unused(str(folder), ["GPU-a"])
+    assert folder.exists()
+    remove_unused(str(folder))
+    assert folder.exists() == stays
+    release(take(str(folder), "GPU-a"))
+
+
+def test_nothing_to_remove_is_no_error(folder: str) -> None:
+    remove_unused(folder)
+    remove_unused(folder, ["GPU-a"])
+    assert not os.path.exists(folder)

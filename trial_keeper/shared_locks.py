@@ -1,0 +1,139 @@
+"""Locks that are files in a directory of all users of the machine: `flock`, which ends with its holder however it dies.
+
+Files are removed when nobody needs them. That is safe because a lock counts only if its file is still the one at its
+path: who has locked a file that was removed meanwhile begins again. Used by the reaper, so it imports as little as
+possible.
+"""
+
+import errno
+import fcntl
+import os
+import time
+from contextlib import contextmanager, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHARED = fcntl.LOCK_SH
+EXCLUSIVE = fcntl.LOCK_EX
+
+_FOLDER_MODE = 0o1777
+_FILE_MODE = 0o666
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_LONGEST_TEXT = 4096
+_LONGEST_PAUSE_SECONDS = 0.05
+_MOST_TRIES = 100
+
+
+def lock(path: str, kind: int, *, make: bool = True) -> int | None:
+    """A descriptor that holds the lock of the file at `path`; None when somebody else holds it.
+
+    :param kind: SHARED or EXCLUSIVE.
+    :param make: make the file, and its directory, if it is not there. Only for a process with one thread.
+    :raises FileNotFoundError: it is not there and is not to be made.
+    :raises OSError: it cannot be opened or made.
+    """
+    for _ in range(_MOST_TRIES):
+        descriptor = _open_or_make(path) if make else _open(path)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        if _is_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # it was removed between opening and locking: nobody else will look at this file
+    raise OSError(errno.EBUSY, "it is made and removed again and again", path)
+
+
+def wait_for_lock(path: str, kind: int, *, make: bool = True, seconds: float) -> int | None:
+    """Like `lock`, waiting for whoever holds it. `flock` itself knows no time limit, hence the pauses."""
+    deadline = time.monotonic() + seconds
+    pause = 0.001
+    while (descriptor := lock(path, kind, make=make)) is None and time.monotonic() < deadline:
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    return descriptor
+
+
+def read_if_locked(path: str) -> bytes | None:
+    """The text of a file that somebody has locked exclusively; None when nobody has, or it is not there."""
+    try:
+        descriptor = _open(path)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        with suppress(OSError):  # something that is no file
+            return os.pread(descriptor, _LONGEST_TEXT, 0)
+        return b""
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def remove_unlocked(path: str) -> bool:
+    """Remove a file that nobody has locked; whether it is gone. Another user's file may have to stay."""
+    try:
+        descriptor = lock(path, EXCLUSIVE, make=False)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    if descriptor is None:
+        return False
+    try:
+        os.unlink(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _is_at(path: str, descriptor: int) -> bool:
+    try:
+        there, ours = os.stat(path, follow_symlinks=False), os.fstat(descriptor)
+    except FileNotFoundError:
+        return False
+    return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def _open_or_make(path: str) -> int:
+    """Open the file, or make it and its directory; others make and remove them at the same time."""
+    problem: OSError | None = None
+    for _ in range(_MOST_TRIES):
+        for attempt in (_open, _make):
+            try:
+                return attempt(path)
+            except (FileNotFoundError, FileExistsError) as error:
+                problem = error
+    assert problem is not None
+    raise problem
+
+
+def _open(path: str) -> int:
+    """Without O_CREAT: the kernel may refuse that flag on other users' files in a sticky directory."""
+    try:
+        return os.open(path, os.O_RDWR | _FLAGS)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | _FLAGS)
+
+
+def _make(path: str) -> int:
+    """Open to all users from its first moment: whoever dies right after making it must not lock the others out."""
+    with _everything_allowed():
+        with suppress(FileExistsError):
+            os.mkdir(os.path.dirname(path), _FOLDER_MODE)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, _FILE_MODE)
+
+
+@contextmanager
+def _everything_allowed() -> "Iterator[None]":
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
