@@ -107,6 +107,11 @@ class FileRequests:
             raise FileNotFoundError(f"node {self._node_id}: {answer.error or f'{order.folder} is not there'}")
         if answer.error:
             raise TrainingServiceError(f"node {self._node_id}: {answer.error}")
+        if not all(map(_is_sound, answer.files)):
+            raise TrainingServiceError(
+                f"node {self._node_id}: its keeper tells of files in {order.folder} that cannot be; stop it and start "
+                "it again with this manager's version"
+            )
         return answer, data
 
     async def _exchange(self, order: FileOrder) -> _Answer:
@@ -127,6 +132,12 @@ class FileRequests:
         return ServiceUnavailable(
             f"the session with the keeper of node {self._node_id} ended before it had answered; try again"
         )
+
+
+def _is_sound(file: FileFacts) -> bool:
+    """What a keeper says is not believed without a look: sizes are used to cut bytes, paths to name files."""
+    is_number = isinstance(file.modified, (int, float)) and not isinstance(file.modified, bool)
+    return isinstance(file.path, str) and type(file.size) is int and file.size >= 0 and is_number
 
 
 def _new_request() -> str:

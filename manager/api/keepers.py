@@ -97,7 +97,7 @@ def _answering(handler: _Handler) -> _Handler:
             return await handler(request)
         except KeeperError as error:
             return problem_response(error.status_code, type(error).__name__, str(error), instance=request.url.path)
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             return problem_response(
                 400, "Bad request", f"not a message of a keeper: {error}", instance=request.url.path
             )

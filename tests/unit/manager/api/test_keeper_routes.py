@@ -1,5 +1,6 @@
 """The keepers' routes: what arrives at the hub, and how a keeper is refused."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,6 +18,7 @@ from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.protocol import (
     Command,
     CommandPoll,
+    FileAnswer,
     Registration,
     ReportHeader,
     Shutdown,
@@ -83,9 +85,24 @@ async def test_an_empty_report_is_a_heartbeat(keeper: Any) -> None:
 @pytest.mark.parametrize("bearer", ["", "Bearer", "Bearer wrong", f"Basic {SECRET}"])
 async def test_a_keeper_without_the_secret_is_refused(keeper: Any, bearer: str) -> None:
     client, _ = keeper
-    for route in ("register", "commands", "report"):
+    for route in ("register", "commands", "report", "answer"):
         answer = await client.post(PATH + route, content=b"{}", headers={"Authorization": bearer})
         assert answer.status_code == 401
+
+
+@pytest.mark.anyio
+async def test_an_answer_about_files_reaches_who_asked(keeper: Any) -> None:
+    client, hub = keeper
+    session = await register(client)
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(hub.read_file("one", "folder", "file", 0, 10), name="read a file")
+        answer = await client.post(PATH + "commands", json=to_json(CommandPoll(session, 0)))
+        (command,) = answer.json()["commands"]
+        assert command["type"] == "ReadFile"
+        body = json.dumps(to_json(FileAnswer(session, command["order"]["request"]))).encode()
+        answer = await client.post(PATH + "answer", content=body + b"\n\x00two\nlines")
+        assert (answer.status_code, answer.json()) == (200, {})
+    assert reading.result() == b"\x00two\nlines"
 
 
 @pytest.mark.anyio
@@ -97,12 +114,13 @@ async def test_a_keeper_of_an_unknown_session_must_register_again(keeper: Any) -
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", b'{"session": 1, "chunks": 7}', b"\xff\n"])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"{}", b'{"session": 1, "chunks": 7, "files": "all"}', b"\xff\n"])
 async def test_what_is_no_message_is_refused(keeper: Any, body: bytes) -> None:
     client, _ = keeper
-    answer = await client.post(PATH + "report", content=body)
-    assert answer.status_code in (400, 409)
-    assert answer.headers["content-type"] == "application/problem+json"
+    for route in ("report", "answer"):
+        answer = await client.post(PATH + route, content=body)
+        assert answer.status_code in (400, 409)
+        assert answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("kind", KEEPER_MESSAGES, ids=lambda kind: kind.__name__)
