@@ -1,13 +1,13 @@
 """The way from a machine to the manager's Unix socket: a reverse forward of the SSH connection, or a relay over the
 stdio of one more session where the machine's SSH server forbids forwarding."""
 
-import json
 import logging
 from collections.abc import Awaitable, Callable
 
 from proctor.training_services.remote.bootstrap import NodeConnection
 from proctor.training_services.remote.errors import ForwardingRefused
 from proctor.training_services.remote.node_keeper import NodeKeeper
+from proctor.training_services.remote.relay import open_relay, serve_relay
 
 __all__ = ["lead_to_manager"]
 
@@ -29,10 +29,8 @@ async def lead_to_manager(
 
 async def _relay(connection: NodeConnection, keeper: NodeKeeper, *, socket: str, manager: str) -> str:
     """Raises CommandFailed where it cannot be started."""
-    from proctor.training_services.remote.relay import serve_relay
-
     async with connection.start_process(keeper.words("relay")) as process:
-        process.stdin.write(json.dumps({"directory": keeper.directory, "socket": socket}).encode() + b"\n")
+        await open_relay(process.stdin, process.stdout, socket)
         await serve_relay(process.stdin, process.stdout, manager)
         said = process.stderr_tail.decode(errors="replace").strip()
         return f"its relay has ended{': ' if said else ''}{said}"

@@ -140,6 +140,9 @@ class RemoteProvider(NodeProvider):
             known = ", ".join(sorted(self._machines)) or "none"
             raise UnknownNode(f"there is no remote node {node_id}; known ones: {known}") from None
 
+    def address(self, node_id: str) -> str:
+        return self.machine(node_id).address
+
     def check(self, node_id: str) -> None:
         self.machine(node_id).wake()
 
