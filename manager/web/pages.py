@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.injection import Context
-from proctor.manager.api.reading import devices_of, is_maximized, optimize_mode, reason_of, shown_number
+from proctor.manager.api.reading import is_maximized, node_resource, optimize_mode, reason_of, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound
 from proctor.manager.lifecycle.states import TrialStatus
@@ -112,7 +112,7 @@ async def show_nodes(context: Context) -> HTMLResponse:
     """The machines and their GPUs."""
     last_event = await context.manager.control.read(events.last_id)
     pool = context.manager.pool
-    nodes = [(node, devices_of(pool, node)) for node in pool.nodes()]
+    nodes = [(node_resource(context, node), node.seen_at) for node in pool.nodes()]
     return await _page(context, "nodes.html", "./", {"nodes": nodes, "last_event": last_event})
 
 

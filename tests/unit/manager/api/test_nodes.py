@@ -6,6 +6,7 @@ import pytest
 
 from proctor.manager.store import nodes
 from proctor.training_services.base import NodePlacement
+from proctor.training_services.capacity import SharingPolicy
 from proctor.trial_keeper.protocol import Device, GpuSlot, Lease
 
 pytestmark = pytest.mark.anyio
@@ -26,10 +27,11 @@ async def stored_hold(api: Any, node_id: str) -> str:
 async def test_a_node_tells_its_address_and_who_holds_what(api: Any) -> None:
     pool = api.manager.pool
     api.provider.add("gpu-3", "bob@gpu-3:2222")
-    lease = Lease(0, "user eve, manager far:/home/eve", "else.1", 77, "2026-01-02T03:04:05Z")
+    lease = Lease(0, "user eve, manager far:/home/eve", "else.1", 77, "2026-01-02T03:04:05Z", max_trials_per_gpu=2)
     device = Device(0, "GPU-a", "fake", 100, 1, 0, leases=[lease])
     pool.connect("gpu-3", [device], driver_note="", hostname="gpu-3.lan", version="1", seen_at=5.0)
-    pool.reserve("t.1", "token", "trial 0 of experiment e", NodePlacement("gpu-3", (GpuSlot("GPU-a", 1),)))
+    placement = NodePlacement("gpu-3", (GpuSlot("GPU-a", 1),))
+    pool.reserve("t.1", "token", "trial 0 of experiment e", placement, SharingPolicy(max_trials_per_gpu=2))
     found = (await api.client.get("/api/v1/nodes/gpu-3")).json()
     assert (found["address"], found["hold"], found["experiments"]) == ("bob@gpu-3:2222", "", [])
     assert found["reservations"] == [
@@ -38,6 +40,7 @@ async def test_a_node_tells_its_address_and_who_holds_what(api: Any) -> None:
     [told] = found["facts"]["devices"]
     assert told["leases"][0]["holder"] == lease.holder
     assert "trial 0 of experiment e" in told["held_by"]
+    assert any("eve" in holder for holder in told["held_by"])
     assert "token" not in str(found)
     listed = (await api.client.get("/api/v1/nodes")).json()["items"]
     assert found in listed

@@ -8,6 +8,7 @@ import pytest
 
 from proctor.manager.store import experiments, trials
 from proctor.training_services.base import NodePlacement
+from proctor.training_services.nodes import NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
 
 pytestmark = pytest.mark.anyio
@@ -162,3 +163,27 @@ async def test_a_gpu_shows_who_holds_it(api: Any) -> None:
     text, _ = await visit(api, "/nodes")
     for [phrase] in held:
         assert phrase in text
+
+
+async def test_a_node_shows_how_it_is_reached_and_why_it_gets_no_jobs(api: Any) -> None:
+    api.provider.add("gpu-3", "bob@gpu-3:2222")
+    api.manager.pool.set_status("gpu-3", NodeStatus.FAILED, "its <b>disk</b> is full")
+    text, _ = await visit(api, "/nodes")
+    assert "bob@gpu-3:2222" in text
+    assert "its &lt;b&gt;disk&lt;/b&gt; is full" in text
+    assert "has not told its GPUs yet" in text
+    assert "Gets no new jobs" not in text
+    await api.manager.nodes.drain("gpu-3", "new disk")
+    text, _ = await visit(api, "/nodes")
+    assert '<span class="badge HELD">drained</span>' in text
+    assert "Gets no new jobs: drained: new disk." in text
+    assert "proctor nodes resume gpu-3" in text
+
+
+async def test_a_node_leads_to_the_experiments_that_may_use_it(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = await api.create()
+    api.provider.add("gpu-3", "gpu-3")
+    monkeypatch.setattr(api.manager, "experiments_on", lambda node_id: [created["id"]])
+    _, page = await visit(api, "/nodes")
+    assert f"./experiments/{created['id']}" in page.targets
+    await api.ended(created["id"])
