@@ -239,7 +239,12 @@ class _Library:
         """What ~/.ssh/config says about a host. Reads files. Raises Unreachable."""
         try:
             options = asyncssh.SSHClientConnectionOptions(
-                host=jump.host, port=jump.port or (), username=jump.user or (), client_keys=None, known_hosts=None
+                config=(),  # the user's; without, none is read
+                host=jump.host,
+                port=jump.port or (),
+                username=jump.user or (),
+                client_keys=None,
+                known_hosts=None,
             )
             return Hop.read(jump.host, options.config, host=options.host, port=options.port, user=options.username)
         except (ValueError, OSError) as error:

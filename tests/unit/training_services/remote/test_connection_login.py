@@ -1,0 +1,401 @@
+"""Getting into a machine: with keys, an agent, a password, through jump hosts; and what is said when it fails."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+from fakes.ssh_server import HOST, FakeSshServer, Wanted, pass_on, raw_server, ssh_server, write_key
+
+from proctor.training_services.providers import CheckVerdict
+from proctor.training_services.remote.connection import HostKeys, RouteTrace, open_connection
+from proctor.training_services.remote.errors import HostKeyRefused, KeyUnusable, LoginRefused, Unreachable
+from proctor.training_services.remote.settings import Login, MachineSettings
+
+pytestmark = pytest.mark.anyio
+
+USER = "bob"
+SECRET = "correct horse"
+NOTHING = Login()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's home on the manager's machine, without an agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (tmp_path / ".ssh").mkdir(mode=0o700)
+    return tmp_path
+
+
+def know(home: Path, *servers: FakeSshServer) -> None:
+    (home / ".ssh" / "known_hosts").write_text("".join(f"{server.line}\n" for server in servers))
+
+
+def configure(home: Path, text: str) -> None:
+    (home / ".ssh" / "config").write_text(text)
+
+
+def machine_at(server: FakeSshServer, **more: Any) -> MachineSettings:
+    return MachineSettings(**{"host": HOST, "port": server.port, "user": USER, **more})
+
+
+async def enter(
+    machine: MachineSettings, login: Login = NOTHING, *, trace: RouteTrace | None = None, timeout_seconds: float = 60.0
+) -> str:
+    """Log in and look around; where the connection led."""
+    keys = HostKeys(Path.home() / "manager" / "known_hosts")
+    async with open_connection(machine, login, host_keys=keys, timeout_seconds=timeout_seconds, trace=trace) as there:
+        assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
+        return there.peer
+
+
+async def test_the_key_that_is_named_opens_the_door(home: Path) -> None:
+    key = write_key(home / "keys" / "mine")
+    async with ssh_server(Wanted(keys=[key])) as server:
+        know(home, server)
+        peer = await enter(machine_at(server, ssh_key_file=str(home / "keys" / "mine")))
+    assert peer == f"{USER}@{HOST}:{server.port}"
+
+
+async def test_the_default_keys_are_tried_where_none_is_named(home: Path) -> None:
+    key = write_key(home / ".ssh" / "id_ed25519")
+    async with ssh_server(Wanted(keys=[key])) as server:
+        know(home, server)
+        await enter(machine_at(server))
+
+
+async def test_a_key_with_a_passphrase_needs_it(home: Path) -> None:
+    key = write_key(home / "mine", passphrase=SECRET)
+    async with ssh_server(Wanted(keys=[key])) as server:
+        know(home, server)
+        machine = machine_at(server, ssh_key_file=str(home / "mine"))
+        await enter(machine, Login(passphrase=SECRET))
+        with pytest.raises(KeyUnusable, match="~/mine is protected by a passphrase; give sshPassphrase"):
+            await enter(machine)
+        with pytest.raises(KeyUnusable, match="the passphrase given does not open its key ~/mine") as caught:
+            await enter(machine, Login(passphrase="wrong battery"))
+    assert "wrong battery" not in str(caught.value)
+
+
+async def test_a_key_file_that_does_not_exist_is_named(home: Path) -> None:
+    machine = MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / "nothing"))
+    with pytest.raises(KeyUnusable, match="its key ~/nothing does not exist on the manager's machine"):
+        await enter(machine)
+
+
+async def test_a_file_that_is_no_key_is_named(home: Path) -> None:
+    (home / "letter").write_text("dear bob")
+    machine = MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / "letter"))
+    with pytest.raises(KeyUnusable, match="its key ~/letter is no private key that can be used"):
+        await enter(machine)
+
+
+async def test_a_password_opens_the_door(home: Path) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        know(home, server)
+        await enter(machine_at(server), Login(password=SECRET))
+
+
+@pytest.mark.parametrize("question", ["Password: ", "Passwort von bob:", "(bob@m1) Mot de passe :"])
+async def test_a_password_is_also_given_to_an_interactive_question(home: Path, question: str) -> None:
+    wanted = Wanted(passwords={USER: SECRET}, questions=[(question, False)], takes_password=False)
+    async with ssh_server(wanted) as server:
+        know(home, server)
+        await enter(machine_at(server), Login(password=SECRET))
+    assert server.tried == ["answers"]
+
+
+async def test_a_question_that_is_not_about_a_password_is_not_answered_with_it(home: Path) -> None:
+    wanted = Wanted(passwords={USER: SECRET}, questions=[("Your name: ", True)], takes_password=False)
+    async with ssh_server(wanted) as server:
+        know(home, server)
+        with pytest.raises(LoginRefused, match="its SSH server did not ask for the password"):
+            await enter(machine_at(server), Login(password=SECRET))
+    assert "answers" not in server.tried
+
+
+async def test_a_wrong_password_is_tried_once_and_never_told(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        know(home, server)
+        with caplog.at_level(logging.DEBUG), pytest.raises(LoginRefused) as caught:
+            await enter(machine_at(server), Login(password="wrong battery"))
+    assert str(caught.value) == "login as bob was refused; tried the password; correct the password or the user"
+    assert server.tried == ["password"]
+    assert "wrong battery" not in caplog.text
+
+
+async def test_a_refused_login_names_what_was_tried(home: Path) -> None:
+    write_key(home / ".ssh" / "id_ed25519")
+    write_key(home / ".ssh" / "id_rsa", passphrase=SECRET)
+    async with ssh_server(Wanted(keys=[])) as server:
+        know(home, server)
+        with pytest.raises(LoginRefused) as caught:
+            await enter(machine_at(server))
+    assert str(caught.value) == (
+        "login as bob was refused; tried ~/.ssh/id_ed25519; ~/.ssh/id_rsa needs a passphrase; "
+        "give a password or another sshKeyFile, or correct the user"
+    )
+
+
+async def test_a_login_without_anything_to_try_says_what_is_missing(home: Path) -> None:
+    async with ssh_server(Wanted()) as server:
+        know(home, server)
+        with pytest.raises(LoginRefused, match=r"SSH_AUTH_SOCK is not set.* no key file can be used"):
+            await enter(machine_at(server))
+
+
+async def test_an_agent_that_is_gone_is_the_reason(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone.sock"))
+    async with ssh_server(Wanted()) as server:
+        know(home, server)
+        with pytest.raises(LoginRefused, match=r"no SSH agent answers any more at \$SSH_AUTH_SOCK and no key file"):
+            await enter(machine_at(server))
+
+
+async def test_a_server_that_ends_the_login_after_some_keys_still_gets_the_password(home: Path) -> None:
+    named = [home / f"key{number}" for number in range(6)]
+    for path in named:
+        write_key(path)
+    configure(home, "".join(f"IdentityFile {path}\n" for path in named))
+    async with ssh_server(Wanted(passwords={USER: SECRET}, most_keys=5)) as server:
+        know(home, server)
+        await enter(machine_at(server), Login(password=SECRET))
+        with pytest.raises(LoginRefused, match="Too many authentication failures"):
+            await enter(machine_at(server))
+
+
+async def test_an_unknown_host_key_is_refused_with_the_line_that_would_add_it(home: Path) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        with pytest.raises(HostKeyRefused, match="its host key is not known") as caught:
+            await enter(machine_at(server), Login(password=SECRET))
+        assert caught.value.line == server.line
+        assert str(caught.value).endswith(server.line)
+        assert server.tried == []
+        (home / ".ssh" / "known_hosts").write_text(caught.value.line + "\n")
+        await enter(machine_at(server), Login(password=SECRET))
+
+
+async def test_a_changed_host_key_is_refused_loudly_even_where_new_ones_are_trusted(home: Path) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        other = asyncssh.generate_private_key("ssh-ed25519").export_public_key("openssh").decode()
+        (home / ".ssh" / "known_hosts").write_text(f"# mine\n[{HOST}]:{server.port} {other}")
+        with pytest.raises(HostKeyRefused, match=r"ITS HOST KEY HAS CHANGED.*~/.ssh/known_hosts line 2") as caught:
+            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+        assert server.tried == []
+    assert server.line in str(caught.value)
+
+
+async def test_a_host_key_of_another_kind_counts_as_changed(home: Path) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        other = asyncssh.generate_private_key("ecdsa-sha2-nistp256").export_public_key("openssh").decode()
+        (home / ".ssh" / "known_hosts").write_text(f"[{HOST}]:{server.port} {other}")
+        with pytest.raises(HostKeyRefused, match="HAS CHANGED") as caught:
+            await enter(machine_at(server), Login(password=SECRET))
+    assert caught.value.line == server.line
+
+
+async def test_a_revoked_host_key_is_refused(home: Path) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        (home / ".ssh" / "known_hosts").write_text(f"{server.line}\n@revoked * {server.public_key}\n")
+        with pytest.raises(HostKeyRefused, match=r"marked as revoked at ~/.ssh/known_hosts line 2"):
+            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+
+
+async def test_a_machine_trusted_on_first_use_is_remembered_and_held_to_its_key(home: Path) -> None:
+    port_of_first = 0
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        port_of_first = server.port
+        await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+        assert (home / "manager" / "known_hosts").read_text() == f"{server.line}\n"
+        assert not (home / ".ssh" / "known_hosts").exists()
+        await enter(machine_at(server), Login(password=SECRET))
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as impostor:
+        store = home / "manager" / "known_hosts"
+        store.write_text(store.read_text().replace(f":{port_of_first}", f":{impostor.port}"))
+        with pytest.raises(HostKeyRefused, match="HAS CHANGED"):
+            await enter(machine_at(impostor, trust_on_first_use=True), Login(password=SECRET))
+        assert impostor.tried == []
+
+
+async def test_known_hosts_checking_cannot_be_switched_off_in_the_ssh_config(home: Path) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        configure(home, "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile none\n")
+        with pytest.raises(HostKeyRefused, match="not known"):
+            await enter(machine_at(server), Login(password=SECRET))
+
+
+async def test_a_host_certificate_of_a_known_authority_is_accepted(home: Path) -> None:
+    authority = asyncssh.generate_private_key("ssh-ed25519")
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    certificate = authority.generate_host_certificate(key, "m1", principals=[HOST])
+    async with ssh_server(Wanted(passwords={USER: SECRET}), host_key=(key, certificate)) as server:
+        public = authority.export_public_key("openssh").decode()
+        (home / ".ssh" / "known_hosts").write_text(f"@cert-authority [{HOST}]:{server.port} {public}")
+        await enter(machine_at(server), Login(password=SECRET))
+
+
+async def test_names_of_the_ssh_config_are_understood(home: Path) -> None:
+    key = write_key(home / "keys" / "cluster")
+    async with ssh_server(Wanted(keys=[key])) as server:
+        hosts = home / "cluster_hosts"
+        hosts.write_text(f"gpu-box {server.public_key}\n")
+        configure(
+            home,
+            f"Host gpu-*\n  HostName {HOST}\n  Port {server.port}\n  User {USER}\n  IdentityFile ~/keys/cluster\n"
+            f"  HostKeyAlias gpu-box\n  UserKnownHostsFile {hosts}\n  RemoteCommand false\n  RequestTTY force\n",
+        )
+        peer = await enter(MachineSettings(host="gpu-3"))
+    assert peer == f"{USER}@{HOST}:{server.port}"
+
+
+async def test_an_ssh_config_that_cannot_be_read_is_named_with_its_line(home: Path) -> None:
+    configure(home, "Host *\n  Port many\n")
+    with pytest.raises(Unreachable, match=r"~/.ssh/config cannot be used for m1: .*line 2"):
+        await enter(MachineSettings(host="m1"))
+
+
+async def test_the_way_leads_through_jump_hosts_that_never_see_the_password(home: Path) -> None:
+    key = write_key(home / ".ssh" / "id_ed25519")
+    async with (
+        ssh_server(Wanted(keys=[key])) as first,
+        ssh_server(Wanted(keys=[key])) as second,
+        ssh_server(Wanted(passwords={USER: SECRET})) as target,
+    ):
+        know(home, first, second, target)
+        configure(
+            home,
+            f"Host m1\n HostName {HOST}\n Port {target.port}\n ProxyJump outer,carol@{HOST}:{second.port}\n"
+            f"Host outer\n HostName {HOST}\n Port {first.port}\n User dave\n",
+        )
+        trace = RouteTrace("m1")
+        peer = await enter(MachineSettings(host="m1", user=USER), Login(password=SECRET), trace=trace)
+        assert peer == f"{USER}@{HOST}:{target.port} through {HOST} through outer"
+        assert trace.steps()[0].found == f"reached through outer, {HOST}"
+        assert first.connections[0].get_extra_info("username") == "dave"
+        assert second.connections[0].get_extra_info("username") == "carol"
+        assert "password" not in first.tried + second.tried
+
+
+async def test_the_host_key_of_a_jump_host_is_checked_too(home: Path) -> None:
+    async with ssh_server(Wanted()) as jump, ssh_server(Wanted()) as target:
+        know(home, target)
+        configure(home, f"Host m1\n HostName {HOST}\n Port {target.port}\n ProxyJump {HOST}:{jump.port}\n")
+        with pytest.raises(HostKeyRefused, match=f"at its jump host .*@{HOST}:{jump.port}: its host key is not") as no:
+            await enter(MachineSettings(host="m1"))
+    assert no.value.line == jump.line
+
+
+async def test_a_machine_behind_a_jump_host_that_does_not_answer_is_unreachable(home: Path) -> None:
+    key = write_key(home / ".ssh" / "id_ed25519")
+    async with ssh_server(Wanted(keys=[key])) as jump:
+        know(home, jump)
+        configure(home, f"Host m1\n HostName {HOST}\n Port 1\n ProxyJump {HOST}:{jump.port}\n")
+        with pytest.raises(Unreachable, match=f"{HOST}:1 cannot be reached from its jump host"):
+            await enter(MachineSettings(host="m1"))
+
+
+async def test_jump_hosts_that_lead_in_a_circle_are_refused(home: Path) -> None:
+    configure(home, "Host m1\n ProxyJump m2\nHost m2\n ProxyJump m1\n")
+    with pytest.raises(Unreachable, match="through more than 8 jump hosts"):
+        await enter(MachineSettings(host="m1"))
+
+
+async def test_a_port_nobody_listens_at_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match=r"127.0.0.1:1 does not answer \(connection refused\); check the port"):
+        await enter(MachineSettings(host=HOST, port=1, user=USER))
+
+
+async def test_a_name_without_an_address_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match=r"the name no-such-machine.invalid is not known here"):
+        await enter(MachineSettings(host="no-such-machine.invalid", user=USER))
+
+
+async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+    silence = asyncio.Event()
+
+    async def say_nothing(*_: object) -> None:
+        await silence.wait()
+
+    async with raw_server(say_nothing) as port:
+        with pytest.raises(Unreachable, match=r"takes connections but the login did not end within 0.5 s"):
+            await enter(MachineSettings(host=HOST, port=port, user=USER), timeout_seconds=0.5)
+        silence.set()
+
+
+async def test_a_server_that_speaks_something_else_is_unreachable() -> None:
+    async def speak_http(_: asyncio.StreamReader, writer: asyncio.StreamWriter, __: int) -> None:
+        writer.write(b"HTTP/1.0 400 Bad Request\r\n" * 2000)
+        await writer.drain()
+
+    async with raw_server(speak_http) as port:
+        with pytest.raises(Unreachable, match="broke off the login"):
+            await enter(MachineSettings(host=HOST, port=port, user=USER))
+
+
+async def test_a_server_that_hangs_up_before_its_greeting_is_tried_again(home: Path, no_pauses: None) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        open_flow = asyncio.Event()
+        open_flow.set()
+
+        async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+            if number >= 3:
+                await pass_on(reader, writer, server.port, flows=open_flow)
+
+        async with raw_server(busy) as port:
+            (home / ".ssh" / "known_hosts").write_text(f"[{HOST}]:{port} {server.public_key}\n")
+            await enter(MachineSettings(host=HOST, port=port, user=USER), Login(password=SECRET))
+
+
+async def test_a_server_that_always_hangs_up_is_unreachable_in_the_end(no_pauses: None) -> None:
+    async def hang_up(*_: object) -> None:
+        return
+
+    async with raw_server(hang_up) as port:
+        with pytest.raises(Unreachable, match="hangs up at once"):
+            await enter(MachineSettings(host=HOST, port=port, user=USER))
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proctor.training_services.remote.login._PAUSES_SECONDS", (0.0,) * 5)
+
+
+async def test_the_first_steps_of_a_check_say_what_was_found(home: Path) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        know(home, server)
+        trace = RouteTrace("m1")
+        await enter(machine_at(server), Login(password=SECRET), trace=trace)
+    name, port, key, login = trace.steps()
+    assert {step.verdict for step in trace.steps()} == {CheckVerdict.OK}
+    assert (name.name, name.found) == ("name", HOST)
+    assert port.found.startswith(f"{HOST}:{server.port} answers (SSH-2.0-")
+    assert key.found.startswith("ssh-ed25519 SHA256:")
+    assert login.found == "as bob with the password"
+
+
+Failing = Callable[[FakeSshServer], MachineSettings]
+
+
+@pytest.mark.parametrize(
+    ("machine", "verdicts", "advice"),
+    [
+        (lambda _: MachineSettings(host="nowhere.invalid"), "fail skipped skipped skipped", "correct host"),
+        (lambda _: MachineSettings(host=HOST, port=1), "ok fail skipped skipped", "check the port"),
+        (lambda server: machine_at(server, host="localhost"), "ok ok fail skipped", "compare it"),
+        (lambda server: machine_at(server), "ok ok ok fail", "start the SSH agent"),
+        (lambda server: machine_at(server, ssh_key_file="/no/key"), "ok skipped skipped fail", "correct sshKeyFile"),
+    ],
+)
+async def test_a_check_stops_at_the_step_that_fails(home: Path, machine: Failing, verdicts: str, advice: str) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        know(home, server)
+        trace = RouteTrace("m1")
+        with pytest.raises((Unreachable, HostKeyRefused, LoginRefused, KeyUnusable)):
+            await enter(machine(server), trace=trace)
+    assert " ".join(step.verdict for step in trace.steps()) == verdicts
+    (failed,) = [step for step in trace.steps() if step.verdict is CheckVerdict.FAIL]
+    assert failed.advice.startswith(advice)
