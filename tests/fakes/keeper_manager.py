@@ -51,6 +51,7 @@ class FakeManager:
     takes_ends: bool = True
     knows_secret: bool = True
     before_answer: Callable[[str], None] | None = None
+    hangs_up_after: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.changed = asyncio.Condition()
@@ -155,6 +156,8 @@ class FakeManager:
                     return
                 writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
                 await writer.drain()
+                if path.rsplit("/", 1)[1] in self.hangs_up_after:
+                    return
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.keeper_node import Node, open_node
 
+from proctor.trial_keeper.file_answers import AT_ONCE
 from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, ReadFiles, RemoveFolder
 
 pytestmark = pytest.mark.anyio
@@ -220,3 +221,12 @@ async def test_a_new_session_is_answered_after_questions_of_the_one_before_were_
     await node.manager.start()
     answer, _ = await node.manager.ask(ListFiles("after", FOLDER))
     assert [file.path for file in answer.files] == ["model"]
+
+
+async def test_a_manager_that_closes_idle_connections_is_answered_on_new_ones(node: Node) -> None:
+    write(node, "stdout")
+    node.manager.hangs_up_after.add("answer")
+    for number in range(3 * AT_ONCE):
+        answer, data = await node.manager.ask(ReadFile(f"{number}", FOLDER, "stdout", 0, 10))
+        assert (answer.error, data) == ("", b"x")
+    assert len(node.manager.registrations) == 1
