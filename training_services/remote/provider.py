@@ -143,6 +143,10 @@ class RemoteProvider(NodeProvider):
     def address(self, node_id: str) -> str:
         return self.machine(node_id).address
 
+    def keeper_folder(self, node_id: str) -> str:
+        """What a node's keeper directory is called, below ~/.proctor/nodes there."""
+        return f"{self._context.manager_id}-{node_id}"
+
     def check(self, node_id: str) -> None:
         self.machine(node_id).wake()
 

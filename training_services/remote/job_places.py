@@ -1,0 +1,41 @@
+"""Where the files of an experiment lie on its machines: the same tree as on the manager's, below the keeper's
+directory."""
+
+from pathlib import Path, PurePosixPath
+
+from proctor.training_services.base import TrialJobForm
+
+
+class JobPlaces:
+    """The places of one experiment. Paths on machines are relative to the keeper's directory."""
+
+    def __init__(self, experiment_id: str, directory: Path) -> None:
+        self.directory = directory  # the experiment's own, here
+        self.folder = f"experiments/{experiment_id}"
+        self.trials = f"{self.folder}/trials"
+        self.checkpoints = f"{self.folder}/checkpoints"
+
+    def job(self, form: TrialJobForm) -> str:
+        """A job's directory on its machine."""
+        return f"{self.trials}/{form.sequence_id}-{form.trial_id}/jobs/{form.number}"
+
+    def local_job(self, path: str) -> Path | None:
+        """The directory here of the job to which a file belongs; `path` is relative to the folder `trials`."""
+        parts = PurePosixPath(path).parts
+        if len(parts) < 4 or parts[1] != "jobs":
+            return None
+        return self.directory / "trials" / Path(*parts[:3])
+
+    def checkpoint_name(self, path: str) -> str:
+        """What a checkpoint's folder here is called: "checkpoint 3 of job 2"."""
+        checkpoint = Path(path)
+        trials = self.directory / "trials"
+        job = self.local_job(checkpoint.relative_to(trials).as_posix()) if checkpoint.is_relative_to(trials) else None
+        return f"checkpoint {checkpoint.name}" + (f" of job {job.name}" if job else "")
+
+    def on_machine(self, path: str) -> str | None:
+        """Where something that has its place here lies on the machine it was made on; None for anything else."""
+        try:
+            return f"{self.folder}/{Path(path).relative_to(self.directory).as_posix()}"
+        except ValueError:
+            return None

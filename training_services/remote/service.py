@@ -1,0 +1,323 @@
+"""Platform `remote`: trials run on machines that are reached over SSH, under keepers that were brought there."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from proctor.training_services.base import (
+    EndReason,
+    Exit,
+    StatusChange,
+    SupportsCheckpoints,
+    SupportsLogs,
+    TrialJobDetail,
+    TrialJobForm,
+    TrialJobStatus,
+)
+from proctor.training_services.capacity import GpuRules, Strategy
+from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, UnknownTrialJob
+from proctor.training_services.keeper_service import KeeperTrainingService
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.remote.checkpoint_places import CheckpointPlaces
+from proctor.training_services.remote.code_archive import CodeArchive, CodeArchives
+from proctor.training_services.remote.collection import Collector
+from proctor.training_services.remote.copies import Copies, Progress
+from proctor.training_services.remote.departure import Departure
+from proctor.training_services.remote.job_places import JobPlaces
+from proctor.training_services.remote.job_reading import JobReader
+from proctor.training_services.remote.launches import owner, write_launch
+from proctor.training_services.remote.machines import Provider, provider_of
+from proctor.training_services.remote.metadata import Metadata
+from proctor.training_services.remote.preparation import PreparationFailed, Prepared, Preparer
+from proctor.training_services.remote.presence import until_changed
+from proctor.training_services.remote.settings import RemoteSettings, read_logins
+from proctor.trial_keeper.protocol import Launch
+
+__all__ = ["RemoteTrainingService"]
+
+log = logging.getLogger(__name__)
+
+ARCHIVES_FOLDER = "code-archives"
+SECRETS_FILE = "secrets.json"
+_BYTES_PER_MB = 10**6
+
+
+class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoints):
+    """One experiment's trials on its machines. Settings: see `RemoteSettings`.
+
+    Machines are claimed with the first job, or when jobs are found again; an instance that only reads claims nothing.
+
+    :param provider: for tests; None: the manager's.
+    """
+
+    def __init__(self, context: ServiceContext, *, provider: Provider | None = None, **options: Any) -> None:
+        super().__init__(context, **options)
+        self._context = context
+        self._settings = RemoteSettings.read(context.settings)
+        self._provider = provider or provider_of(context)
+        nodes = self._provider.node_ids_of(context.settings)
+        logins = read_logins(context.secrets, len(nodes))
+        self._metadata = Metadata(zip(nodes, self._settings.machines, logins, strict=True), self._pool)
+        self._node_ids = tuple(dict.fromkeys(nodes))
+        self._owner = owner(context.experiment_directory)
+        self._is_claimed = False
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: they may have arrived before
+        self._launching: dict[str, asyncio.Task[None]] = {}
+        self._prepared: dict[str, Prepared] = {}
+        self._codes: dict[str, CodeArchives] = {}  # by code directory
+        self._places = JobPlaces(context.experiment_id, context.experiment_directory)
+        self._reader = JobReader(self._hub)
+        copies = Copies(self._start)
+        self._collector = Collector(
+            self._hub,
+            self._pool,
+            self._places,
+            largest=self._settings.collect_limit_mb * _BYTES_PER_MB,
+            start=self._start,
+            experiment_id=context.experiment_id,
+        )
+        checkpoints = CheckpointPlaces(
+            self._hub,
+            self._pool,
+            self._places,
+            collector=self._collector,
+            copies=copies,
+            copy_folder=self._copy_folder,
+            neighbour=lambda node_id: f"../{self._provider.keeper_folder(node_id)}",
+        )
+        self._preparer = Preparer(
+            self._pool,
+            code=self._code_of,
+            code_on_node=self._settings.code_path_on_node,
+            codes=lambda node_id: self._provider.machine(node_id).codes,
+            copy_code=self._copy_code,
+            copies=copies,
+            checkpoints=checkpoints,
+        )
+
+    # ---- nodes
+
+    def node_ids(self) -> tuple[str, ...]:
+        return self._node_ids
+
+    def gpu_rules(self, node_id: str) -> GpuRules:
+        return self._metadata.rules(node_id)
+
+    def placement_strategy(self) -> Strategy:
+        return Strategy(self._settings.placement.upper())
+
+    async def set_cluster_metadata(self, key: str, value: Any) -> None:
+        self._metadata.set(key, value)
+
+    async def get_cluster_metadata(self, key: str) -> Any:
+        return self._metadata.get(key)
+
+    # ---- files
+
+    async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
+        return await self._reader.read(
+            self._node_of(form),
+            self._places.job(form),
+            Path(form.directory),
+            path=path,
+            offset=offset,
+            limit=limit,
+            lives=form.job_id in self._jobs,
+        )
+
+    async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
+        node_id, folder = self._node_of(form), self._places.job(form)
+        return await self._reader.list(node_id, folder, Path(form.directory), lives=form.job_id in self._jobs)
+
+    # ---- life
+
+    async def run(self) -> None:
+        self._claim()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for job_id in self._waiting:
+                self._start_launching(job_id)
+            try:
+                await super().run()
+            finally:
+                self._group = None
+                for task in tuple(self._tasks):
+                    task.cancel()
+
+    async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
+        self._claim()
+        await super().reattach(forms, ended)
+
+    async def clean_up(self) -> None:
+        try:
+            await super().clean_up()
+            if self._is_claimed:
+                departure = Departure(
+                    self._hub, self._pool, self._places, self._collector, experiment_id=self._experiment_id
+                )
+                await departure.leave(self._node_ids)
+        finally:
+            await self._provider.release(self._experiment_id)
+
+    # ---- jobs
+
+    async def submit_trial_job(self, form: TrialJobForm) -> TrialJobDetail:
+        code = self._code_of(form)
+        if form.job_id not in self._jobs and code is not None:
+            await code.look()
+        self._claim()
+        return await super().submit_trial_job(form)
+
+    def check(self, form: TrialJobForm) -> None:
+        if not form.command.strip():
+            raise SubmissionRefused("trialCommand is empty; it says how a trial is started, e.g. `python trial.py`")
+        wanted, placed = form.gpu_number or 0, len(form.placement.gpus or ()) if form.placement is not None else 0
+        if wanted and placed != wanted:
+            raise SubmissionRefused(
+                f"trial job {form.job_id} needs {wanted} GPUs and its placement names {placed}; GPUs are chosen "
+                "before a job is submitted"
+            )
+
+    def begin(self, form: TrialJobForm) -> None:
+        self._await_launch(form, arrived=False)
+
+    def resume(self, form: TrialJobForm) -> None:
+        self._await_launch(form, arrived=True)
+
+    def launch(self, form: TrialJobForm) -> Launch:
+        node_id = self._node_of(form)
+        return write_launch(
+            form,
+            self._prepared[form.job_id],
+            directory=self._places.job(form),
+            owner=self._owner,
+            rules=self._metadata.rules(node_id),
+            machine=self._metadata.machine(node_id),
+        )
+
+    def complete(self, change: StatusChange) -> StatusChange:
+        prepared = self._prepared.get(change.job_id)
+        if prepared is None or change.status is not TrialJobStatus.RUNNING:
+            return change
+        return replace(change, resumed=prepared.beginning.resumed, start_reason=prepared.beginning.reason)
+
+    def note_end(self, job: TrialJobDetail) -> None:
+        lost = job.exit is not None and job.exit.reason is EndReason.NODE_LOST
+        if self._group is not None and job.id not in self._waiting and not lost:
+            self._collector.note_end(self._node_of(job.form), self._places.job(job.form), Path(job.form.directory))
+
+    def let_go(self, job_id: str) -> None:
+        self._waiting.pop(job_id, None)
+        self._prepared.pop(job_id, None)
+        task = self._launching.pop(job_id, None)
+        if task is not None:
+            task.cancel()
+
+    # ---- launching
+
+    def _await_launch(self, form: TrialJobForm, *, arrived: bool) -> None:
+        self._hub.expect(form.job_id, form.token, form.experiment_id, node_id=self._node_of(form))
+        self._waiting[form.job_id] = arrived
+        self._start_launching(form.job_id)
+
+    def _start_launching(self, job_id: str) -> None:
+        if self._group is not None:
+            self._launching[job_id] = self._start(self._launch(job_id), f"launch of {job_id}")
+
+    async def _launch(self, job_id: str) -> None:
+        """Make a job's machine ready and send the job there. What goes wrong for good ends the job."""
+        await asyncio.sleep(0)  # a job that is just being submitted is listed first
+        form = self._jobs[job_id].form
+        try:
+            if not (self._waiting[job_id] and await self._is_found_again(form)):
+                await self._prepare_and_send(form)
+        except SubmissionRefused as error:
+            self._give_up(form, EndReason.UNPLACEABLE, str(error))
+        except UnknownTrialJob:
+            log.info("job %s has ended before it was sent", job_id, extra={"action": "job.launch", "job_id": job_id})
+        except PreparationFailed as error:
+            self._give_up(form, EndReason.INFRASTRUCTURE, str(error))
+        except Exception as error:
+            log.exception("job %s cannot be launched", job_id, extra={"action": "job.launch", "job_id": job_id})
+            self._give_up(form, EndReason.INFRASTRUCTURE, f"it cannot be launched: {error!r}; see the manager's log")
+        finally:
+            self._waiting.pop(job_id, None)
+            self._launching.pop(job_id, None)
+
+    async def _is_found_again(self, form: TrialJobForm) -> bool:
+        """After a restart of the manager, once the job's keeper is back."""
+        node_id = self._node_of(form)
+        while (found := self._hub.find_again(node_id, form.job_id)) is None:
+            await until_changed(self._pool)
+        return found
+
+    async def _prepare_and_send(self, form: TrialJobForm) -> None:
+        node_id = self._node_of(form)
+        prepared = await self._preparer.prepare(form, node_id, lambda clause: self.note_waiting(form, clause))
+        self._prepared[form.job_id] = prepared
+        beginning = prepared.beginning
+        if beginning.reason:  # before the first metric: those of a job that begins anew are another curve
+            news = {"resumed": beginning.resumed, "start_reason": beginning.reason}
+            await self.tell(self.submitted(form, **news))
+        if (job := self._jobs.get(form.job_id)) is not None:
+            self._hub.send(node_id, self.launch(job.form))
+
+    def _give_up(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
+        """End a job that was never sent."""
+        if form.job_id not in self._jobs:
+            return
+        self._hub.forget(form.job_id)
+        now = self._now()
+        end = Exit(reason=reason, code=None, signal=None, started_at=0.0, ended_at=now, detail=detail)
+        time = datetime.fromtimestamp(now, UTC)
+        self.note_change(
+            StatusChange(form.job_id, form.token, TrialJobStatus.ENDED, time, detail=detail,
+                         node_id=self._node_of(form), exit=end)
+        )  # fmt: skip
+
+    # ---- machines
+
+    def _claim(self) -> None:
+        if not self._is_claimed:
+            context = self._context
+            secrets_file = context.experiment_directory / SECRETS_FILE
+            try:
+                self._provider.claim(
+                    context.experiment_id, context.settings, context.secrets, secrets_file=secrets_file
+                )
+            except OSError as error:
+                raise ServiceUnavailable(
+                    f"the machines cannot be written down in the manager's home: {error}"
+                ) from error
+            self._is_claimed = True
+
+    def _code_of(self, form: TrialJobForm) -> CodeArchives | None:
+        """The code that a job needs brought; None where it lies on the machines."""
+        if self._settings.code_path_on_node is not None:
+            return None
+        found = self._codes.get(form.code_directory)
+        if found is None:
+            code, ours = Path(form.code_directory), self._context.experiment_directory
+            others = [ours.parent] if ours.parent != code and ours.parent.is_relative_to(code) else []
+            found = CodeArchives(code, ours / ARCHIVES_FOLDER, without=[ours, *others])
+            self._codes[form.code_directory] = found
+        return found
+
+    async def _copy_code(self, node_id: str, archive: CodeArchive, progress: Progress) -> None:
+        await self._provider.machine(node_id).ensure_code(archive, progress)
+
+    async def _copy_folder(self, node_id: str, folder: Path, target: str, progress: Progress) -> None:
+        await self._provider.machine(node_id).ensure_folder_copy(folder, target, progress)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        assert self._group is not None, "work on machines begins while the service runs"
+        task = self._group.create_task(work, name=f"experiment {self._experiment_id}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
