@@ -117,7 +117,8 @@ class FileRequests:
     async def _exchange(self, order: FileOrder) -> _Answer:
         if self._is_closed:
             raise self._ended()
-        waiting = self._waiting[order.request] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[order.request] = waiting
         self._push(order)
         try:
             return await waiting

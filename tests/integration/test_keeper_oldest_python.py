@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.keeper_node import open_node
 
-from proctor.trial_keeper.protocol import Cancel, EndReason
+from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, RemoveFolder
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +35,13 @@ async def test_a_keeper_on_the_oldest_python_runs_stops_and_adopts(tmp_path: Pat
         assert node.manager.journals["T.1", "0"] == b"1\n"
         start = await node.manager.start_of("U.1")
         assert node.manager.registrations[0].python.startswith(OLDEST)
+        answer, _ = await node.manager.ask(ListFiles("list", str(node.job_directory("U.1"))))
+        assert "stdout" in {file.path for file in answer.files}
+        answer, data = await node.manager.ask(ReadFile("read", str(node.job_directory("U.1")), "journal", 0, 10))
+        assert (answer.error, data) == ("", b"")
+        (node.keeper_directory / "experiments" / "e1").mkdir(parents=True)
+        answer, _ = await node.manager.ask(RemoveFolder("remove", "experiments/e1"))
+        assert (answer.error, (node.keeper_directory / "experiments" / "e1").exists()) == ("", False)
         await node.kill()
         await node.start()
         await node.manager.until(lambda: len(node.manager.registrations) == 2)
