@@ -14,7 +14,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
 from pathlib import Path
 
-from proctor.sdk.bundle import bundle_files
+from proctor.sdk.bundle import PACKAGES, bundle_files
 from proctor.training_services.remote.errors import RemoteError
 
 __all__ = ["OLDEST_PYTHON", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
@@ -77,17 +77,22 @@ def read_probe() -> str:
 def archive_files() -> dict[str, bytes]:
     """The archive's files by name. Raises ArchiveNotBuilt."""
     package = files("proctor")
-    content = {name: data for name, data in bundle_files().items() if name.startswith("proctor/")}
+    content = {_source(name): data for name, data in bundle_files().items()}
     for name in _SDK_MODULES:
         content[f"proctor/{name}"] = package.joinpath(*name.split("/")).read_bytes()
     for entry in package.joinpath("trial_keeper").iterdir():
         if entry.name.endswith(".py"):
             content[f"proctor/trial_keeper/{entry.name}"] = entry.read_bytes()
-    for entry in package.joinpath("sdk", "compat", "nni").iterdir():
-        if entry.name.endswith(".py"):
-            content[f"proctor/sdk/compat/nni/{entry.name}"] = entry.read_bytes()
     content["__main__.py"] = _MAIN
     return content | _read_nvml()
+
+
+def _source(name: str) -> str:
+    """Where the bundle takes a file from, so that it can be made again out of the archive."""
+    for source, target in PACKAGES.items():
+        if name.startswith(f"{target}/"):
+            return f"proctor/{source}{name.removeprefix(target)}"
+    return name
 
 
 def _zip(content: dict[str, bytes]) -> bytes:
