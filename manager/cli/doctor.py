@@ -15,8 +15,8 @@ from proctor.manager.cli.config import CONFIG_PATH
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.logins import find_logins
 from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
-from proctor.manager.cli.machines import Machines
-from proctor.manager.cli.output import Row, output_option, print_list
+from proctor.manager.cli.machines import Machines, folded
+from proctor.manager.cli.output import Format, Row, output_option, print_list
 from proctor.manager.cli.session import Session, with_session
 
 SHELL_WORDS = frozenset(
@@ -39,7 +39,7 @@ def doctor(session: Session, file: Path | None, output: str) -> int:
     if file is not None:
         rows += check_config(session, file)
     columns = MACHINE_COLUMNS if any(row["machine"] for row in rows) else MACHINE_COLUMNS[1:]
-    print_list(rows, columns, output, empty="")
+    print_list(folded(rows) if output == Format.TABLE else rows, columns, output, empty="")
     failed = [_name(row) for row in rows if row["verdict"] == Verdict.FAIL]
     if failed:
         session.say(f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed)}.")

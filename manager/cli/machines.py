@@ -78,6 +78,19 @@ class Machines:
         return [step for _, found in sorted(steps.items()) for step in found]
 
 
+def folded(rows: Sequence[Row]) -> list[Row]:
+    """For people: the steps of a machine that were skipped for one reason, in one line."""
+    shown: list[Row] = []
+    for row in rows:
+        last = shown[-1] if shown else row
+        alike = all(last[key] == row[key] for key in ("machine", "verdict", "found"))
+        if shown and alike and row["verdict"] == "skipped":
+            shown[-1] = {**last, "name": f"{last['name'].partition(' … ')[0]} … {row['name']}"}
+        else:
+            shown.append(row)
+    return shown
+
+
 def summary(steps: Sequence[Row]) -> str:
     """One machine in a line: what failed first, or that all is well."""
     failed = next((step for step in steps if step["verdict"] == "fail"), None)

@@ -25,7 +25,7 @@ def clean(session: Session, file: Path, output: str) -> int:
     """Remove everything of this home's manager from the machines: keepers, their trials, its folders.
 
     A machine that a running experiment uses is left alone; stop the experiment first. The exit code is 1 when something
-    is left.
+    is or may be left.
     """
     loaded = load_checked(session, file)
     service = loaded.config.training_service
@@ -37,5 +37,5 @@ def clean(session: Session, file: Path, output: str) -> int:
     print_list(steps, COLUMNS, output, empty="")
     failed = dict.fromkeys(step["machine"] for step in steps if step["verdict"] == "fail")
     if failed:
-        session.say(f"Something is left on {', '.join(failed)}.")
+        session.say(f"Not clean: {', '.join(failed)}.")
     return ExitCode.FAILED if failed else ExitCode.OK

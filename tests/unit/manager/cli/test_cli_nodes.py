@@ -124,6 +124,16 @@ def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, i
     assert "swordfish" not in result.stdout + result.stderr
 
 
+def test_what_was_skipped_is_one_line_for_people_and_all_of_it_for_programs(rest: FakeRest, invoke, file: Path) -> None:
+    skipped = [{"name": name, "verdict": "skipped", "found": "not reached"} for name in ("login", "python", "gpus")]
+    rest.found["gpu-2"] = [{"name": "port", "verdict": "fail", "found": "refused"}, *skipped]
+    lines = invoke("doctor", "--config", str(file)).stdout.splitlines()
+    [line] = [line for line in lines if " skipped " in line]
+    assert line.split() == ["gpu-2", "login", "…", "gpus", "skipped", "not", "reached"]
+    rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
+    assert [row["name"] for row in rows if row["verdict"] == "skipped"] == ["login", "python", "gpus"]
+
+
 def test_doctor_asks_about_one_machine_a_request_and_hands_the_secrets_over(
     rest: FakeRest, invoke, file: Path, home: Path
 ) -> None:
@@ -168,7 +178,7 @@ def test_cleaning_tells_what_was_removed_and_what_is_left(rest: FakeRest, invoke
         ["gpu-2", "clean", "ok"],
         ["gpu-3", "clean", "ok"],
     ]
-    assert "Something is left on gpu-1." in result.stderr
+    assert "Not clean: gpu-1." in result.stderr
     del rest.found["gpu-1"]
     assert invoke("platform", "clean", "--config", str(file)).exit_code == 0
 
