@@ -30,6 +30,9 @@ class Wanted:
     most_sessions: int = 100
     most_keys: int = 100
     """After so many refused keys it ends the connection."""
+    login_talk: str = ""
+    """What its users' shells print before they run anything."""
+    shell: Sequence[str] = ("/bin/sh", "-c")
 
 
 @dataclass
@@ -102,8 +105,10 @@ class _Session(asyncssh.SSHServer):  # type: ignore[misc]
         self._server.tried.append("answers")
         return bool(responses) and self._wanted.passwords.get(username) == responses[0]
 
-    def session_requested(self) -> bool:
-        return self._server.open_sessions < self._wanted.most_sessions
+    def session_requested(self) -> Any:
+        if self._server.open_sessions >= self._wanted.most_sessions:
+            return False
+        return self._connection.create_server_channel(None), _Process(self._server, self._wanted)
 
     def unix_server_requested(self, listen_path: str) -> bool:
         return self._wanted.forwarding
@@ -112,27 +117,32 @@ class _Session(asyncssh.SSHServer):  # type: ignore[misc]
         return True
 
 
+class _Process(asyncssh.SSHServerProcess):  # type: ignore[misc]
+    """A session, counted while it is open."""
+
+    def __init__(self, server: FakeSshServer, wanted: Wanted) -> None:
+        async def serve(process: Any) -> None:
+            await _run(process, wanted)
+
+        super().__init__(serve, asyncssh.SFTPServer if wanted.sftp else None, 3, False)
+        self._server = server
+        server.open_sessions += 1
+        server.most_open = max(server.most_open, server.open_sessions)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.open_sessions -= 1
+        super().connection_lost(exc)
+
+
 @asynccontextmanager
-async def ssh_server(
-    wanted: Wanted, *, host_key: Any = None, login_talk: str = "", shell: Sequence[str] = ("/bin/sh", "-c")
-) -> AsyncIterator[FakeSshServer]:
-    """A server on a port of its own.
-
-    :param login_talk: what its users' shells print before they run anything.
-    """
+async def ssh_server(wanted: Wanted, *, host_key: Any = None) -> AsyncIterator[FakeSshServer]:
+    """A server on a port of its own."""
     server = FakeSshServer(0, host_key or asyncssh.generate_private_key("ssh-ed25519"))
-
-    async def serve(process: Any) -> None:
-        await _run(process, server, login_talk=login_talk, shell=shell)
-
     acceptor = await asyncssh.listen(
         HOST,
         0,
         server_factory=lambda: _Session(server, wanted),
         server_host_keys=[server.host_key],
-        process_factory=serve,
-        sftp_factory=(lambda channel: asyncssh.SFTPServer(channel)) if wanted.sftp else None,
-        encoding=None,
     )
     server.port = acceptor.sockets[0].getsockname()[1]
     try:
@@ -145,31 +155,26 @@ async def ssh_server(
             await connection.wait_closed()
 
 
-async def _run(process: Any, server: FakeSshServer, *, login_talk: str, shell: Sequence[str]) -> None:
-    server.open_sessions += 1
-    server.most_open = max(server.most_open, server.open_sessions)
+async def _run(process: Any, wanted: Wanted) -> None:
+    process.stdout.write(wanted.login_talk.encode())
+    child = await asyncio.create_subprocess_exec(
+        *wanted.shell,
+        process.command or "",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin))
     try:
-        process.stdout.write(login_talk.encode())
-        child = await asyncio.create_subprocess_exec(
-            *shell,
-            process.command or "",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin))
-        try:
-            await asyncio.gather(_pour(child.stdout, process.stdout), _pour(child.stderr, process.stderr))
-            code = await child.wait()
-            process.exit(code) if code >= 0 else process.exit_with_signal(signal.Signals(-code).name[3:])
-        finally:
-            feeding.cancel()
-            if child.returncode is None:
-                with suppress(ProcessLookupError):
-                    child.kill()
-                await child.wait()
+        await asyncio.gather(_pour(child.stdout, process.stdout), _pour(child.stderr, process.stderr))
+        code = await child.wait()
+        process.exit(code) if code >= 0 else process.exit_with_signal(signal.Signals(-code).name[3:])
     finally:
-        server.open_sessions -= 1
+        feeding.cancel()
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
 
 
 async def _feed(source: Any, sink: Any) -> None:

@@ -1,0 +1,322 @@
+"""What a connection is used for: commands, uploads, a forwarded socket; and how it ends."""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.ssh_server import HOST, FakeSshServer, Wanted, pass_on, raw_server, ssh_server
+
+from proctor.training_services.remote.connection import Connection, HostKeys, open_connection
+from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded, ForwardingRefused, NotWritable
+from proctor.training_services.remote.settings import Login, MachineSettings
+
+pytestmark = pytest.mark.anyio
+
+SECRET = Login(password="correct horse")
+OPEN = Wanted(passwords={"bob": "correct horse"})
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's home on the manager's machine, without an agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path
+
+
+@asynccontextmanager
+async def connected(
+    server: FakeSshServer, *, port: int | None = None, keep_alive_seconds: float = 60.0
+) -> AsyncIterator[Connection]:
+    machine = MachineSettings(host=HOST, port=port or server.port, user="bob", trust_on_first_use=True)
+    keys = HostKeys(Path.home() / "known_hosts")
+    async with open_connection(
+        machine, SECRET, host_keys=keys, keep_alive_seconds=keep_alive_seconds, timeout_seconds=PATIENCE_SECONDS
+    ) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeSshServer]:
+    async with ssh_server(OPEN) as running:
+        yield running
+
+
+@pytest.fixture
+async def there(server: FakeSshServer) -> AsyncIterator[Connection]:
+    async with connected(server) as connection:
+        yield connection
+
+
+async def test_a_command_gives_back_its_code_and_both_outputs(there: Connection) -> None:
+    finished = await there.run(["sh", "-c", "cat; echo bad >&2; exit 7"], input=b"in")
+    assert (finished.code, finished.stdout, finished.stderr, finished.said) == (7, b"in", b"bad\n", "bad")
+
+
+async def test_a_line_is_for_the_shell_of_the_user(there: Connection) -> None:
+    assert (await there.run("echo $((6 * 7)) | tr 4 5")).stdout == b"52\n"
+
+
+async def test_much_input_and_output_pass(there: Connection) -> None:
+    content = random.Random(1).randbytes(5_000_000)
+    assert (await there.run(["cat"], input=content)).stdout == content
+
+
+async def test_a_command_may_ignore_its_input(there: Connection) -> None:
+    assert (await there.run(["true"], input=b"x" * 3_000_000)).code == 0
+
+
+async def test_much_talk_on_stderr_holds_up_nothing(there: Connection) -> None:
+    finished = await there.run(["sh", "-c", "yes complaint | head -c 8000000 >&2; echo done"])
+    assert finished.stdout == b"done\n"
+    assert len(finished.stderr) == 4096
+
+
+async def test_a_command_that_takes_too_long_is_given_up(there: Connection) -> None:
+    with pytest.raises(CommandFailed, match=r"`sleep 600` did not end within 0.3 s"):
+        await there.run(["sleep", "600"], timeout_seconds=0.3)
+    assert (await there.run(["true"])).code == 0
+
+
+async def test_a_command_that_a_signal_ends_has_failed(there: Connection) -> None:
+    with pytest.raises(CommandFailed, match="was ended by SIGKILL"):
+        await there.run("kill -9 $$")
+
+
+async def test_a_python_source_runs_whatever_its_text(there: Connection) -> None:
+    source = "import sys\n# \"quoted\", 'single', $HOME, `x`, é, !\nprint(sys.stdin.read()[::-1], __name__)\n"
+    finished = await there.python("python3", source, input=b"abc")
+    assert (finished.code, finished.stdout) == (0, b"cba __main__\n")
+
+
+async def test_a_python_source_that_raises_is_an_exit_code(there: Connection) -> None:
+    finished = await there.python("python3", "raise SystemExit(3)")
+    assert finished.code == 3
+
+
+async def test_a_missing_python_is_an_exit_code(there: Connection) -> None:
+    finished = await there.python("python9", "print(1)")
+    assert finished.code == 127
+    assert "not found" in finished.said
+
+
+async def test_what_a_login_shell_prints_first_is_left_out() -> None:
+    talk = "Welcome to m1!\nYou have mail.\n"
+    async with ssh_server(replace(OPEN, login_talk=talk)) as server, connected(server) as there:
+        assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
+        assert (await there.python("python3", "print(1)")).stdout == b"1\n"
+        async with there.start_process(["cat"]) as process:
+            process.stdin.write(b"abc")
+            assert await process.stdout.readexactly(3) == b"abc"
+
+
+async def test_an_account_that_runs_no_commands_is_named() -> None:
+    refusing = ("/bin/sh", "-c", "echo This account is not available.; exit 1")
+    async with ssh_server(replace(OPEN, shell=refusing)) as server, connected(server) as there:
+        with pytest.raises(CommandFailed, match=r"ran no command; it said: This account is not available\.") as caught:
+            await there.run(["true"])
+        assert caught.value.code == 1
+        with pytest.raises(CommandFailed, match=r"could not be started; it said: This account is not available\."):
+            async with there.start_process(["cat"]):
+                pass
+
+
+async def test_one_can_talk_with_a_process(there: Connection) -> None:
+    async with there.start_process(["sh", "-c", "cat; echo bye >&2; exit 4"]) as process:
+        process.stdin.write(b"one ")
+        assert await process.stdout.readexactly(4) == b"one "
+        process.stdin.write(b"two")
+        process.stdin.write_eof()
+        assert await process.stdout.read() == b"two"
+        assert await process.wait() == 4
+        assert process.stderr_tail == b"bye\n"
+
+
+async def test_leaving_a_process_closes_its_input(there: Connection, tmp_path: Path) -> None:
+    async with there.start_process(["sh", "-c", f"cat; echo over > {tmp_path}/over"]):
+        pass
+    await until((tmp_path / "over").exists)
+
+
+async def test_sessions_are_few_at_a_time(server: FakeSshServer, there: Connection) -> None:
+    await asyncio.gather(*(there.run(["sleep", "0.05"]) for _ in range(20)))
+    assert 1 < server.most_open <= 6
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_a_server_that_allows_fewer_sessions_is_content_too(most: int) -> None:
+    wanted = replace(OPEN, most_sessions=most)
+    async with ssh_server(wanted) as server, connected(server) as there:
+        done = await asyncio.gather(*(there.run(["echo", str(number)]) for number in range(12)))
+        assert [int(finished.stdout) for finished in done] == list(range(12))
+
+
+async def test_a_server_that_allows_no_session_is_named() -> None:
+    wanted = replace(OPEN, most_sessions=0)
+    async with ssh_server(wanted) as server, connected(server) as there:
+        with pytest.raises(CommandFailed, match=r"opens no session .*; see MaxSessions"):
+            await there.run(["true"])
+
+
+async def test_a_file_is_uploaded_with_its_progress(there: Connection, tmp_path: Path) -> None:
+    content = random.Random(2).randbytes(9_000_000)
+    (tmp_path / "source").write_bytes(content)
+    told: list[tuple[int, int]] = []
+    target = tmp_path / "target"
+    await there.upload(tmp_path / "source", str(target), on_progress=lambda *progress: told.append(progress))
+    assert hashlib.sha256(target.read_bytes()).digest() == hashlib.sha256(content).digest()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert told[0] == (0, len(content))
+    assert told[-1] == (len(content), len(content))
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+async def test_bytes_are_uploaded(there: Connection, tmp_path: Path, size: int) -> None:
+    await there.upload(b"x" * size, str(tmp_path / "target"))
+    assert (tmp_path / "target").read_bytes() == b"x" * size
+
+
+async def test_an_upload_goes_on_where_the_last_one_stopped(there: Connection, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"AB")
+    told: list[int] = []
+    await there.upload(b"abcd", str(target), on_progress=lambda done, _: told.append(done))
+    assert (target.read_bytes(), told) == (b"ABcd", [2, 4])
+    await there.upload(b"abcd", str(target), resume=False)
+    assert target.read_bytes() == b"abcd"
+
+
+async def test_a_longer_file_is_no_part_of_an_upload(there: Connection, tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"something long")
+    await there.upload(b"short", str(tmp_path / "target"))
+    assert (tmp_path / "target").read_bytes() == b"short"
+
+
+async def test_an_upload_into_a_missing_folder_is_refused(there: Connection, tmp_path: Path) -> None:
+    with pytest.raises(NotWritable, match="missing/target cannot be written there"):
+        await there.upload(b"x", str(tmp_path / "missing" / "target"))
+
+
+async def test_a_server_without_sftp_is_named(tmp_path: Path) -> None:
+    wanted = replace(OPEN, sftp=False)
+    async with ssh_server(wanted) as server, connected(server) as there:
+        with pytest.raises(NotWritable, match=r"SFTP does not work there .*`Subsystem sftp`"):
+            await there.upload(b"x", str(tmp_path / "target"))
+        assert (await there.run(["true"])).code == 0
+
+
+async def test_a_missing_source_is_the_managers_own_trouble(there: Connection, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await there.upload(tmp_path / "nothing", str(tmp_path / "target"))
+
+
+async def test_connections_to_a_socket_there_arrive_here(there: Connection, tmp_path: Path) -> None:
+    async with echoing(tmp_path / "here"):
+        await there.forward(str(tmp_path / "there"), str(tmp_path / "here"))
+        answers = await asyncio.gather(*(ask(tmp_path / "there", b"%d" % number) for number in range(10)))
+    assert answers == [b"%d" % number for number in range(10)]
+
+
+async def test_a_forwarded_connection_ends_where_nobody_listens_here(there: Connection, tmp_path: Path) -> None:
+    await there.forward(str(tmp_path / "there"), str(tmp_path / "nobody"))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await ask(tmp_path / "there", b"hello") == b""
+    assert (await there.run(["true"])).code == 0
+
+
+async def test_a_server_that_forwards_nothing_is_named(tmp_path: Path) -> None:
+    wanted = replace(OPEN, forwarding=False)
+    async with ssh_server(wanted) as server, connected(server) as there:
+        with pytest.raises(ForwardingRefused, match="AllowStreamLocalForwarding"):
+            await there.forward(str(tmp_path / "there"), str(tmp_path / "here"))
+
+
+async def test_a_connection_that_breaks_ends_everything_with_its_reason(
+    server: FakeSshServer, there: Connection, tmp_path: Path
+) -> None:
+    ended = asyncio.ensure_future(there.until_ended())
+    running = asyncio.ensure_future(there.run(["sleep", "600"], timeout_seconds=PATIENCE_SECONDS))
+    await until(lambda: server.open_sessions > 0)
+    server.hang_up()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        why = await ended
+        with pytest.raises(ConnectionEnded):
+            await running
+    assert why
+    with pytest.raises(ConnectionEnded):
+        await there.run(["true"])
+    with pytest.raises(ConnectionEnded):
+        await there.upload(b"x", str(tmp_path / "target"))
+    with pytest.raises(ConnectionEnded):
+        await there.forward(str(tmp_path / "there"), str(tmp_path / "here"))
+
+
+async def test_a_process_ends_with_its_connection(server: FakeSshServer, there: Connection) -> None:
+    with pytest.raises(ConnectionEnded):
+        async with there.start_process(["cat"]) as process:
+            server.hang_up()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await process.stdout.read() == b""
+                assert await process.wait() is None
+            await there.run(["true"])
+
+
+async def test_a_silent_connection_is_given_up_after_three_tests(server: FakeSshServer) -> None:
+    flows = asyncio.Event()
+    flows.set()
+
+    async def pass_while_it_flows(reader: Any, writer: Any, _: int) -> None:
+        await pass_on(reader, writer, server.port, flows=flows)
+
+    async with raw_server(pass_while_it_flows) as port:
+        async with connected(server, port=port, keep_alive_seconds=0.3) as there:
+            assert (await there.run(["true"])).code == 0
+            flows.clear()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await there.until_ended() == "nothing was heard from it for 0.9 s"
+        flows.set()
+
+
+async def test_a_failure_of_the_caller_passes_through_and_closes(server: FakeSshServer) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with connected(server):
+            raise ZeroDivisionError
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await server.connections[0].wait_closed()
+
+
+@asynccontextmanager
+async def echoing(path: Path) -> AsyncIterator[None]:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read())
+        writer.close()
+
+    listener = await asyncio.start_unix_server(echo, str(path))
+    try:
+        yield
+    finally:
+        listener.close()
+        await listener.wait_closed()
+
+
+async def ask(path: Path, question: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(question)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
