@@ -23,10 +23,6 @@ class CodeLike(Protocol):
         """The .tar.gz here."""
 
     @property
-    def sha256(self) -> str:
-        """The hash of its bytes."""
-
-    @property
     def name(self) -> str:
         """What the unpacked folder is called below `code/`."""
 
@@ -48,7 +44,8 @@ class Cargo:
         """Have trial code unpacked below `code/`. Raises RemoteError."""
         async with self._locks.setdefault(archive.name, asyncio.Lock()):
             if archive.name not in self._codes:
-                await self._bring(archive.path, archive.sha256, target=f"code/{archive.name}", on_progress=on_progress)
+                sha256 = await asyncio.to_thread(hash_file, archive.path)
+                await self._bring(archive.path, sha256, target=f"code/{archive.name}", on_progress=on_progress)
                 self._codes.add(archive.name)
 
     async def ensure_folder(self, folder: Path, target: str, on_progress: Progress | None) -> None:
