@@ -29,7 +29,7 @@ class LeaseRefused(Exception):
 
 
 class GuardBusy(OSError):
-    """Somebody has kept a GPU's guard for much longer than anybody needs it."""
+    """Somebody keeps a lock for much longer than anybody needs it who does what leases are for."""
 
 
 def acquire(folder: str, slots: list[tuple[str, int]], note: Note, *, max_trials: int = 1) -> list[int]:
@@ -140,9 +140,10 @@ def _take(folder: str, uuid: str, slot: int, *, text: bytes, max_trials: int) ->
         trials = "1 trial" if limit == 1 else f"{limit} trials"
         raise LeaseRefused(f"GPU {uuid} is held by {holders}, and no more than {trials} may have it")
     # Nobody holds the share; the glance of one who has no guard lasts microseconds.
-    descriptor = wait_for_lock(_path(folder, uuid, slot), EXCLUSIVE, seconds=_GLANCE_SECONDS)
+    path = _path(folder, uuid, slot)
+    descriptor = wait_for_lock(path, EXCLUSIVE, seconds=_GLANCE_SECONDS)
     if descriptor is None:
-        raise LeaseRefused(f"GPU {uuid} (share {slot}) is held by somebody who does not keep to its guard")
+        raise GuardBusy(errno.EBUSY, "somebody keeps it locked without being a holder", path)
     with suppress(OSError):  # a full disk, or a file that may not be written: the lock holds without its note
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)

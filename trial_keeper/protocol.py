@@ -42,7 +42,7 @@ class EndReason(str, Enum):
     EXIT_UNKNOWN = "EXIT_UNKNOWN"  # neither its process nor its exit record is there
     NODE_LOST = "NODE_LOST"  # its node has gone silent
     LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper was without a manager for lease_seconds
-    PREEMPTED = "PREEMPTED"  # the platform took its place away
+    PREEMPTED = "PREEMPTED"  # the platform took its place away, or others of the machine its GPUs
     UNPLACEABLE = "UNPLACEABLE"  # no node could ever hold it
     INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault (full disk, no processes left)
 

@@ -1,0 +1,67 @@
+"""A process that takes and gives back GPU leases, or only looks at them, as fast as it can; it may be killed any time.
+
+`python lease_worker.py '{"log": …, "user": …, "seed": …, "gpus": […], "looks": …}'` in the folder that holds the
+directory of leases; it goes on until there is a file `stop`. What it held, and from when to when, it appends to its
+log: an interval that lies within the time in which it really held the lease.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from typing import Any
+
+from proctor.trial_keeper import lease_survey
+from proctor.trial_keeper.leases import LeaseRefused, acquire, release, remove_unused
+
+FOLDER = "./locks"
+STOP = "./stop"
+MOST_TRIALS = 3
+
+
+def main() -> None:
+    """Work as told, until told to stop."""
+    told = json.loads(sys.argv[1])
+    log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if told["user"] is not None:
+        os.setgroups([])
+        os.setgid(told["user"])
+        os.setuid(told["user"])
+    os.umask(0o077)
+    chance = random.Random(told["seed"])
+    number = 0
+    while not os.path.exists(STOP):
+        number += 1
+        if told["looks"]:
+            _say(log, {"seen": sum(len(held) for held in lease_survey.read(FOLDER).values())})
+            time.sleep(0.001)
+        else:
+            _take_and_give_back(log, told["gpus"], number=number, chance=chance)
+    _say(log, {"stopped": True})
+
+
+def _take_and_give_back(log: int, gpus: list[str], *, number: int, chance: random.Random) -> None:
+    uuids = chance.sample(gpus, chance.randint(1, len(gpus)))
+    limit = chance.randint(1, MOST_TRIALS)
+    slots = [(uuid, chance.randrange(limit)) for uuid in uuids]
+    name = f"{os.getpid()}.{number}"
+    try:
+        held = acquire(FOLDER, slots, {"job_id": name, "pid": os.getpid()}, max_trials=limit)
+    except LeaseRefused as refusal:
+        _say(log, {"refused": str(refusal)})
+        return
+    _say(log, {"took": name, "slots": slots, "limit": limit, "time": time.monotonic()})
+    time.sleep(chance.random() * 0.005)
+    _say(log, {"gave": name, "time": time.monotonic()})
+    release(held)
+    if chance.random() < 0.5:
+        remove_unused(FOLDER, uuids if chance.random() < 0.5 else None)
+
+
+def _say(log: int, event: dict[str, Any]) -> None:
+    os.write(log, json.dumps(event).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
