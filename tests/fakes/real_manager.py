@@ -36,9 +36,11 @@ class RealManager:
         self.code = folder / "code"
         self.code.mkdir(parents=True)
         self.tag = uuid.uuid4().hex
+        self.logs: list[Callable[[], list[Path]]] = [self._own_logs]
+        """What a failing test shows."""
         self._output = folder / "manager.out"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
-        self._environment = {**kept, **environment, TAG: self.tag}
+        self.environment = {**kept, **environment, TAG: self.tag}
         self._process: subprocess.Popen[bytes] | None = None
         self.client: Client
 
@@ -47,7 +49,7 @@ class RealManager:
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "proctor.manager", "--home", str(self.home), "--port", "0"],
-                env=self._environment,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -63,10 +65,18 @@ class RealManager:
         self._process.kill()
         self._process.wait()
 
+    def signal(self, number: int) -> None:
+        """Send the manager's process a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def said(self) -> str:
         """For a failing test: what manager and keeper have said."""
-        logs = [self._output, self.home / "log/manager.log", self.home / "nodes/local/log"]
-        return "\n".join(f"--- {path.name}\n{path.read_text()[-6000:]}" for path in logs if path.exists())
+        logs = [self._output, *(path for find in self.logs for path in find())]
+        return "\n".join(f"--- {path}\n{path.read_text()[-6000:]}" for path in logs if path.exists())
+
+    def _own_logs(self) -> list[Path]:
+        return [self.home / "log/manager.log", self.home / "nodes/local/log"]
 
     def create(
         self, script: str, *arguments: object, experiment_id: str | None = None, before: str = "", **config: Any
@@ -128,13 +138,22 @@ class RealManager:
 
     def attempt(self, *words: object) -> "subprocess.CompletedProcess[str]":
         """The same, whatever comes of it."""
-        return subprocess.run(
+        running = self.spawn(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            output, errors = running.communicate(timeout=PATIENCE_SECONDS)
+        except BaseException:
+            running.kill()
+            running.communicate()
+            raise
+        return subprocess.CompletedProcess(running.args, running.returncode, output, errors)
+
+    def spawn(self, *words: object, **options: Any) -> "subprocess.Popen[str]":
+        """Start `proctor …` on this home; `options` are those of Popen."""
+        return subprocess.Popen(
             [sys.executable, "-P", "-m", "proctor.manager.cli.main", *map(str, words)],
-            env={**self._environment, "PROCTOR_HOME": str(self.home)},
-            capture_output=True,
+            env={**self.environment, "PROCTOR_HOME": str(self.home)},
             text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
+            **options,
         )
 
     def end(self) -> None:

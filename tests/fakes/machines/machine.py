@@ -80,6 +80,8 @@ class Machine:
     def _make_folder(self) -> None:
         for part in ("etc", "nvml", "bin"):
             (self.folder / part).mkdir(parents=True)
+        self.records.mkdir()
+        self.records.chmod(0o1777)
         key = asyncssh.generate_private_key("ssh-ed25519")
         key.write_private_key(self.folder / "host_key")
         (self.folder / "host_key").chmod(0o600)
@@ -90,6 +92,11 @@ class Machine:
         self._write_users()
         self._write_configuration()
         self._person.know(self.name, self.known_hosts_line)
+
+    @property
+    def records(self) -> Path:
+        """Where trials on it write down what the test wants to know, as /run/machine/records; with or without power."""
+        return self.folder / "records"
 
     @property
     def known_hosts_line(self) -> str:

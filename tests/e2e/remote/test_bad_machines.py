@@ -1,0 +1,88 @@
+"""One bad machine aborts nothing: it is shown with its reason, and used once it is mended."""
+
+from collections.abc import Callable
+
+import pytest
+from fakes.machines.requirements import needs_faketime
+from fakes.machines.scene import Scene
+
+pytestmark = pytest.mark.slow
+
+
+def test_machines_without_python_or_room_are_shown_and_used_once_mended(stage: Callable[..., Scene]) -> None:
+    scene = stage(3, disk_mb=90)
+    bare, full, good = scene.machines
+    bare.hide_python()
+    full.fill_disk()
+    experiment = scene.create(trialConcurrency=3, maxTrialNumber=3)
+    scene.until_node(bare, "FAILED", reason="Python")
+    scene.until_node(full, "FAILED", reason="full")
+    running = scene.until_running(experiment, 3)
+    assert {scene.machine_of(trial).name for trial in running} == {good.name}
+    bare.show_python()
+    full.empty_disk()
+    for machine in (bare, full):
+        scene.manager.command_line("nodes", "check", scene.node(machine)["id"])
+        assert scene.node(machine)["status"] == "CONNECTED"
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 3}
+    scene.leave()
+
+
+def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..., Scene]) -> None:
+    scene = stage(2, disk_mb=90)
+    full, _ = scene.machines
+    experiment = scene.create(trialConcurrency=2, maxTrialNumber=4)
+    scene.until_running(experiment, 2)
+    full.fill_disk()
+    scene.let_go()
+    free = scene.manager.look_for(
+        lambda: [row for row in scene.manager.trials(experiment) if row["status"] == "SUCCEEDED"], "a trial that ends"
+    )
+    assert free
+    full.empty_disk()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    scene.expect_all_reports(experiment)
+    scene.leave()
+
+
+@needs_faketime
+def test_a_machine_with_a_wrong_clock_is_shown_with_it(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    wrong, good = scene.machines
+    wrong.set_clock("+7200")
+    experiment = scene.create(seconds=0.1, maxTrialNumber=2)
+    scene.until_node(wrong, "FAILED", reason="clock")
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
+    assert {scene.machine_of(trial).name for trial in scene.manager.trials(experiment)} == {good.name}
+    scene.leave()
+
+
+def test_where_forwarding_is_forbidden_reports_come_all_the_same(stage: Callable[..., Scene]) -> None:
+    scene = stage(1)
+    [machine] = scene.machines
+    machine.forbid_forwarding()
+    experiment = scene.create(trialConcurrency=2, maxTrialNumber=4)
+    scene.until_running(experiment, 2)
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    scene.expect_all_reports(experiment)
+    scene.leave()
+
+
+def test_no_machine_at_all_is_a_reason_and_not_an_end(stage: Callable[..., Scene]) -> None:
+    scene = stage(1)
+    [machine] = scene.machines
+    machine.power_off()
+    experiment = scene.create(seconds=0.1, maxTrialNumber=1, machines=[machine.entry()])
+    node = scene.until_node(machine, "FAILED", "CONNECTING", reason="tried again in")
+
+    def waiting() -> str | None:
+        rows = scene.manager.trials(experiment)
+        return str(rows[0]["reason"]) if rows and node["id"] in rows[0]["reason"] else None
+
+    scene.manager.until(waiting, "a trial that says which machine it waits for")
+    machine.power_on()
+    scene.manager.command_line("nodes", "check", node["id"])
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+    scene.leave()

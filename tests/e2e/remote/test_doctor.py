@@ -1,0 +1,61 @@
+"""`proctor doctor` and `proctor platform clean` on machines of all kinds."""
+
+import json
+import shlex
+from collections.abc import Callable
+
+import pytest
+from fakes.machines.scene import Scene
+from fakes.nvidia import find_compiler
+
+pytestmark = pytest.mark.slow
+
+
+def test_doctor_finds_what_is_wrong_with_each_machine_and_leaves_nothing(stage: Callable[..., Scene]) -> None:
+    scene = stage(5)
+    bare, closed, strange, dead, good = scene.machines
+    if find_compiler():
+        good.set_gpus(4)
+    bare.hide_python()
+    closed.refuse_logins()
+    scene.group.person.forget(strange.name)
+    dead.power_off()
+    good.forbid_forwarding()
+    config = scene.write_config(maxTrialNumber=1)
+    done = scene.manager.attempt("doctor", "--config", config, "-o", "json")
+    assert done.returncode == 1, done.stderr
+    rows = json.loads(done.stdout)
+    rows = rows["items"] if isinstance(rows, dict) else rows
+    failed = {row["machine"]: (row["name"], row["found"] + row["advice"]) for row in rows if row["verdict"] == "fail"}
+    address = {machine.name: f"trial@{machine.place.address}:{machine.place.port}" for machine in scene.machines}
+    assert set(failed) - {""} == {address[machine.name] for machine in (bare, closed, strange, dead)}
+    assert failed[address[bare.name]][0] == "python"
+    assert failed[address[closed.name]][0] == "login"
+    assert failed[address[strange.name]][0] == "host key"
+    assert strange.known_hosts_line in failed[address[strange.name]][1]
+    assert failed[address[dead.name]][0] in ("port", "name")
+    found = {row["name"]: row for row in rows if row["machine"] == address[good.name]}
+    assert {"login", "python", "disk", "sftp"} <= set(found)
+    table = scene.manager.attempt("doctor", "--config", config).stdout
+    for machine in scene.machines:
+        assert machine.place.address in table
+    scene.expect_nothing_left()
+
+
+def test_platform_clean_removes_what_a_lost_home_has_left(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    config = scene.write_config(trialConcurrency=2, maxTrialNumber=2)
+    experiment = scene.manager.command_line("create", "--config", shlex.quote(str(config))).strip()
+    scene.until_running(experiment, 2)
+    refused = scene.manager.attempt("platform", "clean", "--config", config)
+    assert refused.returncode == 1
+    assert experiment in refused.stdout + refused.stderr
+    assert len(scene.until_running(experiment, 2)) == 2
+    for machine in scene.machines:
+        machine.cut()
+    scene.manager.client.stop_experiment(experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    for machine in scene.machines:
+        machine.heal()
+    scene.manager.command_line("platform", "clean", "--config", config)
+    scene.expect_nothing_left()

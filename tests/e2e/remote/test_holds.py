@@ -1,0 +1,59 @@
+"""Machines that get no new jobs: drained by a person, quarantined after failures that others do not have."""
+
+from collections.abc import Callable
+
+import pytest
+from fakes.machines.scene import TRIAL, Scene
+
+pytestmark = pytest.mark.slow
+
+FAILING = TRIAL.replace("parameters =", "if os.uname().nodename == 'm1':\n    sys.exit('broken here')\nparameters =")
+
+
+def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    drained, other = scene.machines
+    experiment = scene.create(trialConcurrency=2, maxTrialNumber=6)
+    running = scene.until_running(experiment, 2)
+    assert {scene.machine_of(trial).name for trial in running} == {"m1", "m2"}
+    node = scene.node(drained)["id"]
+    scene.manager.command_line("nodes", "drain", node, "--reason", "its disk is replaced")
+    assert "its disk is replaced" in scene.node(drained)["hold"]
+    scene.manager.kill()
+    scene.manager.start()
+    scene.until_node(drained, "CONNECTED")
+    assert "its disk is replaced" in scene.node(drained)["hold"]
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
+    used = [scene.machine_of(trial).name for trial in scene.manager.trials(experiment)]
+    assert used.count(drained.name) == 1
+    assert used.count(other.name) == 5
+    for machine in scene.machines:
+        (machine.records / "go").unlink()
+    scene.manager.command_line("nodes", "resume", node)
+    assert scene.node(drained)["hold"] == ""
+    scene.leave()
+    again = scene.create(trialConcurrency=2, maxTrialNumber=2)
+    running = scene.until_running(again, 2)
+    assert {scene.machine_of(trial).name for trial in running} == {"m1", "m2"}
+    scene.let_go()
+    scene.manager.until_status(again, "DONE")
+    scene.leave()
+
+
+def test_a_machine_on_which_only_trials_fail_is_quarantined(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    bad, _ = scene.machines
+    service = {"quarantineAfter": 2}
+    experiment = scene.create(
+        script=FAILING, seconds=0.3, trialConcurrency=2, maxTrialNumber=10, trainingService=service
+    )
+    held = scene.manager.look_for(lambda: scene.node(bad)["hold"], "the quarantine")
+    assert "quarantined" in held
+    done = scene.manager.until_status(experiment, "DONE")
+    assert done["trial_counts"]["SUCCEEDED"] >= 6
+    assert done["trial_counts"]["FAILED"] >= 2
+    assert "quarantined" in scene.manager.command_line("nodes")
+    scene.manager.command_line("nodes", "resume", scene.node(bad)["id"])
+    assert scene.node(bad)["hold"] == ""
+    scene.leave()

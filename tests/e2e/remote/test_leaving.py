@@ -1,0 +1,64 @@
+"""Stop and delete leave nothing behind, whatever the trials have started."""
+
+from collections.abc import Callable
+
+import pytest
+from fakes.machines.scene import TRIAL, Scene
+from fakes.nvidia import find_compiler
+
+pytestmark = pytest.mark.slow
+
+CHILDREN = (
+    "import subprocess, sys\n"
+    "subprocess.Popen(['sleep', '1000'])\n"
+    "subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM; sleep 1000; sleep 1000'])\n"
+    "open('in-the-code', 'w').close()\n" + TRIAL
+)
+
+
+def test_stop_ends_trials_with_all_their_children_and_leaves_the_machines(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    if find_compiler():
+        for machine in scene.machines:
+            machine.set_gpus(1)
+    gpus = {"trialGpuNumber": 1} if find_compiler() else {}
+    experiment = scene.create(script=CHILDREN, trialConcurrency=2, maxTrialNumber=2, **gpus)
+    scene.until_running(experiment, 2)
+    for machine in scene.machines:
+        assert any("sleep 1000" in process.command for process in machine.processes())
+        assert (machine.home() / ".proctor").exists()
+    scene.manager.command_line("stop", experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    scene.expect_nothing_left()
+    # It can be taken up again: everything is brought there anew.
+    scene.manager.command_line("resume", experiment)
+    scene.leave()
+
+
+def test_an_experiment_that_is_deleted_while_a_machine_is_away_is_forgotten_there_later(
+    stage: Callable[..., Scene],
+) -> None:
+    scene = stage(2)
+    away, _ = scene.machines
+    experiment = scene.create(trialConcurrency=2, maxTrialNumber=2)
+    scene.until_running(experiment, 2)
+    away.cut()
+    scene.manager.command_line("stop", experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    scene.manager.command_line("experiment", "delete", experiment, "--yes")
+    scene.manager.kill()
+    scene.manager.start()
+    assert scene.group.leavings.find() != []
+    away.heal()
+    scene.expect_nothing_left()
+
+
+def test_stop_all_leaves_every_machine(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    first, second = (scene.create(maxTrialNumber=1), scene.create(maxTrialNumber=1))
+    for experiment in (first, second):
+        scene.until_running(experiment, 1)
+    scene.manager.command_line("stop", "--all")
+    for experiment in (first, second):
+        scene.manager.until_status(experiment, "STOPPED")
+    scene.expect_nothing_left()

@@ -1,0 +1,111 @@
+"""Getting into machines: passwords, keys, host keys; one machine that refuses stops nobody else."""
+
+from collections.abc import Callable
+
+import pytest
+from fakes.machines.person import PASSWORD
+from fakes.machines.scene import Scene
+
+pytestmark = pytest.mark.slow
+
+
+def test_machines_open_for_a_password_and_for_keys(stage: Callable[..., Scene]) -> None:
+    scene = stage(3)
+    first, second, third = scene.machines
+    person = scene.group.person
+    locked, public = person.make_key("locked", passphrase="open sesame")
+    first.configure(PubkeyAuthentication="no")
+    second.configure(PasswordAuthentication="no")
+    third.configure(PasswordAuthentication="no")
+    third.authorize(public)
+    machines = [
+        first.entry(passwordEnv="SECRET_OF_FIRST"),
+        second.entry(),
+        third.entry(sshKeyFile=str(locked), sshPassphraseEnv="SECRET_OF_KEY"),
+    ]
+    config = scene.write_config(machines=machines, trialConcurrency=3, maxTrialNumber=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(scene.manager.environment, "SECRET_OF_FIRST", PASSWORD)
+        patch.setitem(scene.manager.environment, "SECRET_OF_KEY", "open sesame")
+        experiment = scene.manager.command_line("create", "--config", config).strip()
+    running = scene.until_running(experiment, 3)
+    assert {scene.machine_of(trial).name for trial in running} == {"m1", "m2", "m3"}
+    # A manager that is started again gets in without anybody's help, and no secret lies about.
+    scene.manager.kill()
+    scene.manager.start()
+    for machine in scene.machines:
+        scene.until_node(machine, "CONNECTED")
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 3}
+    told = scene.manager.said() + scene.manager.command_line("experiment", "show", experiment, "-o", "json")
+    home = scene.manager.home
+    files = [path for path in home.rglob("*") if path.is_file() and path.name != "secrets.json"]
+    for secret in (PASSWORD, "open sesame"):
+        assert secret not in told
+        assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    for path in home.rglob("secrets.json"):
+        assert path.stat().st_mode & 0o077 == 0
+    scene.leave()
+    assert [path for path in home.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()] == []
+
+
+def test_wrong_keys_and_unknown_host_keys_are_told_with_what_would_help(stage: Callable[..., Scene]) -> None:
+    scene = stage(3)
+    closed, strange, good = scene.machines
+    person = scene.group.person
+    wrong, _ = person.make_key("wrong")
+    closed.configure(PasswordAuthentication="no")
+    person.forget(strange.name)
+    machines = [closed.entry(sshKeyFile=str(wrong)), strange.entry(), good.entry()]
+    experiment = scene.create(machines=machines, seconds=0.1, trialConcurrency=3, maxTrialNumber=6)
+    refused = scene.until_node(closed, "FAILED", reason="refused")
+    assert str(wrong) in refused["reason"] or "~/.ssh/wrong" in refused["reason"]
+    unknown = scene.until_node(strange, "FAILED", reason=strange.known_hosts_line)
+    assert "known_hosts" in unknown["reason"]
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
+    assert {scene.machine_of(trial).name for trial in scene.manager.trials(experiment)} == {good.name}
+    printed = scene.manager.command_line("nodes")
+    assert strange.place.address in printed
+    scene.leave()
+
+
+def test_a_machine_that_lets_us_in_later_is_used_then(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    strange, closed = scene.machines
+    scene.group.person.forget(strange.name)
+    closed.refuse_logins()
+    experiment = scene.create(trialConcurrency=4, maxTrialNumber=4)
+    for machine in scene.machines:
+        node = scene.until_node(machine, "FAILED", reason="tried again in")
+        assert scene.manager.attempt("nodes", "check", node["id"]).returncode == 1
+    scene.group.person.know(strange.name, strange.known_hosts_line)
+    closed.accept_logins()
+    for machine in scene.machines:
+        scene.manager.command_line("nodes", "check", scene.node(machine)["id"])
+        assert scene.node(machine)["status"] == "CONNECTED"
+    scene.until_running(experiment, 4)
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    scene.leave()
+
+
+def test_a_changed_host_key_is_refused_loudly(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    changed, good = scene.machines
+    scene.group.person.know(changed.name, f"{changed.place.address} {good.host_key}")
+    experiment = scene.create(seconds=0.1, maxTrialNumber=1)
+    node = scene.until_node(changed, "FAILED", reason="changed")
+    assert changed.place.address in node["reason"]
+    scene.manager.until_status(experiment, "DONE")
+    scene.leave()
+
+
+def test_a_host_key_may_be_trusted_when_it_is_first_seen(stage: Callable[..., Scene]) -> None:
+    scene = stage(1)
+    [machine] = scene.machines
+    person = scene.group.person
+    person.forget(machine.name)
+    experiment = scene.create(machines=[machine.entry(trustOnFirstUse=True)], seconds=0.1, maxTrialNumber=1)
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+    assert person.known_hosts.read_text() == ""  # kept in the home of the manager
+    scene.leave()

@@ -1,0 +1,123 @@
+"""Machines that share a home, and managers that share machines."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.machines.scene import Scene, read_records, remote_scene
+from fakes.nvidia import find_compiler
+
+pytestmark = pytest.mark.slow
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler here to build the fake NVML library")
+
+
+def test_machines_with_one_home_keep_apart(stage: Callable[..., Scene]) -> None:
+    scene = stage(2, homes="shared")
+    experiment = scene.create(trialConcurrency=4, maxTrialNumber=4)
+    running = scene.until_running(experiment, 4)
+    assert {scene.machine_of(trial).name for trial in running} == {"m1", "m2"}
+    for machine in scene.machines:
+        assert len(read_records(machine)) == 2
+    scene.manager.kill()
+    scene.manager.start()
+    for machine in scene.machines:
+        scene.until_node(machine, "CONNECTED")
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1] * 4
+    scene.expect_all_reports(experiment)
+    scene.leave()
+
+
+def test_users_of_one_machine_are_nodes_of_their_own(stage: Callable[..., Scene]) -> None:
+    users = tuple(f"user{number}" for number in range(12))  # more than MaxStartups lets in at once
+    scene = stage(1, users=users)
+    [machine] = scene.machines
+    machines = [machine.entry(user) for user in users]
+    experiment = scene.create(machines=machines, trialConcurrency=len(users), maxTrialNumber=len(users))
+    running = scene.until_running(experiment, len(users))
+    assert len({trial["node_id"] for trial in running}) == len(users)
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": len(users)}
+    scene.leave()
+
+
+def test_many_trials_on_one_machine_need_few_sessions(stage: Callable[..., Scene]) -> None:
+    scene = stage(1)
+    experiment = scene.create(trialConcurrency=24, maxTrialNumber=24)  # more than MaxSessions
+    running = scene.until_running(experiment, 24)
+    for trial in running:
+        assert "trial begins" in scene.manager.command_line("trial", "log", trial["id"])
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 24}
+    scene.expect_all_reports(experiment)
+    scene.leave()
+
+
+@needs_compiler
+def test_another_manager_sees_gpus_as_taken_by_whom_and_since_when(stage: Callable[..., Scene], tmp_path: Path) -> None:
+    scene = stage(1, users=("bob", "eve"))
+    [machine] = scene.machines
+    uuids = machine.set_gpus(2)
+    first = scene.create(trialGpuNumber=1, maxTrialNumber=1)
+    scene.until_running(first, 1)
+    with remote_scene(scene.group, tmp_path / "other") as other:
+        second = other.create(machines=[machine.entry("eve")], trialGpuNumber=1, trialConcurrency=2, maxTrialNumber=2)
+        other.until_running(second, 1)
+        [mine], [theirs] = (
+            [record for record in read_records(machine) if record.trial_id in trials]
+            for trials in (ids(scene, first), ids(other, second))
+        )
+        assert {mine.gpus, theirs.gpus} == {(uuids[0],), (uuids[1],)}
+
+        def told() -> str | None:
+            reasons = [trial["reason"] for trial in other.manager.trials(second) if trial["status"] == "WAITING"]
+            return next((reason for reason in reasons if first in reason), None)
+
+        reason = other.manager.until(told, "a trial that says who holds the GPU")
+        assert "since" in reason
+        assert f"trial 0 of experiment {first}" in reason or f"experiment {first}" in reason
+        [device] = [
+            device
+            for device in other.node(machine, user="eve")["facts"]["devices"]
+            if device["uuid"] == mine.gpus[0]  # type: ignore[index]
+        ]
+        assert any(first in holder for holder in device["held_by"])
+        assert first in other.manager.command_line("nodes")
+        scene.let_go()
+        assert scene.manager.until_status(first, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+        assert other.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
+        stop_and_delete(other, second)
+    scene.leave()
+
+
+@needs_compiler
+def test_two_managers_of_one_user_leave_each_others_keepers_alone(stage: Callable[..., Scene], tmp_path: Path) -> None:
+    scene = stage(1)
+    experiment = scene.create(maxTrialNumber=1)
+    scene.until_running(experiment, 1)
+    with remote_scene(scene.group, tmp_path / "other") as other:
+        second = other.create(seconds=0.1, maxTrialNumber=1)
+        assert other.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+        stop_and_delete(other, second)
+    [trial] = scene.manager.trials(experiment)
+    assert (trial["status"], trial["jobs"]) == ("RUNNING", 1)
+    scene.let_go()
+    scene.manager.until_status(experiment, "DONE")
+    scene.expect_all_reports(experiment)
+    scene.leave()
+
+
+def ids(scene: Scene, experiment: str) -> set[str]:
+    return {trial["id"] for trial in scene.manager.trials(experiment)}
+
+
+def stop_and_delete(scene: Scene, experiment: str) -> None:
+    scene.manager.client.delete_experiment(experiment)
+    scene.manager.look_for(lambda: not remote_nodes(scene), "the machines to be left")
+
+
+def remote_nodes(scene: Scene) -> list[dict[str, Any]]:
+    return [node for node in scene.manager.client.nodes() if node["kind"] == "remote"]

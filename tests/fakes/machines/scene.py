@@ -1,0 +1,212 @@
+"""A scene: a real manager, test machines, and trials on them that write down on their machine what they do.
+
+The records lie in the machine's own folder `/run/machine/records`, which is neither collected nor removed by anybody,
+so a test can compare what the manager says with what has happened.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fakes.machines.group import Group
+from fakes.machines.machine import Machine
+from fakes.real_manager import RealManager, Row, real_manager
+
+TRIAL = '''\
+"""Write down what happens, hold for so many seconds or until the file `go` appears, and report every step."""
+import json, os, sys, time
+
+import proctor
+
+records = "/run/machine/records"
+seconds = float(sys.argv[1]) if len(sys.argv) > 1 else None
+ours = "%s.%d.json" % (os.environ["PROCTOR_JOB_ID"], time.time_ns())
+file = open(os.path.join(records, ours), "a")
+
+
+def write(**facts):
+    file.write(json.dumps(dict(facts, at=time.monotonic())) + "\\n")
+    file.flush()
+
+
+def is_over():
+    return os.path.exists(os.path.join(records, "go")) if seconds is None else time.monotonic() - began >= seconds
+
+
+parameters = proctor.get_next_parameter()
+began = time.monotonic()
+write(what="begin", gpus=os.environ.get("CUDA_VISIBLE_DEVICES"), pid=os.getpid(), cwd=os.getcwd())
+print("trial begins", flush=True)
+step = 0
+while True:
+    proctor.report_intermediate_result(float(step))
+    write(what="step", step=step)
+    step += 1
+    if is_over():
+        break
+    time.sleep(0.05)
+proctor.report_final_result(float(step))
+write(what="end", step=step)
+'''
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one process of a trial has written down. Times are the machine's monotonic clock; `end` None: it did not
+    come to its end."""
+
+    job_id: str
+    gpus: tuple[str, ...] | None
+    begin: float
+    last: float
+    end: float | None
+    steps: int
+
+    @property
+    def trial_id(self) -> str:
+        """Whose attempt it is."""
+        return self.job_id.partition(".")[0]
+
+
+def read_records(machine: Machine) -> list[Record]:
+    """What the trials on a machine have written down, in the order in which they began."""
+    found = [_read(path) for path in machine.records.glob("*.json")]
+    return sorted((record for record in found if record is not None), key=lambda record: record.begin)
+
+
+def _read(path: Path) -> Record | None:
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    if not lines:
+        return None
+    gpus = lines[0]["gpus"]
+    return Record(
+        job_id=path.name.rsplit(".", 2)[0],
+        gpus=None if gpus is None else tuple(uuid for uuid in gpus.split(",") if uuid),
+        begin=lines[0]["at"],
+        last=lines[-1]["at"],
+        end=lines[-1]["at"] if lines[-1]["what"] == "end" else None,
+        steps=sum(line["what"] == "step" for line in lines),
+    )
+
+
+class Scene:
+    """See the module. Made by `remote_scene`."""
+
+    def __init__(self, manager: RealManager, group: Group) -> None:
+        self.manager, self.group, self.machines = manager, group, group.machines
+        manager.logs.append(self._logs)
+
+    def config(
+        self, *, machines: list[Row] | None = None, seconds: float | None = None, script: str = TRIAL, **config: Any
+    ) -> Row:
+        """A configuration: one trial at a time that holds for `seconds` or, None, until `let_go`, on all machines.
+
+        :param machines: their `machineList`.
+        :param config: more keys; those of `trainingService` are added to its own.
+        """
+        code = self.manager.code / f"code-{len(list(self.manager.code.iterdir()))}"
+        code.mkdir()
+        (code / "trial.py").write_text(script)
+        service = {
+            "platform": "remote",
+            "machineList": self.group.machine_list() if machines is None else machines,
+            "keepAliveInterval": 1,
+            **config.pop("trainingService", {}),
+        }
+        return {
+            "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+            "trialCommand": "python3 trial.py" + ("" if seconds is None else f" {seconds}"),
+            "trialCodeDirectory": str(code),
+            "trialConcurrency": 1,
+            "tuner": {"name": "Random"},
+            "trainingService": service,
+            **config,
+        }
+
+    def create(self, **config: Any) -> str:
+        """A new experiment of `config`; returns its id."""
+        created = self.manager.client.create_experiment(self.config(**config), directory=self.manager.code)
+        return str(created["id"])
+
+    def write_config(self, **config: Any) -> Path:
+        """`config` as a file for the command line."""
+        path = self.manager.code / f"experiment-{len(list(self.manager.code.iterdir()))}.yml"
+        path.write_text(json.dumps(self.config(**config)))  # JSON is YAML
+        return path
+
+    def let_go(self, *machines: Machine) -> None:
+        """Trials there end, now and from now on; on all machines if none is named."""
+        for machine in machines or self.machines:
+            (machine.records / "go").touch()
+
+    def node(self, machine: Machine, *, user: str | None = None) -> Row:
+        """The manager's node of a machine; its status is "" before there is one."""
+        place, name = machine.place, user or machine.users[0].name
+        address = f"{name}@{place.address}:{place.port}"
+        found = [node for node in self.manager.client.nodes() if node["address"] == address]
+        return found[0] if found else {"id": "", "status": "", "reason": "", "hold": "", "facts": {}}
+
+    def until_node(self, machine: Machine, *statuses: str, reason: str = "") -> Row:
+        """The node of a machine, once it is in one of these statuses with this in its reason."""
+
+        def look() -> Row | None:
+            node = self.node(machine)
+            return node if node["status"] in statuses and reason in node["reason"] else None
+
+        what = f"{machine.name} to be {' or '.join(statuses)} because of {reason!r}"
+        return self.manager.look_for(look, what)
+
+    def until_running(self, experiment_id: str, number: int) -> list[Row]:
+        """Its running trials, once there are so many of them and each has begun to report."""
+
+        def look() -> list[Row] | None:
+            rows = [row for row in self.manager.trials(experiment_id) if row["status"] == "RUNNING"]
+            return rows if len(rows) == number and all(row["intermediate_count"] for row in rows) else None
+
+        return self.manager.until(look, f"{number} running trials")
+
+    def machine_of(self, trial: Row) -> Machine:
+        """The machine on which a trial runs or ran, as the manager says."""
+        [found] = [machine for machine in self.machines if self.node(machine)["id"] == trial["node_id"]]
+        return found
+
+    def expect_all_reports(self, experiment_id: str) -> None:
+        """Every report of every trial is stored once and in order, and its final metric says how many there were."""
+        for trial in self.manager.trials(experiment_id):
+            values = [metric["value"] for metric in self.manager.client.metrics(trial["id"], kind="intermediate")]
+            assert values == [float(number) for number in range(len(values))], f"trial {trial['id']}: {values}"
+            assert trial["final_value"] == len(values), trial
+
+    def leave(self) -> None:
+        """Stop and delete every experiment; nothing of it may be left on any machine."""
+        for experiment in list(self.manager.client.experiments()):
+            self.manager.client.stop_experiment(experiment["id"])
+            self.manager.until_status(experiment["id"], "STOPPED", "DONE", "ERROR")
+            self.manager.client.delete_experiment(experiment["id"])
+        self.expect_nothing_left()
+
+    def expect_nothing_left(self) -> None:
+        """Neither a process nor a file on any machine."""
+        try:
+            self.group.leavings.expect_none()
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.manager.said()}") from None
+
+    def _logs(self) -> list[Path]:
+        logs = [machine.folder / "log" for machine in self.machines]
+        for machine in self.machines:
+            logs += [found for user in machine.users for found in machine.home(user.name).glob(".proctor/nodes/*/log")]
+        return logs
+
+
+@contextmanager
+def remote_scene(
+    group: Group, folder: Path, *, home: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Scene]:
+    """A manager of its own that uses a group. On leaving, nothing of the manager runs on this machine."""
+    given = {**group.person.environment, **(environment or {})}
+    with real_manager(folder, home=home, environment=given) as manager:
+        yield Scene(manager, group)
