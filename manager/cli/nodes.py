@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 CHECK_SECONDS = 45.0
 """How long `check` waits for what comes of it."""
 SETTLED = ("CONNECTED", "FAILED", "LOST")
+UNDER_WAY = "being tried"
+"""In the reason of a node that cannot be used: nothing has come of the next try yet."""
 
 node_argument = click.argument("node", metavar="ID")
 
@@ -104,7 +106,7 @@ def _check_and_wait(client: "Client", node_id: str) -> Row:
         while (rest := deadline - time.monotonic()) > 0:
             events = watch.wait(rest)
             told = [event["data"] for event in events if event["data"].get("node_id") == node_id]
-            if any(data["status"] in SETTLED for data in told):
+            if any(data["status"] in SETTLED and UNDER_WAY not in data["reason"] for data in told):
                 break
     return client.node(node_id)
 

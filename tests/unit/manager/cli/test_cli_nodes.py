@@ -87,6 +87,7 @@ def test_checking_a_node_waits_for_what_comes_of_it(
     fleet: FakeRest, invoke, status: str, reason: str, code: int
 ) -> None:
     def answer() -> None:
+        fleet.set_node("gpu-2", status="FAILED", reason="its network is down; it is being tried again")
         threading.Thread(target=fleet.set_node, args=("gpu-2",), kwargs={"status": status, "reason": reason}).start()
 
     fleet.on_ask["POST", "/nodes/gpu-2/check"] = answer
