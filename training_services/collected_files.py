@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -90,18 +90,27 @@ class CollectedFiles:
         fetched: list[int] = []
         for batch in self._batches(wanted):
             contents = await self._read_together(batch) if len(batch) > 1 else {}
+            together = [file for file in batch if file.path in contents]
+            unusable = await asyncio.to_thread(self._store, together, contents) if together else []
+            fetched += [len(contents[file.path]) for file in together if file not in unusable]
+            left += unusable
             for file in batch:
-                try:
-                    fetched.append(await self._store(file, contents.get(file.path)))
-                except FileNotFoundError:
-                    self._mirror.abandon(file)
-                    log.info("file %s of %s is gone from node %s", file.path, self._folder, self._node_id)
-                except (ServiceUnavailable, CollectionFailed):
-                    raise
-                except (UnusableName, TrainingServiceError) as error:
-                    left.append(file)
-                    log.warning("a file of node %s was not collected: %s", self._node_id, error)
+                if file.path not in contents:
+                    await self._fetch(file, fetched, left)
         return fetched
+
+    async def _fetch(self, file: FileFacts, fetched: list[int], left: list[FileFacts]) -> None:
+        try:
+            fetched.append(await self._copy(file))
+        except FileNotFoundError:
+            self._mirror.abandon(file)
+            log.info("file %s of %s is gone from node %s", file.path, self._folder, self._node_id)
+        except (ServiceUnavailable, CollectionFailed):
+            raise
+        except (UnusableName, TrainingServiceError) as error:
+            self._mirror.abandon(file)
+            left.append(file)
+            log.warning("a file of node %s was not collected: %s", self._node_id, error)
 
     def _batches(self, files: Sequence[FileFacts]) -> Iterator[list[FileFacts]]:
         """Small files in batches that are asked for together; each large one by itself. Looks at how quick the
@@ -117,11 +126,8 @@ class CollectedFiles:
         if batch:
             yield batch
 
-    async def _store(self, file: FileFacts, content: bytes | None) -> int:
-        """Copy one file, whose content may have come with others; returns how many bytes were fetched."""
-        if content is not None:
-            await asyncio.to_thread(self._store_whole, file, content)
-            return len(content)
+    async def _copy(self, file: FileFacts) -> int:
+        """Copy one file piece by piece; returns how many bytes were fetched."""
         begin = offset = await asyncio.to_thread(self._mirror.begin, file)
         while offset < file.size:
             data = await self._read(file.path, offset, min(self._piece, file.size - offset))
@@ -132,11 +138,16 @@ class CollectedFiles:
         await asyncio.to_thread(self._mirror.finish, file)
         return offset - begin
 
-    def _store_whole(self, file: FileFacts, content: bytes) -> None:
-        self._mirror.abandon(file)
-        self._mirror.begin(file)
-        self._mirror.append(file, 0, content)
-        self._mirror.finish(file)
+    def _store(self, files: Sequence[FileFacts], contents: Mapping[str, bytes]) -> list[FileFacts]:
+        """In a thread: store whole files; returns those whose names cannot be used here."""
+        unusable = []
+        for file in files:
+            try:
+                self._mirror.store(file, contents[file.path])
+            except UnusableName as error:
+                unusable.append(file)
+                log.warning("a file of node %s was not collected: %s", self._node_id, error)
+        return unusable
 
     async def _read_together(self, batch: Sequence[FileFacts]) -> dict[str, bytes]:
         """The contents of small files; those that are missing are asked for one by one."""

@@ -20,6 +20,7 @@ __all__ = ["PART_SUFFIX", "MirrorFolder", "UnusableName"]
 PART_SUFFIX = ".part"
 _CLOCK_SECONDS = 0.001  # how far apart two readings of one modification time may be
 _LONGEST_NAME = 255
+_FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
 
 
@@ -36,10 +37,12 @@ class MirrorFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         self._names: frozenset[str] = frozenset()
+        self._made: set[str] = set()
 
     def lacking(self, files: Sequence[FileFacts]) -> list[FileFacts]:
         """Those of a node's files that are not here as they are there. To be called first, with all of them."""
         self._names = frozenset(file.path for file in files)
+        self._made = set()
         return [file for file in files if not self._has(file)]
 
     def begin(self, file: FileFacts) -> int:
@@ -49,19 +52,27 @@ class MirrorFolder:
             self._make_parents(file)
             if (size := _matching_size(part, file)) is not None and size <= file.size:
                 return size
-            self._create(part)
+            os.close(self._create(part))
         return 0
+
+    def store(self, file: FileFacts, data: bytes) -> None:
+        """Copy a whole file at once. When the disk is full, nothing of it is left."""
+        try:
+            with _Failures(file, self._folder):
+                part = self._part_of(file)
+                self._make_parents(file)
+                _fill(self._create(part), data, 0, file.modified)
+                os.rename(part, self._path_of(file))
+        except (CollectionFailed, UnusableName):
+            self.abandon(file)
+            raise
 
     def append(self, file: FileFacts, offset: int, data: bytes) -> None:
         """Add the bytes from `offset`. When the disk is full, what was copied of this file is removed again."""
         try:
             with _Failures(file, self._folder):
                 descriptor = os.open(self._part_of(file), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    _write(descriptor, data, offset)
-                    os.utime(descriptor, (file.modified, file.modified))
-                finally:
-                    os.close(descriptor)
+                _fill(descriptor, data, offset, file.modified)
         except CollectionFailed:
             self.abandon(file)
             raise
@@ -122,6 +133,9 @@ class MirrorFolder:
         return os.path.join(folder, name)
 
     def _make_parents(self, file: FileFacts) -> None:
+        parent = os.path.dirname(file.path)
+        if parent in self._made:
+            return
         os.makedirs(self._folder, exist_ok=True)
         folder = self._folder
         for part in file.path.split("/")[:-1]:
@@ -131,10 +145,15 @@ class MirrorFolder:
             except FileExistsError:
                 if not stat.S_ISDIR(os.lstat(folder).st_mode):
                     raise UnusableName(f"{folder} should be a folder, but is a file or a link") from None
+        self._made.add(parent)
 
-    def _create(self, part: str) -> None:
-        remove_file(part)
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+    def _create(self, part: str) -> int:
+        """A fresh, empty file, open for writing; what was there under its name is removed."""
+        try:
+            return os.open(part, _FRESH, 0o644)
+        except FileExistsError:
+            remove_file(part)
+            return os.open(part, _FRESH, 0o644)
 
 
 class _Failures:
@@ -169,8 +188,13 @@ def _matching_size(path: str, file: FileFacts) -> int | None:
     return facts.st_size
 
 
-def _write(descriptor: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
+def _fill(descriptor: int, data: bytes, offset: int, modified: float) -> None:
+    """Write the bytes from `offset`, set the modification time, close."""
+    try:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            view, offset = view[written:], offset + written
+        os.utime(descriptor, (modified, modified))
+    finally:
+        os.close(descriptor)

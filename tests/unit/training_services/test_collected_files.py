@@ -246,6 +246,15 @@ async def test_a_file_the_node_cannot_read_is_left_and_the_others_are_collected(
     assert ([file.path for file in collection.left], collection.files) == (["bad"], 1)
 
 
+async def test_a_file_whose_place_is_taken_by_a_folder_is_left_and_nothing_half_stays(stage: Stage) -> None:
+    for name, size in (("small", 1), ("tiny", 1), ("large", 2 * MEBIBYTE)):
+        stage.write(name, b"1" * size)
+        (stage.here / name).mkdir(parents=True)
+    collection = await stage.files.collect()
+    assert {file.path for file in collection.left} == {"small", "tiny", "large"}
+    assert (collection.files, stage.contents()) == (0, {})
+
+
 async def test_times_nobody_can_set_are_left(stage: Stage) -> None:
     stage.write("good", b"1")
     stage.hub.extra = [FileFacts("odd", 0, float("nan")), FileFacts("huge", 0, 1e300)]

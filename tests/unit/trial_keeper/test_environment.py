@@ -30,6 +30,16 @@ def test_gpus_are_shown_by_uuid(gpus: list[GpuSlot] | None, visible: str | None)
     assert build_environment(launch, captured, "/bundle")["CUDA_VISIBLE_DEVICES"] == expected
 
 
+@pytest.mark.parametrize(
+    ("captured", "expected"),
+    [({"PATH": "/usr/bin"}, "/opt/py/bin:/usr/bin"), ({}, f"/opt/py/bin:{os.defpath}")],
+)
+def test_the_search_path_of_a_launch_comes_first(captured: dict[str, str], expected: str) -> None:
+    environment = build_environment(replace(LAUNCH, search_path="/opt/py/bin"), captured, "/bundle")
+    assert environment["PATH"] == expected
+    assert build_environment(LAUNCH, captured, "/bundle").get("PATH") == captured.get("PATH")
+
+
 def test_the_launch_lies_over_the_captured_and_ours_over_both() -> None:
     launch = replace(LAUNCH, environment={"A": "2", "PROCTOR_JOB_ID": "a lie"})
     environment = build_environment(launch, {"A": "1", "B": "1", "PROCTOR_FAILPOINT": "x"}, "/bundle")
