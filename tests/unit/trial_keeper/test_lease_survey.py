@@ -1,5 +1,6 @@
 """Who holds leases now, as every user of the machine can see."""
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -73,3 +74,10 @@ def test_what_is_no_file_is_passed_over(folder: str) -> None:
     os.symlink("/etc/passwd", os.path.join(folder, "GPU-a.3"))
     assert [lease.slot for lease in lease_survey.read(folder)["GPU-a"]] == [0]
     release(held)
+
+
+def test_another_one_who_looks_is_not_taken_for_a_holder(folder: str) -> None:
+    release(acquire(folder, [("GPU-a", 0)], NOTE))
+    with open(os.path.join(folder, "GPU-a.0")) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert lease_survey.read(folder) == {}
