@@ -204,6 +204,29 @@ def test_an_attribute_that_is_misspelt_is_an_error() -> None:
         ExperimentConfig("local").trial_comand = "x"  # type: ignore[attr-defined]
 
 
+def remote_config(**machine: str) -> ExperimentConfig:
+    config = ExperimentConfig(RemoteConfig(machine_list=[RemoteMachineConfig("gpu-1", **machine)]))
+    config.trial_command, config.search_space = "true", {}
+    return config
+
+
+def test_a_password_from_the_environment_is_handed_over_and_kept_from_trials(
+    rest: FakeRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PASSWORD", "swordfish")
+    Experiment(remote_config(password_env="GPU_PASSWORD"), home=rest.home).start(run_mode=RunMode.Detach)
+    assert rest.handed_over["secrets"] == {"training_service.machine_list.0.password": "swordfish"}
+    assert "GPU_PASSWORD" not in rest.handed_over["environment"]
+    assert "swordfish" not in json.dumps(rest.requests("POST"))
+
+
+def test_a_password_that_is_not_there_starts_nothing(rest: FakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPU_PASSWORD", raising=False)
+    with pytest.raises(ValueError, match="password of gpu-1 is expected in the environment variable GPU_PASSWORD"):
+        Experiment(remote_config(password_env="GPU_PASSWORD"), home=rest.home).start()
+    assert rest.asked == []
+
+
 def test_secrets_are_taken_out_by_their_canonical_path() -> None:
     config = {
         "trainingService": {"platform": "remote", "machineList": [{"host": "h"}, {"sshPassphrase": "s1"}]},
