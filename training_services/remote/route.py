@@ -27,7 +27,6 @@ from proctor.training_services.remote.ssh_config import Hop, Jump
 
 _MOST_HOPS = 8
 _AGENT_SECONDS = 10.0
-_NO_AGENT = "no SSH agent is known to the manager ($SSH_AUTH_SOCK is not set)"
 _NO_FILE = "no key file can be used"
 
 
@@ -180,8 +179,8 @@ class Route:
         ordered = agent_order(agent, named, hop.identities_only)
         found, notes = await asyncio.to_thread(found_keys, hop, self._login.passphrase, self._library.load)
         offers = [*(Offer(key, "the SSH agent", from_agent=True) for key in ordered), *found]
-        absent = [_NO_FILE] if hop.agent else [_NO_AGENT, _NO_FILE]
-        return LoginAttempt(hop, offers, password=password, notes=[*problem, *notes], absent=absent)
+        no_agent = [] if hop.agent else [f"no SSH agent is known to the manager ({hop.agent_source})"]
+        return LoginAttempt(hop, offers, password=password, notes=[*problem, *notes], absent=[*no_agent, _NO_FILE])
 
     async def _from_agent(self, hop: Hop, stack: AsyncExitStack, path: Path) -> tuple[Offer, ...]:
         agent, _ = await self._agent(hop, stack)

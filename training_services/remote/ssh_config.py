@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 _SYSTEM_KNOWN_HOSTS = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))
 _AGENT_VARIABLE = "SSH_AUTH_SOCK"
-_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^]]+)]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?")
+_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)]|(?P<host>[^:@\[\]]+))(?::(?P<port>\d+))?/?")
 
 
 class Options(Protocol):
@@ -51,7 +51,7 @@ class Hop:
     agent: str
     """The path of the agent's socket; empty: there is none."""
     agent_source: str
-    """Where that path comes from, for people: "$SSH_AUTH_SOCK", "IdentityAgent"."""
+    """Where that path comes from, or why there is none, for people."""
     known_hosts: tuple[Path, ...]
     jumps: tuple[Jump, ...]
     by_address: bool
@@ -62,7 +62,7 @@ class Hop:
     @classmethod
     def read(cls, name: str, options: Options, *, host: str, port: int, user: str) -> "Hop":
         """From the answers of ~/.ssh/config. Raises ValueError for a ProxyJump that nobody can understand."""
-        agent, source = _agent(options.get("IdentityAgent"))
+        agent, source = _agent(options.get("IdentityAgent", _AGENT_VARIABLE))
         jumps = parse_jumps(str(options.get("ProxyJump") or ""))
         indirect = bool(jumps or options.get("ProxyCommand") or options.get("CanonicalizeHostname"))
         return cls(
@@ -117,9 +117,12 @@ def _jump(item: str) -> Jump:
 
 
 def _agent(option: object) -> tuple[str, str]:
-    if isinstance(option, str) and option not in (_AGENT_VARIABLE, f"${_AGENT_VARIABLE}"):
-        return str(expand(option)), f"{option} (IdentityAgent)"
-    return os.environ.get(_AGENT_VARIABLE, ""), f"${_AGENT_VARIABLE}"
+    if option is None:
+        return "", "IdentityAgent none"
+    if str(option).removeprefix("$") != _AGENT_VARIABLE:
+        return str(expand(str(option))), f"{option} (IdentityAgent)"
+    path = os.environ.get(_AGENT_VARIABLE, "")
+    return path, f"${_AGENT_VARIABLE}" if path else f"${_AGENT_VARIABLE} is not set"
 
 
 def _known_hosts(options: Options) -> Iterator[Path]:
