@@ -32,8 +32,7 @@ def test_machines_without_python_or_room_are_shown_and_used_once_mended(stage: C
 def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..., Scene]) -> None:
     scene = stage(2, disk_mb=90)
     full, _ = scene.machines
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=4)
-    scene.until_running(experiment, 2)
+    experiment, _ = scene.spread(2, maxTrialNumber=4)
     full.fill_disk()
     scene.let_go()
     free = scene.manager.look_for(
@@ -62,8 +61,7 @@ def test_where_forwarding_is_forbidden_reports_come_all_the_same(stage: Callable
     scene = stage(1)
     [machine] = scene.machines
     machine.forbid_forwarding()
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=4)
-    scene.until_running(experiment, 2)
+    experiment, _ = scene.spread(2, maxTrialNumber=4)
     scene.let_go()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     scene.expect_all_reports(experiment)

@@ -13,9 +13,7 @@ FAILING = TRIAL.replace("parameters =", "if os.uname().nodename == 'm1':\n    sy
 def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     drained, other = scene.machines
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=6)
-    running = scene.until_running(experiment, 2)
-    assert {scene.machine_of(trial).name for trial in running} == {"m1", "m2"}
+    experiment, _ = scene.spread(2, maxTrialNumber=6)
     node = scene.node(drained)["id"]
     scene.manager.command_line("nodes", "drain", node, "--reason", "its disk is replaced")
     assert "its disk is replaced" in scene.node(drained)["hold"]
@@ -33,9 +31,7 @@ def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callabl
     scene.manager.command_line("nodes", "resume", node)
     assert scene.node(drained)["hold"] == ""
     scene.leave()
-    again = scene.create(trialConcurrency=2, maxTrialNumber=2)
-    running = scene.until_running(again, 2)
-    assert {scene.machine_of(trial).name for trial in running} == {"m1", "m2"}
+    again, _ = scene.spread(2)
     scene.let_go()
     scene.manager.until_status(again, "DONE")
     scene.leave()

@@ -22,8 +22,7 @@ def test_stop_ends_trials_with_all_their_children_and_leaves_the_machines(stage:
         for machine in scene.machines:
             machine.set_gpus(1)
     gpus = {"trialGpuNumber": 1} if find_compiler() else {}
-    experiment = scene.create(script=CHILDREN, trialConcurrency=2, maxTrialNumber=2, **gpus)
-    scene.until_running(experiment, 2)
+    experiment, _ = scene.spread(2, script=CHILDREN, **gpus)
     for machine in scene.machines:
         assert any("sleep 1000" in process.command for process in machine.processes())
         assert (machine.home() / ".proctor").exists()
@@ -40,8 +39,7 @@ def test_an_experiment_that_is_deleted_while_a_machine_is_away_is_forgotten_ther
 ) -> None:
     scene = stage(2)
     away, _ = scene.machines
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=2)
-    scene.until_running(experiment, 2)
+    experiment, _ = scene.spread(2)
     away.cut()
     scene.manager.command_line("stop", experiment)
     scene.manager.until_status(experiment, "STOPPED")

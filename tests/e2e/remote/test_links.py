@@ -22,8 +22,7 @@ def until_steps(scene: Scene, machine: Machine, number: int) -> None:
 def test_a_link_that_is_cut_for_a_while_loses_nothing(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     cut, _ = scene.machines
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=2)
-    running = scene.until_running(experiment, 2)
+    experiment, running = scene.spread(2)
     cut.cut()
     until_steps(scene, cut, CUT_SECONDS * STEPS_A_SECOND * 9 // 10)
     node = scene.node(cut)
@@ -58,8 +57,7 @@ def test_an_ssh_server_that_is_restarted_is_reached_again(stage: Callable[..., S
 
 def test_a_manager_that_is_killed_and_started_finds_its_trials_again(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
-    experiment = scene.create(trialConcurrency=4, maxTrialNumber=6)
-    running = scene.until_running(experiment, 4)
+    experiment, running = scene.spread(4, maxTrialNumber=6)
     scene.manager.kill()
     for machine in scene.machines:
         until_steps(scene, machine, STEPS_A_SECOND)
@@ -84,8 +82,7 @@ def test_a_manager_that_sleeps_for_longer_than_node_timeout_loses_no_node(stage:
     scene = stage(2)
     timeout = 3
     service = {"nodeTimeout": timeout}
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=2, trainingService=service)
-    scene.until_running(experiment, 2)
+    experiment, _ = scene.spread(2, trainingService=service)
     scene.manager.signal(signal.SIGSTOP)
     until_steps(scene, scene.machines[0], 3 * timeout * STEPS_A_SECOND)
     scene.manager.signal(signal.SIGCONT)

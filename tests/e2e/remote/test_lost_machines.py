@@ -18,8 +18,7 @@ def runs_trials(machine: Machine) -> bool:
 def test_the_trials_of_a_machine_that_is_dead_for_good_run_elsewhere(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     dead, _ = scene.machines
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=2, trainingService=SERVICE)
-    running = scene.until_running(experiment, 2)
+    experiment, running = scene.spread(2, trainingService=SERVICE)
     [lost] = [trial for trial in running if scene.machine_of(trial) is dead]
     [kept] = [trial for trial in running if trial is not lost]
     dead.power_off()
@@ -42,8 +41,7 @@ def test_the_trials_of_a_machine_that_is_dead_for_good_run_elsewhere(stage: Call
 def test_a_machine_that_comes_back_after_its_trials_were_moved_is_fenced(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     away, other = scene.machines
-    experiment = scene.create(trialConcurrency=2, maxTrialNumber=2, trainingService=SERVICE)
-    running = scene.until_running(experiment, 2)
+    experiment, running = scene.spread(2, trainingService=SERVICE)
     [lost] = [trial for trial in running if scene.machine_of(trial) is away]
     away.cut()
 

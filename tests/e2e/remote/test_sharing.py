@@ -15,8 +15,7 @@ needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compil
 
 def test_machines_with_one_home_keep_apart(stage: Callable[..., Scene]) -> None:
     scene = stage(2, homes="shared")
-    experiment = scene.create(trialConcurrency=4, maxTrialNumber=4)
-    running = scene.until_running(experiment, 4)
+    experiment, running = scene.spread(4)
     assert {scene.machine_of(trial).name for trial in running} == {"m1", "m2"}
     for machine in scene.machines:
         assert len(read_records(machine)) == 2
@@ -36,9 +35,8 @@ def test_users_of_one_machine_are_nodes_of_their_own(stage: Callable[..., Scene]
     scene = stage(1, users=users)
     [machine] = scene.machines
     machines = [machine.entry(user) for user in users]
-    experiment = scene.create(machines=machines, trialConcurrency=len(users), maxTrialNumber=len(users))
-    running = scene.until_running(experiment, len(users))
-    assert len({trial["node_id"] for trial in running}) == len(users)
+    experiment = scene.create(machines=machines, maxTrialNumber=len(users))
+    scene.widen(experiment, len(users), nodes=len(users))
     scene.let_go()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": len(users)}
     scene.leave()

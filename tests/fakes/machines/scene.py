@@ -131,6 +131,29 @@ class Scene:
         created = self.manager.client.create_experiment(self.config(**config), directory=self.manager.code)
         return str(created["id"])
 
+    def spread(self, number: int, **config: Any) -> tuple[str, list[Row]]:
+        """An experiment with so many trials running at once, fairly shared by all machines, and these trials."""
+        experiment = self.create(**{"maxTrialNumber": number, **config})
+        return experiment, self.widen(experiment, number)
+
+    def widen(self, experiment_id: str, number: int, *, nodes: int | None = None) -> list[Row]:
+        """Once all machines are there, let so many trials run at once; returns them, fairly shared by all machines.
+
+        :param nodes: how many nodes there are; None: one for each machine.
+        """
+        expected = len(self.machines) if nodes is None else nodes
+
+        def look() -> bool:
+            found = [node["status"] for node in self.manager.client.nodes() if node["kind"] == "remote"]
+            return found == ["CONNECTED"] * expected
+
+        self.manager.look_for(look, f"{expected} connected machines")
+        self.manager.client.update_experiment(experiment_id, {"trial_concurrency": number})
+        running = self.until_running(experiment_id, number)
+        used = [trial["node_id"] for trial in running]
+        assert len(set(used)) == min(number, expected), used
+        return running
+
     def write_config(self, **config: Any) -> Path:
         """`config` as a file for the command line."""
         path = self.manager.code / f"experiment-{len(list(self.manager.code.iterdir()))}.yml"
