@@ -28,10 +28,10 @@ class Listener:
         self.changes: list[StatusChange] = []
         self._changed = changed
 
-    async def take_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+    async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
         return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
 
-    async def take_changes(self, changes: Sequence[StatusChange]) -> None:
+    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
         self.changes.extend(changes)
         self._changed()
 

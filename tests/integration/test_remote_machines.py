@@ -1,6 +1,7 @@
 """Machines with a real SSH server: connected, given a keeper, again after every loss, and left without a trace."""
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from fakes.machines.requirements import needs_loopback
 
 from proctor.training_services.base import TrialJobStatus
 from proctor.training_services.providers import CheckVerdict
+from proctor.training_services.remote import visit
 
 pytestmark = [pytest.mark.anyio, needs_loopback]
 
@@ -55,6 +57,12 @@ def keeper_of(machine: Machine) -> Process:
     return found
 
 
+def stop_trial(machine: Machine) -> None:
+    """Let a trial end that waits for the file `stop` in the keeper's directory."""
+    [directory] = (machine.home() / ".proctor" / "nodes").iterdir()
+    (directory / "stop").touch()
+
+
 async def test_a_machine_that_is_claimed_gets_a_keeper_and_a_released_one_is_left_without_a_trace(
     group: Group, manager: HubManager
 ) -> None:
@@ -68,3 +76,236 @@ async def test_a_machine_that_is_claimed_gets_a_keeper_and_a_released_one_is_lef
 
     await manager.provider.release(EXPERIMENT)
     await until_left(manager, group, node_id)
+
+
+async def test_trials_go_on_while_the_ssh_server_is_away_and_the_connection_comes_back(
+    group: Group, manager: HubManager
+) -> None:
+    [machine] = group.machines
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "CONNECTED")
+    keeper = keeper_of(machine).pid
+    manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
+    await manager.until_job("job.1", TrialJobStatus.RUNNING)
+    await asyncio.to_thread(machine.stop_sshd)
+    await manager.until_status(node_id, "CONNECTING", reason="its trials go on")
+    await manager.until_status(node_id, "FAILED", reason="does not answer")
+
+    await asyncio.to_thread(machine.start_sshd)
+    manager.provider.check(node_id)
+    await manager.until_status(node_id, "CONNECTED")
+    assert keeper_of(machine).pid == keeper
+    stop_trial(machine)
+    ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
+    assert ended.exit is not None
+    assert ended.exit.code == 0
+    await manager.provider.release(EXPERIMENT)
+    await until_left(manager, group, node_id)
+
+
+async def test_a_keeper_that_was_killed_is_started_again_and_takes_up_its_jobs(
+    group: Group, manager: HubManager
+) -> None:
+    [machine] = group.machines
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "CONNECTED")
+    manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
+    await manager.until_job("job.1", TrialJobStatus.RUNNING)
+    killed = keeper_of(machine)
+    killed.kill()
+    await manager.until_status(node_id, "SILENT")
+    await manager.until_status(node_id, "CONNECTED")
+    assert keeper_of(machine).pid != killed.pid
+    stop_trial(machine)
+    ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
+    assert ended.exit is not None
+    assert ended.exit.code == 0
+    await manager.provider.release(EXPERIMENT)
+    await until_left(manager, group, node_id)
+
+
+async def test_a_keeper_that_hangs_is_replaced(
+    group: Group, manager: HubManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visit, "REGISTRATION_SECONDS", 5.0)
+    [machine] = group.machines
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "CONNECTED")
+    hung = keeper_of(machine)
+    hung.kill(signal.SIGSTOP)
+    await manager.until_status(node_id, "SILENT")
+    await manager.until_status(node_id, "CONNECTED")
+    assert keeper_of(machine).pid != hung.pid
+    await manager.provider.release(EXPERIMENT)
+    await until_left(manager, group, node_id)
+
+
+async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Group, manager: HubManager) -> None:
+    [machine] = group.machines
+    machine.forbid_forwarding()
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "CONNECTED")
+    assert any(" relay" in process.command for process in machine.processes())
+    manager.launch(node_id, "job.1", "true")
+    await manager.until_job("job.1", TrialJobStatus.ENDED)
+    machine.break_connections()
+    await manager.until_status(node_id, "CONNECTING")
+    await manager.until_status(node_id, "CONNECTED")
+    await manager.provider.release(EXPERIMENT)
+    await until_left(manager, group, node_id)
+
+
+async def test_a_machine_without_python_is_shown_with_its_reason_until_it_has_one(
+    group: Group, manager: HubManager
+) -> None:
+    [machine] = group.machines
+    machine.hide_python()
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "FAILED", reason="no Python ≥ 3.10")
+    machine.show_python()
+    manager.provider.check(node_id)
+    await manager.until_status(node_id, "CONNECTED")
+    await manager.provider.release(EXPERIMENT)
+    await until_left(manager, group, node_id)
+
+
+async def test_a_machine_that_cannot_be_left_is_owed_that_over_a_restart_of_the_manager(
+    group: Group, tmp_path: Path
+) -> None:
+    [machine] = group.machines
+    home = tmp_path / "home"
+    async with open_hub_manager(home) as manager:
+        node_id = claim(manager, group)
+        await manager.until_status(node_id, "CONNECTED")
+        manager.launch(node_id, "job.1", LONG)
+        await manager.until_job("job.1", TrialJobStatus.RUNNING)
+        await asyncio.to_thread(machine.stop_sshd)
+        await manager.until_status(node_id, "FAILED")
+        await manager.provider.release(EXPERIMENT)
+        await manager.until_status(node_id, "FAILED", reason="nobody needs it any more")
+    assert any("sleep 1000" in process.command for process in machine.processes())
+    await asyncio.to_thread(machine.start_sshd)
+    async with open_hub_manager(home) as manager:
+        await until_left(manager, group, node_id)
+
+
+async def test_a_manager_that_was_killed_finds_its_keeper_and_its_jobs_again(group: Group, tmp_path: Path) -> None:
+    [machine] = group.machines
+    home = tmp_path / "home"
+    async with open_hub_manager(home) as manager:
+        node_id = claim(manager, group)
+        await manager.until_status(node_id, "CONNECTED")
+        launch = manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
+        await manager.until_job("job.1", TrialJobStatus.RUNNING)
+        keeper = keeper_of(machine).pid
+    async with open_hub_manager(home, ready=False) as manager:
+        assert claim(manager, group) == node_id
+        manager.hub.expect(launch.job_id, launch.token, EXPERIMENT)
+        manager.hub.adopt(node_id, launch)
+        manager.hub.ready()
+        await manager.until_status(node_id, "CONNECTED")
+        assert keeper_of(machine).pid == keeper
+        stop_trial(machine)
+        ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
+        assert ended.exit is not None
+        assert ended.exit.code == 0
+        await manager.provider.release(EXPERIMENT)
+        await until_left(manager, group, node_id)
+
+
+async def test_what_no_experiment_claims_after_a_restart_is_left(group: Group, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with open_hub_manager(home) as manager:
+        node_id = claim(manager, group)
+        await manager.until_status(node_id, "CONNECTED")
+    async with open_hub_manager(home, ready=False) as manager:
+        assert not manager.provider.has(node_id)
+        manager.hub.ready()
+        await manager.until(lambda: manager.provider.has(node_id), "the node to be taken up")
+        await until_left(manager, group, node_id)
+
+
+async def test_a_node_that_is_claimed_while_it_is_being_left_is_connected_anew(
+    group: Group, manager: HubManager
+) -> None:
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "CONNECTED")
+    await manager.provider.release(EXPERIMENT)
+    await manager.until(lambda: manager.provider.machine(node_id).is_leaving, "the leaving to begin")
+    assert claim(manager, group, "Experim2") == node_id
+    await manager.until_status(node_id, "CONNECTED")
+    await manager.provider.release("Experim2")
+    await until_left(manager, group, node_id)
+
+
+async def test_a_password_is_read_again_where_the_experiment_keeps_it(group: Group, tmp_path: Path) -> None:
+    group.machines[0].authorize()
+    home = tmp_path / "home"
+    kept = tmp_path / "secrets.json"
+    secrets = {"training_service.machine_list.0.password": PASSWORD}
+    kept.write_text(json.dumps(secrets))
+    settings = remote_settings(group.machine_list())
+    async with open_hub_manager(home) as manager:
+        [node_id] = manager.provider.claim(EXPERIMENT, settings, secrets, secrets_file=kept)
+        await manager.until_status(node_id, "CONNECTED")
+        written = [path.read_text() for path in (home / "nodes").rglob("*.json")]
+        assert written
+        assert PASSWORD not in "".join(written)
+    async with open_hub_manager(home) as manager:
+        await manager.until(lambda: manager.provider.has(node_id), "the node to be taken up")
+        await until_left(manager, group, node_id)
+
+
+async def test_every_hop_is_looked_at_and_nothing_of_that_stays(group: Group, manager: HubManager) -> None:
+    [machine] = group.machines
+    machine.set_gpus(4)
+    steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
+    assert [step.name for step in steps] == [
+        *("name", "port", "host key", "login", "python", "clock", "disk", "home", "sftp"),
+        *("forwarding", "keeper", "gpus", "code"),
+    ]
+    assert {step.verdict for step in steps} == {CheckVerdict.OK}, steps
+    assert "4 ×" in next(step.found for step in steps if step.name == "gpus")
+    await asyncio.to_thread(group.leavings.expect_none)
+
+
+async def test_a_hop_that_fails_is_told_with_what_to_do_and_the_rest_is_skipped(
+    group: Group, manager: HubManager
+) -> None:
+    [machine] = group.machines
+    machine.hide_python()
+    settings = remote_settings(
+        [*group.machine_list(), {"host": "no.such.machine.invalid"}], code={"path_on_node": "/no"}
+    )
+    steps = await manager.provider.inspect(settings, {})
+    [python] = [step for step in steps if step.name == "python" and step.machine != "no.such.machine.invalid"]
+    assert python.verdict is CheckVerdict.FAIL
+    assert "pythonPath" in python.advice
+    [name] = [step for step in steps if step.name == "name" and step.machine == "no.such.machine.invalid"]
+    assert name.verdict is CheckVerdict.FAIL
+    assert {step.verdict for step in steps if step.name == "code"} == {CheckVerdict.SKIPPED}
+
+
+async def test_a_machine_in_use_is_not_cleaned_and_one_that_is_not_is(group: Group, manager: HubManager) -> None:
+    settings = remote_settings(group.machine_list())
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "CONNECTED")
+    [step] = await manager.provider.clean(settings, {})
+    assert step.verdict is CheckVerdict.FAIL
+    assert EXPERIMENT in step.found
+    await manager.until_status(node_id, "CONNECTED")
+
+
+async def test_cleaning_takes_away_what_a_manager_without_records_has_left(group: Group, tmp_path: Path) -> None:
+    settings = remote_settings(group.machine_list())
+    async with open_hub_manager(tmp_path / "home") as manager:
+        node_id = claim(manager, group)
+        await manager.until_status(node_id, "CONNECTED")
+        manager.launch(node_id, "job.1", LONG)
+        await manager.until_job("job.1", TrialJobStatus.RUNNING)
+    async with open_hub_manager(tmp_path / "another") as manager:
+        [step] = await manager.provider.clean(settings, {})
+        assert step.verdict is CheckVerdict.OK, step
+        await asyncio.to_thread(group.leavings.expect_none)
+        [step] = await manager.provider.clean(settings, {})
+        assert step.found == "nothing of this manager was there"

@@ -175,7 +175,7 @@ class Machine:
             try:
                 await self._visit()
             except ConnectionEnded as error:
-                await self._pause(NodeStatus.CONNECTING, str(error))
+                await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}; its trials go on")
             except (TrainingServiceError, OSError) as error:
                 await self._pause(NodeStatus.FAILED, str(error))
             except Exception as error:
@@ -226,14 +226,14 @@ class Machine:
         """Raises RemoteError while something is left there."""
         if not self._record.released:
             return
-        self._tell(NodeStatus.CONNECTING, "nobody needs it any more; its keeper is being stopped and removed")
+        self._pool.set_status(self.node_id, NodeStatus.CONNECTING, "nobody needs it any more; it is being left")
         self._is_leaving = True
         try:
             left = await leave(connection, site, now=self._means.now)
         finally:
             self._is_leaving = False
         if left:
-            raise RemoteError(f"nobody needs it any more, and something could not be removed there: {left}")
+            raise RemoteError(f"something could not be removed there: {left}")
         self._codes.clear()
         if not self._record.released:  # claimed again meanwhile
             return
@@ -263,6 +263,8 @@ class Machine:
 
     def _tell(self, status: NodeStatus, clause: str) -> None:
         """The node's status for people. One whose trials were given up stays LOST until its keeper is back."""
+        if self._record.released:
+            clause = f"nobody needs it any more, but it could not be left without a trace yet: {clause}"
         if self._pool.node(self.node_id).status is NodeStatus.LOST:
             status, clause = NodeStatus.LOST, f"its trials were given up; {clause}"
         self._pool.set_status(self.node_id, status, clause)
