@@ -37,7 +37,7 @@ _MEBIBYTE = 1024 * 1024
 def prepare(given: CommandInput) -> dict[str, Any]:
     """The command `prepare`; see `commands.py`."""
     directory = given.directory()
-    _make_folders(directory)
+    make_folders(directory)
     remove_unfinished(str(directory / CODE_FOLDER))
     facts = read_facts(directory)
     room = os.statvfs(directory)
@@ -88,7 +88,8 @@ def remove_temporary_folders(directory: Path, *, keep: str = "") -> list[str]:
     return left
 
 
-def _make_folders(directory: Path) -> None:
+def make_folders(directory: Path) -> None:
+    """Make the keeper's directory and what it holds, for nobody else to read. Raises CommandRefused."""
     for folder in (directory.parent.parent, directory.parent, directory, *(directory / name for name in _FOLDERS)):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

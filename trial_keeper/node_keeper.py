@@ -14,7 +14,7 @@ from proctor.trial_keeper.command_input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused, SettingsError
 from proctor.trial_keeper.files import remove_file
 from proctor.trial_keeper.job_ending import count_running, end_jobs
-from proctor.trial_keeper.node_directory import POINTER_FILE, point_to
+from proctor.trial_keeper.node_directory import POINTER_FILE, make_folders, point_to
 from proctor.trial_keeper.origin import ARCHIVE, ENV_KEEPER
 from proctor.trial_keeper.settings import LOCK_FILE, KeeperSettings, read_settings, write_settings
 from proctor.trial_keeper.start import find_keeper, launch_keeper, read_facts, stop_keeper
@@ -36,6 +36,7 @@ def start(given: CommandInput) -> dict[str, Any]:
         device_refresh_seconds=given.number("device_refresh_seconds", 5.0),
     )
     secret, search_path, socket = given.text("secret"), given.text("search_path", ""), given.text("socket", "")
+    make_folders(directory)
     if socket:
         point_to(directory, socket)
     replaced = _make_way(directory, settings)

@@ -138,7 +138,7 @@ def _check_that_it_travels(found: Distribution) -> None:
             f"{name} should be pure Python (tag py3-none-any) to be brought to machines, found tags {tags}; install it "
             "from its wheel"
         )
-    requires = found.metadata["Requires-Python"] if "Requires-Python" in found.metadata else ""
+    requires = (found.metadata.get_all("Requires-Python") or [""])[0]
     try:
         admitted = SpecifierSet(requires).contains(f"{OLDEST_PYTHON}.0")
     except InvalidSpecifier:
