@@ -1,0 +1,367 @@
+"""Connections to OpenSSH's own server, with sshd's default limits, and every login shell that is installed."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fakes.openssh import OpenSsh, call, connections_of, make_key, missing, openssh_server, ssh_agent
+
+from proctor.training_services.remote.connection import Connection, HostKeys, RouteTrace, open_connection
+from proctor.training_services.remote.errors import (
+    CommandFailed,
+    ForwardingRefused,
+    HostKeyRefused,
+    KeyUnusable,
+    LoginRefused,
+    NoRoom,
+    NotWritable,
+    RemoteError,
+)
+from proctor.training_services.remote.settings import Login, MachineSettings
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(missing()), reason=missing() or "OpenSSH is there")]
+
+PATIENCE_SECONDS = 120.0
+Serve = Callable[..., OpenSsh]
+HARD_WORDS = [
+    "a b",
+    "it's",
+    'say "hi"',
+    "back\\slash",
+    "\\",
+    "wow!",
+    "$HOME",
+    "`x`",
+    "~",
+    "*",
+    "",
+    "é",
+    "a;b&c|d>e",
+    "\t",
+]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="ssh-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(autouse=True)
+def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's home on the manager's machine, without an agent."""
+    path = folder / "home"
+    (path / ".ssh").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return path
+
+
+@pytest.fixture
+def serve(folder: Path) -> Iterator[Serve]:
+    """Starts servers; all end with the test."""
+    with ExitStack() as stack:
+        number = iter(range(100))
+        yield lambda *settings: stack.enter_context(openssh_server(folder / f"m{next(number)}", *settings))
+
+
+@asynccontextmanager
+async def connected(
+    server: OpenSsh, *, login: Login | None = None, trace: RouteTrace | None = None, **more: object
+) -> AsyncIterator[Connection]:
+    entry = {"host": server.host, "port": server.port, "user": server.user, "trust_on_first_use": True, **more}
+    if "ssh_key_file" not in entry:
+        entry["ssh_key_file"] = str(server.client_key)
+    keys = HostKeys(Path.home() / "manager_known_hosts")
+    async with open_connection(
+        MachineSettings.read(entry),
+        login or Login(),
+        host_keys=keys,
+        keep_alive_seconds=30,
+        timeout_seconds=PATIENCE_SECONDS,
+        trace=trace,
+    ) as connection:
+        yield connection
+
+
+async def test_everything_works_with_the_defaults_of_sshd(serve: Serve, folder: Path) -> None:
+    server = serve()
+    async with connected(server) as there:
+        assert there.peer == f"{server.user}@{server.host}:{server.port}"
+        assert (await there.run(["printenv", "SSH_CONNECTION"])).stdout.decode().split()[-1] == str(server.port)
+        content = random.Random(3).randbytes(9_000_000)
+        await there.upload(content, f"{folder}/target")
+        assert (folder / "target").read_bytes() == content
+        assert (await there.run(["cat"], input=content)).stdout == content
+        async with answering(folder / "here", b"hello"):
+            await there.forward(f"{folder}/there", f"{folder}/here")
+            assert (folder / "there").stat().st_mode & 0o077 == 0
+            assert await read_from(folder / "there") == b"hello"
+
+
+async def test_an_upload_that_was_cut_off_goes_on(serve: Serve, folder: Path) -> None:
+    server = serve()
+    content = random.Random(4).randbytes(20_000_000)
+    target = folder / "target"
+
+    def cut(done: int, _: int) -> None:
+        if done > 8_000_000:
+            kill_connections(server)
+
+    with pytest.raises(RemoteError):
+        async with connected(server) as there:
+            await there.upload(content, str(target), on_progress=cut)
+    arrived = target.stat().st_size
+    assert 8_000_000 < arrived < len(content)
+    told: list[int] = []
+    async with connected(server) as there:
+        await there.upload(content, str(target), on_progress=lambda done, _: told.append(done))
+    assert told[0] == arrived
+    assert target.read_bytes() == content
+
+
+async def test_more_sessions_than_sshd_allows_wait_for_each_other(serve: Serve) -> None:
+    async with connected(serve()) as there:
+        async with there.start_process(["cat"]):
+            done = await asyncio.gather(*(there.run(["echo", str(number)]) for number in range(30)))
+    assert [int(finished.stdout) for finished in done] == list(range(30))
+
+
+async def test_a_server_that_allows_one_session_is_enough(serve: Serve, folder: Path) -> None:
+    async with connected(serve("MaxSessions 1")) as there:
+        done = await asyncio.gather(
+            *(there.run(["echo", str(number)]) for number in range(8)), there.upload(b"x", f"{folder}/target")
+        )
+    assert [int(finished.stdout) for finished in done[:-1] if finished] == list(range(8))
+    assert (folder / "target").read_bytes() == b"x"
+
+
+async def test_many_machines_behind_one_server_get_in_although_sshd_drops_logins(serve: Serve) -> None:
+    server = serve()
+    inside = asyncio.Barrier(30)
+
+    async def come_in() -> None:
+        async with connected(server):
+            await inside.wait()
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.gather(*(come_in() for _ in range(30)))
+
+
+async def test_a_server_that_drops_most_logins_lets_all_in_in_the_end(serve: Serve) -> None:
+    server = serve("MaxStartups 1:50:3")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.gather(*(say_hello(server) for _ in range(8)))
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "tcsh", "fish", "ksh", "busybox"])
+async def test_commands_mean_the_same_to_every_login_shell(serve: Serve, shell: str) -> None:
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"{shell} is not installed")
+    called = f"{path} sh" if shell == "busybox" else path
+    # an account's shell is called exactly so, with what the client has asked for
+    server = serve(f'ForceCommand {called} -c "$SSH_ORIGINAL_COMMAND"')
+    async with connected(server) as there:
+        listing = "import sys; print(sys.argv[1:])"
+        finished = await there.run(["python3", "-c", listing, *HARD_WORDS])
+        assert finished.stdout.decode() == f"{HARD_WORDS}\n", finished.said
+        chosen = random.Random(5)
+        words = ["".join(chosen.choices("ab '\"\\!$`#&;|<>(){}[]*?~^%=@:,.-+", k=12)) for _ in range(40)]
+        assert (await there.run(["python3", "-c", listing, *words])).stdout.decode() == f"{words}\n"
+        source = "import sys\n# 'x' \"y\" $z !! \\\nprint(len(sys.stdin.buffer.read()))\n" + "#\n" * 50_000
+        assert (await there.python("python3", source, input=b"x" * 100_000)).stdout == b"100000\n"
+        async with there.start_process(["cat"]) as process:
+            process.stdin.write(bytes(range(256)))
+            assert await process.stdout.readexactly(256) == bytes(range(256))
+        assert (await there.run(["no-such-command"])).code != 0
+
+
+async def test_a_login_shell_that_talks_at_its_start_disturbs_nothing(serve: Serve, folder: Path) -> None:
+    server = serve('ForceCommand echo Welcome; /bin/sh -c "$SSH_ORIGINAL_COMMAND"')
+    async with connected(server) as there:
+        assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
+        assert (await there.python("python3", "print(1)")).stdout == b"1\n"
+        with pytest.raises(NotWritable, match="SFTP does not work there"):
+            await there.upload(b"x", f"{folder}/target")
+
+
+async def test_an_account_without_a_shell_is_named(serve: Serve) -> None:
+    async with connected(serve("ForceCommand echo This account is not available.; exit 1")) as there:
+        with pytest.raises(CommandFailed, match=r"ran no command; it said: This account is not available\."):
+            await there.run(["true"])
+
+
+@pytest.mark.parametrize("setting", ["AllowStreamLocalForwarding no", "DisableForwarding yes"])
+async def test_a_server_that_forbids_forwarding_is_named(serve: Serve, folder: Path, setting: str) -> None:
+    async with connected(serve(setting)) as there:
+        with pytest.raises(ForwardingRefused, match="does not forward sockets"):
+            await there.forward(f"{folder}/there", f"{folder}/here")
+        assert (await there.run(["true"])).code == 0
+
+
+async def test_a_server_without_sftp_is_named(serve: Serve, folder: Path) -> None:
+    async with connected(serve("Subsystem sftp /bin/false")) as there:
+        with pytest.raises(NotWritable, match="SFTP does not work there"):
+            await there.upload(b"x", f"{folder}/target")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+async def test_a_full_disk_is_named(serve: Serve, folder: Path) -> None:
+    disk = folder / "disk"
+    disk.mkdir()
+    call("mount", "-t", "tmpfs", "-o", "size=5m,nr_inodes=20", "none", str(disk))
+    try:
+        async with connected(serve()) as there:
+            with pytest.raises(NoRoom, match=r"its disk is full .*, 0 MiB free"):
+                await there.upload(b"x" * 9_000_000, f"{disk}/target")
+            (disk / "target").unlink()
+            for number in range(19):
+                await there.run(["touch", f"{disk}/{number}"])
+            with pytest.raises(NoRoom, match="no inodes free"):
+                await there.upload(b"x", f"{disk}/target")
+    finally:
+        call("umount", str(disk))
+
+
+async def test_the_keys_of_an_agent_open_the_door(
+    serve: Serve, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    make_key(folder / "other")
+    with ssh_agent(folder, folder / "other", server.client_key) as agent:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+        trace = RouteTrace("m1")
+        await say_hello(server, ssh_key_file=None, trace=trace)
+        assert trace.steps()[-1].found == f"as {server.user} with a key of the SSH agent"
+        (home / ".ssh" / "config").write_text(f"IdentityFile {folder}/other\nIdentitiesOnly yes\n")
+        with pytest.raises(LoginRefused, match=r"tried the SSH agent \(1 key\) and .*other;"):
+            await say_hello(server, ssh_key_file=None)
+        (home / ".ssh" / "config").unlink()
+    with pytest.raises(LoginRefused, match=r"no SSH agent answers any more at \$SSH_AUTH_SOCK and no key file"):
+        await say_hello(server, ssh_key_file=None)
+
+
+async def test_a_locked_key_file_is_used_through_the_agent(
+    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    make_key(folder / "mine")
+    server.authorize(folder / "mine.pub")
+    with ssh_agent(folder, folder / "mine") as agent:
+        call("ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(folder / "mine"))
+        with pytest.raises(KeyUnusable, match="is protected by a passphrase"):
+            await say_hello(server, ssh_key_file=str(folder / "mine"))
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+        await say_hello(server, ssh_key_file=str(folder / "mine"))
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    await say_hello(server, ssh_key_file=str(folder / "mine"), login=Login(passphrase="secret"))
+
+
+async def test_an_agent_with_too_many_keys_is_the_reason(
+    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+    others = [folder / f"other{number}" for number in range(7)]
+    for path in others:
+        make_key(path)
+    with ssh_agent(folder, *others, server.client_key) as agent:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+        with pytest.raises(LoginRefused, match="Too many authentication failures"):
+            await say_hello(server, ssh_key_file=None)
+        await say_hello(server)
+
+
+async def test_a_hashed_known_hosts_file_is_understood(serve: Serve, home: Path) -> None:
+    server = serve()
+    known = home / ".ssh" / "known_hosts"
+    known.write_text(f"{server.line}\n")
+    call("ssh-keygen", "-q", "-H", "-f", str(known))
+    assert server.host not in known.read_text()
+    await say_hello(server, trust_on_first_use=False)
+    other = serve()
+    with pytest.raises(HostKeyRefused, match="not known") as caught:
+        await say_hello(other, trust_on_first_use=False)
+    assert caught.value.line == other.line
+
+
+async def test_the_way_leads_through_a_jump_host(serve: Serve, folder: Path, home: Path) -> None:
+    jump, server = serve(), serve()
+    (home / ".ssh" / "config").write_text(
+        f"Host bastion\n HostName {jump.host}\n Port {jump.port}\n IdentityFile {jump.client_key}\n"
+        f"Host inner\n HostName {server.host}\n Port {server.port}\n ProxyJump bastion\n"
+        f" IdentityFile {server.client_key}\n"
+    )
+    async with connected(server, host="inner", port=None, ssh_key_file=None) as there:
+        assert there.peer == f"{server.user}@{server.host}:{server.port} through bastion"
+        async with answering(folder / "here", b"hello"):
+            await there.forward(f"{folder}/there", f"{folder}/here")
+            assert await read_from(folder / "there") == b"hello"
+        kill_connections(jump)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await there.until_ended()
+
+
+async def test_a_connection_whose_server_dies_has_ended(serve: Serve) -> None:
+    server = serve()
+    async with connected(server) as there:
+        kill_connections(server)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await there.until_ended() == "it hung up"
+
+
+async def test_leaving_a_connection_leaves_no_process_there(serve: Serve, folder: Path) -> None:
+    server = serve()
+    async with connected(server) as there:
+        async with answering(folder / "here", b"hello"):
+            await there.forward(f"{folder}/there", f"{folder}/here")
+        async with there.start_process(["cat"]):
+            pass
+        with pytest.raises(CommandFailed):
+            await there.run(["sh", "-c", "cat; sleep 0.1; echo over"], input=b"x", timeout_seconds=0)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while connections_of(server):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def say_hello(server: OpenSsh, **more: object) -> None:
+    async with connected(server, **more) as there:  # type: ignore[arg-type]
+        assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
+
+
+def kill_connections(server: OpenSsh) -> None:
+    for pid in connections_of(server):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+@asynccontextmanager
+async def answering(path: Path, answer: bytes) -> AsyncIterator[None]:
+    async def reply(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    listener = await asyncio.start_unix_server(reply, str(path))
+    try:
+        yield
+    finally:
+        listener.close()
+        await listener.wait_closed()
+
+
+async def read_from(path: Path) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        answer = await reader.read()
+    writer.close()
+    return answer
