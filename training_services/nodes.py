@@ -19,6 +19,7 @@ from proctor.training_services.holdings import (
     gpu_capacity,
     without_leases,
 )
+from proctor.training_services.quarantine import Quarantine
 from proctor.trial_keeper.protocol import Device
 
 __all__ = ["Node", "NodePool", "NodeStatus", "Reservation"]
@@ -68,6 +69,7 @@ class NodePool:
         self._by_node: dict[str, dict[str, Reservation]] = {}
         self._holds: dict[str, str] = {}
         self._callbacks: list[Callable[[], None]] = []
+        self.quarantine = Quarantine(self._hold_unless_held)
 
     # ---- nodes
 
@@ -151,6 +153,10 @@ class NodePool:
         self._holds.pop(node_id, None)
         if node_id in self._nodes:
             self._replace(replace(self._nodes[node_id], hold=""))
+
+    def _hold_unless_held(self, node_id: str, reason: str) -> None:
+        if node_id not in self._holds:
+            self.hold(node_id, reason)
 
     def absence(self, node_id: str) -> str:
         """Why a node cannot be reached now, as a clause; "" if it can."""

@@ -208,6 +208,9 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         return replace(change, resumed=prepared.beginning.resumed, start_reason=prepared.beginning.reason)
 
     def note_end(self, job: TrialJobDetail) -> None:
+        if job.exit is not None:
+            node_id, after = self._node_of(job.form), self._settings.quarantine_after
+            self._pool.quarantine.note(node_id, job.form.trial_id, job.exit.reason, after=after)
         lost = job.exit is not None and job.exit.reason is EndReason.NODE_LOST
         if self._group is not None and job.id not in self._waiting and not lost:
             self._collector.note_end(self._node_of(job.form), self._places.job(job.form), Path(job.form.directory))

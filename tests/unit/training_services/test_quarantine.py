@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proctor.training_services.nodes import NodePool
 from proctor.training_services.quarantine import FAILURES, Quarantine
 from proctor.trial_keeper.protocol import EndReason
 
@@ -78,3 +79,14 @@ def test_ends_that_somebody_wished_for_say_nothing(reason: EndReason) -> None:
 @given(st.lists(st.tuples(st.just("a"), st.sampled_from("123456"), st.sampled_from([OK, BAD])), max_size=40))
 def test_a_lone_node_is_never_held(ends: list[tuple[str, str, EndReason]]) -> None:
     assert Stage().play(*ends) == []
+
+
+def test_a_pool_holds_what_is_quarantined_unless_somebody_has_held_it_before() -> None:
+    pool = NodePool()
+    pool.hold("b", "drained: its disk is replaced")
+    for node_id in ("a", "b"):
+        for trial_id in "123":
+            pool.quarantine.note(node_id, node_id + trial_id, BAD, after=3)
+    pool.quarantine.note("c", "4", OK, after=3)
+    assert "quarantined: 3 trials" in pool.add("a", "remote").hold
+    assert pool.add("b", "remote").hold == "drained: its disk is replaced"
