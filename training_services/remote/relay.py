@@ -48,8 +48,8 @@ async def open_relay(writer: WireWriter, reader: LineReader, socket: str, *, tim
         answer = json.loads(line)
     except ValueError:
         answer = {"error": f"the relay answers {line[:100]!r}"}
-    if answer.get("socket") != socket:
-        raise CommandFailed(str(answer.get("error", answer)))
+    if answer != {"socket": socket}:
+        raise CommandFailed(str(answer.get("error", answer) if isinstance(answer, dict) else answer))
 
 
 async def serve_relay(writer: WireWriter, reader: WireReader, local_socket: str) -> None:
