@@ -12,6 +12,7 @@ from proctor.manager.api.keepers import keeper_application
 from proctor.manager.server import HttpServer
 from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
 from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.keeper_reports import HubClient
 from proctor.training_services.nodes import Node, NodePool
 from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.provider import RemoteProvider
@@ -21,7 +22,7 @@ PATIENCE_SECONDS = 90.0
 EXPERIMENT = "Experim1"
 
 
-class Listener:
+class Listener(HubClient):
     """An experiment that takes everything keepers say about its jobs."""
 
     def __init__(self, changed: Callable[[], None]) -> None:

@@ -45,9 +45,10 @@ def claim(manager: HubManager, group: Group, experiment_id: str = EXPERIMENT) ->
 
 async def until_left(manager: HubManager, group: Group, node_id: str) -> None:
     """Wait until the manager says that it has left a machine, and see whether it has."""
-    await manager.until(lambda: not manager.provider.has(node_id), f"node {node_id} to be left")
+    record = manager.home / "nodes" / node_id
+    await manager.until(lambda: not record.exists(), f"node {node_id} to be left")
+    await manager.until(lambda: not manager.provider.has(node_id), f"node {node_id} to be forgotten")
     assert [node.id for node in manager.pool.nodes()] == []
-    assert not (manager.home / "nodes" / node_id).exists()
     await asyncio.to_thread(group.leavings.expect_none)
 
 
@@ -221,7 +222,6 @@ async def test_what_no_experiment_claims_after_a_restart_is_left(group: Group, t
     async with open_hub_manager(home, ready=False) as manager:
         assert not manager.provider.has(node_id)
         manager.hub.ready()
-        await manager.until(lambda: manager.provider.has(node_id), "the node to be taken up")
         await until_left(manager, group, node_id)
 
 
@@ -252,7 +252,6 @@ async def test_a_password_is_read_again_where_the_experiment_keeps_it(group: Gro
         assert written
         assert PASSWORD not in "".join(written)
     async with open_hub_manager(home) as manager:
-        await manager.until(lambda: manager.provider.has(node_id), "the node to be taken up")
         await until_left(manager, group, node_id)
 
 
