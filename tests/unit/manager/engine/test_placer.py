@@ -1,0 +1,105 @@
+"""Places for the jobs of one experiment: its service's nodes and rules, asked anew for every job."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from proctor.manager.engine.placer import FreePlacer, PoolPlacer
+from proctor.manager.placement import Impossible, Waiting
+from proctor.training_services.base import NodePlacement, SupportsNodes
+from proctor.training_services.capacity import GpuRules, SharingPolicy, Strategy
+from proctor.training_services.nodes import NodePool
+from proctor.trial_keeper.protocol import Device, GpuSlot
+
+
+@dataclass
+class Machines(SupportsNodes):
+    """A service with settings that may change."""
+
+    nodes: tuple[str, ...] = ("one", "two")
+    rules: dict[str, GpuRules] = field(default_factory=dict)
+    strategy: Strategy = Strategy.SPREAD
+
+    def node_ids(self) -> tuple[str, ...]:
+        return self.nodes
+
+    def gpu_rules(self, node_id: str) -> GpuRules:
+        return self.rules.get(node_id, GpuRules())
+
+    def placement_strategy(self) -> Strategy:
+        return self.strategy
+
+
+class Plain(SupportsNodes):
+    """A service that says nothing about rules."""
+
+    def node_ids(self) -> tuple[str, ...]:
+        return ("one",)
+
+
+@pytest.fixture
+def pool() -> NodePool:
+    pool = NodePool()
+    for node_id in ("one", "two"):
+        pool.add(node_id, "remote")
+        devices = [Device(index, f"GPU-{node_id}-{index}", "Fake", 80_000, 0, 0) for index in range(2)]
+        pool.connect(node_id, devices, driver_note="", hostname=node_id, version="0", seen_at=1.0)
+    return pool
+
+
+def taken(placer: PoolPlacer, number: int) -> NodePlacement:
+    place = placer.take(f"t{number}.1", "token", f"trial {number}")
+    assert isinstance(place, NodePlacement)
+    return place
+
+
+def test_a_service_without_rules_gives_every_trial_gpus_of_its_own(pool: NodePool) -> None:
+    placer = PoolPlacer(pool, Plain(), 1)
+    assert [taken(placer, number) for number in (0, 1)] == [
+        NodePlacement("one", (GpuSlot("GPU-one-0", 0),)),
+        NodePlacement("one", (GpuSlot("GPU-one-1", 0),)),
+    ]
+    assert isinstance(placer.take("t2.1", "token", "trial 2"), Waiting)
+    placer.give_back("t0.1")
+    assert taken(placer, 2) == NodePlacement("one", (GpuSlot("GPU-one-0", 0),))
+
+
+def test_every_node_is_used_under_its_own_rules(pool: NodePool) -> None:
+    machines = Machines(rules={"one": GpuRules(gpu_indices=(1,)), "two": GpuRules(2, gpu_indices=(0,))})
+    placer = PoolPlacer(pool, machines, 1)
+    assert [taken(placer, number) for number in range(3)] == [
+        NodePlacement("one", (GpuSlot("GPU-one-1", 0),)),
+        NodePlacement("two", (GpuSlot("GPU-two-0", 0),)),
+        NodePlacement("two", (GpuSlot("GPU-two-0", 1),)),
+    ]
+    reservation = pool.reservation("t1.1")
+    assert reservation is not None
+    assert reservation.policy == SharingPolicy(2)
+
+
+def test_settings_that_change_count_from_the_next_job(pool: NodePool) -> None:
+    machines = Machines()
+    placer = PoolPlacer(pool, machines, 1)
+    assert taken(placer, 0).node_id == "one"
+    machines.strategy = Strategy.PACK
+    assert taken(placer, 1) == NodePlacement("one", (GpuSlot("GPU-one-1", 0),))
+    machines.nodes = ("one",)
+    assert isinstance(placer.take("t2.1", "token", "trial 2"), Waiting)
+    machines.rules["one"] = GpuRules(gpu_indices=(7,))
+    assert isinstance(placer.take("t2.1", "token", "trial 2"), Impossible)
+
+
+def test_a_place_from_before_a_restart_is_restored_under_its_nodes_rules(pool: NodePool) -> None:
+    placer = PoolPlacer(pool, Machines(rules={"one": GpuRules(3)}), 1)
+    placer.restore("t0.1", "trial 0", NodePlacement("one", (GpuSlot("GPU-one-0", 2),)))
+    placer.restore("t1.1", "trial 1", NodePlacement("gone", (GpuSlot("GPU-gone-0", 0),)))
+    (first, _) = pool.capacity(["one"])[0].gpus or ()
+    assert [(held.slot, held.policy) for held in first.holdings] == [(2, SharingPolicy(3))]
+    assert [reservation.policy for reservation in pool.reservations("gone")] == [SharingPolicy(1)]
+
+
+def test_a_service_that_places_by_itself_is_given_no_place() -> None:
+    placer = FreePlacer()
+    placer.restore("t0.1", "trial 0", NodePlacement("one"))
+    placer.give_back("t0.1")
+    placer.watch(lambda: None)()
