@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.remote import code_archive
 from proctor.training_services.remote.code_archive import CodeArchives, build_archive
-from proctor.training_services.remote.code_files import read_tree
+from proctor.training_services.remote.code_files import IGNORE_FILES, read_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -151,7 +151,7 @@ def test_content_names_and_modes_make_another_archive(code: Path, tmp_path: Path
 @given(
     st.dictionaries(
         st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40).filter(
-            lambda name: name not in {".", ".."} and len(name.encode()) < 200
+            lambda name: name not in {".", "..", *IGNORE_FILES} and len(name.encode()) < 200
         ),
         st.binary(max_size=3000),
         max_size=8,
