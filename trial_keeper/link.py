@@ -30,6 +30,7 @@ from proctor.trial_keeper.protocol import (
 from proctor.trial_keeper.tasks import until_first_ends
 
 _LOOK_SECONDS = 0.25
+_MOVED_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
@@ -87,6 +88,7 @@ class ManagerLink:
 
     async def _hold_session(self) -> None:
         async with AsyncExitStack() as stack:
+            pointed = self._pointed()
             commands = await self._connect(stack)
             reports = await self._connect(stack)
             failpoint("keeper.register.before")
@@ -100,6 +102,7 @@ class ManagerLink:
             await until_first_ends(
                 commands=self._take_commands(commands),
                 reports=self._send_reports(reports, answer.heartbeat_seconds),
+                moved=self._until_moved(pointed),
                 **{f"answers {number}": self._send_answers() for number in range(AT_ONCE)},
             )
 
@@ -117,6 +120,13 @@ class ManagerLink:
             raise LinkError(f"what listens on {path} does not know this node's secret; it is not our manager")
         connection.authorize(secret)
         return connection
+
+    async def _until_moved(self, pointed: str) -> None:
+        """A socket that leads through a network may be dead without a word; the manager then points to a fresh one."""
+        while True:
+            await asyncio.sleep(_MOVED_SECONDS)
+            if self._pointed() not in (pointed, ""):
+                return
 
     async def _take_commands(self, connection: HttpConnection) -> None:
         cursor = 0
@@ -190,6 +200,13 @@ class ManagerLink:
         except (OSError, ValueError):
             return ()
         return path, facts.st_ino, facts.st_ctime_ns
+
+    def _pointed(self) -> str:
+        """Where the pointer leads; "" while it cannot be read."""
+        try:
+            return self._read_pointer()
+        except (OSError, ValueError):
+            return ""
 
     def _read_pointer(self) -> str:
         with open(self._pointer, encoding="utf-8") as file:
