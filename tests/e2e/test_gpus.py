@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,7 @@ class Machine:
     def create(self, **config: Any) -> str:
         """An experiment whose trials write down their GPUs and wait for `let_go`."""
         script = TRIAL.format(folder=str(self.folder))
-        return self.manager.create(script, trialConcurrency=4, maxTrialNumber=4, **config)
+        return self.manager.create(script, **{"trialConcurrency": 4, "maxTrialNumber": 4, **config})
 
     def let_go(self) -> None:
         """Trials end, now and from now on."""
@@ -204,6 +205,54 @@ def test_after_a_kill_of_the_manager_gpus_are_still_held(machine: Machine) -> No
         done = manager.until_status(name, "DONE")
         assert done["trial_counts"] == {"SUCCEEDED": 4}
         assert [trial["jobs"] for trial in manager.trials(name)] == [1, 1, 1, 1]
+
+
+@pytest.fixture
+def neighbour(machine: Machine, tmp_path: Path) -> Iterator[Machine]:
+    """Another manager on the same machine, with the same GPUs."""
+    (tmp_path / "told by the neighbour").mkdir()
+    with real_manager(tmp_path / "neighbour", environment=machine.gpus.environment) as manager:
+        manager.until(lambda: devices(manager), "the node's GPUs")
+        yield Machine(manager, machine.gpus, machine.uuids, tmp_path / "told by the neighbour")
+
+
+def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
+    machine: Machine, neighbour: Machine
+) -> None:
+    first = machine.create(trialGpuNumber=1, maxTrialNumber=2)
+    running, _ = machine.settled(first, running=2, waiting=0)
+    neighbour.manager.until(
+        lambda: all(device["leases"] for device in devices(neighbour.manager)), "the leases of the first manager"
+    )
+    second = neighbour.create(trialGpuNumber=1)
+    _, waiting = neighbour.settled(second, running=0, waiting=4)
+    for trial in waiting:
+        for holder in running:
+            assert re.search(
+                rf"held by user \S+, manager {re.escape(str(machine.manager.home))}, experiment {first}, "
+                rf"trial {holder['sequence_id']}, since \d{{4}}-\d\d-\d\dT",
+                trial["reason"],
+            )
+    assert [trial["jobs"] for trial in neighbour.manager.trials(second)] == [0] * 4
+    machine.let_go()
+    assert machine.manager.until_status(first, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
+    neighbour.settled(second, running=2, waiting=2)
+    neighbour.let_go()
+    assert neighbour.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    assert {neighbour.given(trial) for trial in neighbour.manager.trials(second)} == set(machine.uuids)
+    assert not [path for name in machine.uuids for path in Path(default_lock_folder()).glob(f"{name}.*")]
+
+
+def test_two_managers_that_race_for_the_same_gpus_run_all_their_trials(machine: Machine, neighbour: Machine) -> None:
+    """Whoever is told by the machine that the other one was faster, tries again, at nobody's charge."""
+    machine.let_go()
+    neighbour.let_go()
+    both = [(each, each.create(trialGpuNumber=2, maxTrialNumber=6)) for each in (machine, neighbour)]
+    for each, experiment in both:
+        assert each.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
+        for trial in each.manager.trials(experiment):
+            reasons = [job["end_reason"] for job in each.manager.client.jobs(trial["id"])]
+            assert sorted(set(reasons) - {"PREEMPTED"}) == ["EXITED_OK"]
 
 
 @pytest.mark.parametrize(
