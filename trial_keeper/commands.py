@@ -3,7 +3,8 @@
     python3 -I -S -X utf8 keeper-<hash>.pyz COMMAND
 
 Each reads one JSON object, on one line, from standard input and prints one JSON object, on one line, on standard
-output; nothing else goes there. Exit code 0, or 1 with {"error": sentence}. Members with "?" may be left out.
+output; nothing else goes there. Exit code 0, or 1 with {"error": sentence} and, when the system refused something, its
+word for that: "errno": "ENOSPC". Members with "?" may be left out.
 Every command may be given again after it was broken off anywhere. `directory` is the keeper's directory on this node,
 `~/.proctor/nodes/<manager id>-<node id>`: absolute, or beginning with "~/".
 
@@ -33,6 +34,7 @@ remove   `stop` with `kill_jobs`, then leave no trace: the directory, ~/.proctor
          empty, temporary socket folders, unused lock files of GPUs.
     in   {"directory": …, "grace_seconds"?: 5.0, "gpu_lock_directory"?: ""}   by default the one of the settings there
     out  {"removed": true, "jobs": 2, "left": []}      removed: nothing is left; else `left` says what and why
+         `stop` and `remove` answer within the grace and 20 s, a minute later where a process does not react to SIGKILL.
 
 verify   Finish an upload to `path` + ".part": with the hash expected it becomes durable and `path`, else it is removed.
     in   {"path": …, "sha256": hex}
@@ -54,6 +56,7 @@ Problems that are nobody's fault are sentences for people: a full disk, a damage
 written. `trial_keeper/probe.py` is the look at a node before the archive is there, `relay.py` the relay.
 """
 
+import errno
 import importlib
 import json
 import os
@@ -89,12 +92,17 @@ def answer_to(name: str) -> dict[str, Any]:
     try:
         return _find(name)(CommandInput(name, read_object()))
     except KeeperError as error:
-        return {"error": str(error)}
+        return {"error": str(error), **_errno(error.__cause__)}
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        return {"error": f"{name} failed: {error.strerror or error}{where}"}
+        return {"error": f"{name} failed: {error.strerror or error}{where}", **_errno(error)}
     except Exception as error:
         return {"error": f"{name} failed: {type(error).__name__}: {error}"}
+
+
+def _errno(error: BaseException | None) -> dict[str, str]:
+    number = error.errno if isinstance(error, OSError) else None
+    return {} if number is None else {"errno": errno.errorcode.get(number, str(number))}
 
 
 def read_object() -> Any:

@@ -24,7 +24,7 @@ from proctor.trial_keeper.settings import JOBS_FOLDER
 
 _DETAIL = "its machine was left by the manager"
 _LOOK_SECONDS = 0.25
-_REAPER_SECONDS = 20.0
+_REAPER_SECONDS = 10.0
 
 
 def count_running(directory: Path) -> int:

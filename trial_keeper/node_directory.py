@@ -6,6 +6,7 @@ run/<random>.sock               one for each SSH connection, made by the SSH ser
 socket                          the pointer: a file with the path of the socket that counts
 """
 
+import errno
 import glob
 import hashlib
 import os
@@ -60,7 +61,7 @@ def point(given: CommandInput) -> dict[str, Any]:
 
 def point_to(directory: Path, path: str) -> None:
     """Swap the pointer to the socket at `path`, and remove the sockets of earlier connections. Raises OSError."""
-    replace_file(str(directory / POINTER_FILE), path.encode(), durable=False)
+    _write_pointer(str(directory / POINTER_FILE), path.encode())
     for name in os.listdir(directory / RUN_FOLDER):
         if str(directory / RUN_FOLDER / name) != path:
             remove_file(str(directory / RUN_FOLDER / name))
@@ -101,6 +102,19 @@ def make_folders(directory: Path) -> None:
     if facts.st_uid != os.getuid() or directory.is_symlink():
         raise CommandRefused(f"{directory} should be a folder of user {os.getuid()}, found one of user {facts.st_uid}")
     directory.chmod(0o700)
+
+
+def _write_pointer(pointer: str, data: bytes) -> None:
+    """On a full disk the bytes that are there are overwritten: a keeper whose trials go on must still be found. Paths
+    of one directory are of one length, so that half of one is hardly ever read; the keeper would try again."""
+    try:
+        replace_file(pointer, data, durable=False)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(pointer):
+            raise
+        with open(pointer, "r+b") as file:
+            file.write(data)
+            file.truncate()
 
 
 def _takes_sockets(path: str) -> bool:

@@ -59,7 +59,11 @@ def read_settings(directory: Path) -> KeeperSettings:
 
 
 def write_settings(directory: Path, settings: KeeperSettings, secret: str) -> None:
-    """Write config.json and the secret (0600) into `directory`, which is made if need be (0700)."""
+    """Write config.json and the secret (0600) into `directory`, which is made if need be (0700). What stands there
+    already is not written again: on a full disk that would fail."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    replace_file(str(directory / SECRET_FILE), secret.encode(), durable=False)
-    replace_file(str(directory / CONFIG_FILE), json.dumps(asdict(settings)).encode(), durable=False)
+    contents = {SECRET_FILE: secret.encode(), CONFIG_FILE: json.dumps(asdict(settings)).encode()}
+    for name, data in contents.items():
+        path = directory / name
+        if not path.exists() or path.read_bytes() != data:
+            replace_file(str(path), data, durable=False)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proctor.trial_keeper.errors import KeeperNotStarted
+from proctor.trial_keeper.exits import last_line_of
 from proctor.trial_keeper.identity import boot_id, open_process
 from proctor.trial_keeper.origin import PACKAGE_ROOT
 from proctor.trial_keeper.settings import FACTS_FILE, LOG_FILE, SPAWNER_LOG_FILE, KeeperSettings, write_settings
 
-_START_SECONDS = 20.0
+_START_SECONDS = 60.0
 _OTHER_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 _KEEPER_CODE = (
@@ -146,8 +147,9 @@ def _wait_until_up(directory: Path) -> int:
     while (pid := find_keeper(directory)) is None and time.monotonic() < gives_up:
         time.sleep(_LOOK_SECONDS)
     if pid is None:
-        logs = f"{directory / LOG_FILE} and {directory / SPAWNER_LOG_FILE}"
-        raise KeeperNotStarted(f"no keeper came up in {directory}; see {logs}")
+        logs = [directory / LOG_FILE, directory / SPAWNER_LOG_FILE]
+        said = "; ".join(f"{log} ends with: {line}" for log in logs if (line := last_line_of(str(log))))
+        raise KeeperNotStarted(f"no keeper came up in {directory}; {said or 'it has left no log'}")
     return pid
 
 

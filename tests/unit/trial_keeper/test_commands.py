@@ -1,5 +1,6 @@
 """The commands on a node, as far as they need no process: what they read, what they answer, what they refuse."""
 
+import errno
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ from proctor.trial_keeper.errors import CommandRefused
 from proctor.trial_keeper.node_directory import fresh_socket, point, prepare
 from proctor.trial_keeper.node_survey import probe
 from proctor.trial_keeper.removal import remove
+from proctor.trial_keeper.settings import KeeperSettings, write_settings
 from proctor.trial_keeper.uploads import unpack, verify
 
 
@@ -114,6 +116,40 @@ def test_point_swaps_the_pointer_and_removes_earlier_sockets(directory: Path) ->
     assert point(give("point", directory=str(directory), socket=path)) == {"socket": path}
     assert (directory / "socket").read_text() == path
     assert os.listdir(directory / "run") == ["new.sock"]
+
+
+def test_on_a_full_disk_the_keeper_can_still_be_pointed_to_its_manager(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, data: bytes, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    point(give("point", directory=str(directory), socket="/a/long/path"))
+    monkeypatch.setattr(node_directory, "replace_file", refuse)
+    point(give("point", directory=str(directory), socket="/b/path"))
+    assert (directory / "socket").read_text() == "/b/path"
+    (directory / "socket").unlink()
+    with pytest.raises(OSError, match="No space left"):
+        point(give("point", directory=str(directory), socket="/b/path"))
+
+
+def test_settings_that_stand_there_already_are_not_written_again(directory: Path) -> None:
+    settings = KeeperSettings("n", "/pointer")
+    write_settings(directory, settings, "secret")
+    before = [(directory / name).stat().st_ino for name in ("config.json", "secret")]
+    write_settings(directory, settings, "secret")
+    assert [(directory / name).stat().st_ino for name in ("config.json", "secret")] == before
+    write_settings(directory, settings, "another")
+    assert (directory / "secret").read_text() == "another"
+    assert (directory / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_the_system_refuses_is_told_in_its_own_word_too(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    body = json.dumps({"directory": str(tmp_path / "file" / "a" / "b" / "m-n")}).encode()
+    code, answer = run("prepare", body)
+    assert (code, answer["errno"]) == (1, "ENOTDIR")
+    assert answer["error"] == f"the folder {tmp_path}/file/a cannot be made: Not a directory"
 
 
 def test_something_else_in_the_way_is_named(tmp_path: Path) -> None:
