@@ -315,7 +315,7 @@ async def test_a_connection_whose_server_dies_has_ended(serve: Serve) -> None:
     async with connected(server) as there:
         kill_connections(server)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert await there.until_ended() == "it hung up"
+            assert await there.until_ended() == "its SSH server hung up"
 
 
 async def test_leaving_a_connection_leaves_no_process_there(serve: Serve, folder: Path) -> None:
@@ -327,14 +327,18 @@ async def test_leaving_a_connection_leaves_no_process_there(serve: Serve, folder
             pass
         with pytest.raises(CommandFailed):
             await there.run(["sh", "-c", "cat; sleep 0.1; echo over"], input=b"x", timeout_seconds=0)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while connections_of(server):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: not connections_of(server))
 
 
 async def say_hello(server: OpenSsh, **more: object) -> None:
     async with connected(server, **more) as there:  # type: ignore[arg-type]
         assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 def kill_connections(server: OpenSsh) -> None:

@@ -59,17 +59,14 @@ class Connection:
 
         :param command: words, which mean the same to every login shell; or a line for the user's own shell, whose
             start-up files may then add to the output.
-        Raises CommandFailed when it is ended by a signal or the time is up (it may then run on), never for its exit
-        code.
+        Raises CommandFailed when it is ended by a signal or the time is up (it is then asked to end, and may run on),
+        never for its exit code.
         """
         line, mark = (command, b"") if isinstance(command, str) else marked(command)
         name = command if isinstance(command, str) else " ".join(command)
         try:
             async with asyncio.timeout(timeout_seconds), self._session(line) as process:
-                process.stdin.write(input)
-                process.stdin.write_eof()
-                stdout = await process.stdout.read()
-                await process.wait_closed()
+                stdout = await _converse(process, input)
         except TimeoutError as error:
             raise CommandFailed(f"`{name[:200]}` did not end within {timeout_seconds:g} s") from error
         finished = self._finished(process, stdout, name=name[:200])
@@ -210,6 +207,19 @@ class Connection:
         except (asyncssh.DisconnectError, asyncssh.ChannelOpenError, BrokenPipeError, ConnectionError) as error:
             self._check()
             raise ConnectionEnded(str(error) or type(error).__name__) from error
+
+
+async def _converse(process: Any, input: bytes) -> bytes:
+    try:
+        process.stdin.write(input)
+        process.stdin.write_eof()
+        stdout: bytes = await process.stdout.read()
+        await process.wait_closed()
+    except BaseException:
+        with suppress(OSError):
+            process.terminate()  # sshd counts it among the sessions as long as it lives
+        raise
+    return stdout
 
 
 class _TailedProcess(asyncssh.SSHClientProcess):  # type: ignore[misc]

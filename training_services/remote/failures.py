@@ -93,7 +93,7 @@ def end_clause(error: Exception | None, *, keep_alive_seconds: float) -> str:
     if "keepalive" in said.lower():
         return f"nothing was heard from it for {3 * keep_alive_seconds:g} s"
     if said == _LOST:
-        return "it hung up"
+        return "its SSH server hung up"
     if isinstance(error, OSError):
         return f"the connection broke ({said or type(error).__name__})"
     return f"its SSH server ended the connection ({said})"

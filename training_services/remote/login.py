@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from proctor.training_services.remote.errors import LoginRefused
 from proctor.training_services.remote.keys import Offer
@@ -13,12 +13,15 @@ from proctor.training_services.remote.ssh_config import Hop
 _MOST_AT_ONCE = 8  # sshd drops logins at random from the tenth on (MaxStartups 10:30:100)
 _MOST_KEYS_BESIDE_A_PASSWORD = 3  # sshd ends the connection at the sixth attempt (MaxAuthTries)
 _PAUSES_SECONDS = (0.3, 0.6, 1.2, 2.4, 4.0)
-_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_Gates = WeakValueDictionary[str, asyncio.Semaphore]
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, _Gates] = WeakKeyDictionary()
 
 
-def gate() -> asyncio.Semaphore:
-    """Lets a few logins at a time through, in the whole process: a jump host or a shared machine sees them all."""
-    return _gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_MOST_AT_ONCE))
+def gate(hop: Hop) -> asyncio.Semaphore:
+    """Lets a few logins at a time through to one server, whoever wants them: a jump host or a machine that is many
+    nodes sees them all. A server that does not answer holds up nobody else's."""
+    gates = _gates.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    return gates.setdefault(hop.place, asyncio.Semaphore(_MOST_AT_ONCE))
 
 
 def pauses() -> Iterator[float]:

@@ -134,7 +134,7 @@ class Route:
         raise AssertionError("the last try returns or raises")
 
     async def _dial(self, hop: Hop, client: LoginClient, tunnel: Any | None, trace: RouteTrace) -> Any:
-        async with gate():
+        async with gate(hop):
             try:
                 async with asyncio.timeout(self._limits.timeout_seconds):
                     keep_alive = self._limits.keep_alive_seconds

@@ -206,16 +206,14 @@ async def test_a_revoked_host_key_is_refused(home: Path) -> None:
 
 
 async def test_a_machine_trusted_on_first_use_is_remembered_and_held_to_its_key(home: Path) -> None:
-    port_of_first = 0
     async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        port_of_first = server.port
         await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
         assert (home / "manager" / "known_hosts").read_text() == f"{server.line}\n"
         assert not (home / ".ssh" / "known_hosts").exists()
         await enter(machine_at(server), Login(password=SECRET))
     async with ssh_server(Wanted(passwords={USER: SECRET})) as impostor:
         store = home / "manager" / "known_hosts"
-        store.write_text(store.read_text().replace(f":{port_of_first}", f":{impostor.port}"))
+        store.write_text(store.read_text().replace(f":{server.port}", f":{impostor.port}"))
         with pytest.raises(HostKeyRefused, match="HAS CHANGED"):
             await enter(machine_at(impostor, trust_on_first_use=True), Login(password=SECRET))
         assert impostor.tried == []
