@@ -1,0 +1,217 @@
+"""The remote service with real SSH servers and real keepers, over a hub that is served on a Unix socket.
+
+Keepers outlive the tests as they outlive managers: an experiment of another name claims the machines in every test, so
+that only the last one leaves them.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from fakes.hub_manager import HubManager, open_hub_manager, remote_settings
+from fakes.machines.group import Group, loopback_group
+from fakes.machines.requirements import needs_loopback
+
+from proctor.training_services.base import NodePlacement, TrainingService, TrialJobForm
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.remote.service import RemoteTrainingService
+from proctor.training_services.testing import (
+    EXIT_CODE,
+    FINAL_VALUE,
+    VALUES,
+    Behaviour,
+    Recorder,
+    ServiceHarness,
+    TrainingServiceContract,
+    serving,
+)
+
+pytestmark = needs_loopback
+
+EXPERIMENT = "Ab3dE5f7"
+ANCHOR = "Anchor01"
+"""The experiment that keeps the machines claimed."""
+
+
+def report(kind: str, value: float) -> str:
+    record = json.dumps({"kind": kind, "value": value, "time": 1.0})
+    return f"echo '{record}' >> $PROCTOR_JOB_DIR/journal"
+
+
+COMMANDS = {
+    Behaviour.REPORT: "; ".join(
+        ["test -f trial.py", *(report("intermediate", value) for value in VALUES), report("final", FINAL_VALUE)]
+    ),
+    Behaviour.FAIL: f"exit {EXIT_CODE}",
+    Behaviour.HANG: "sleep 3600",
+}
+
+
+class RemoteHarness(ServiceHarness):
+    metadata = ("max_trial_number_per_gpu", 4)
+
+    def __init__(self, home: Path, work: Path, group: Group) -> None:
+        self.home = home
+        self.work = work
+        self.group = group
+        self.settings = remote_settings(group.machine_list())
+        self.manager: HubManager
+        self.service: TrainingService
+        self.node_ids: tuple[str, ...] = ()
+        self._open = AsyncExitStack()
+        (work / "code").mkdir()
+        (work / "code" / "trial.py").write_text("print('a trial')\n")
+
+    async def open(self) -> None:
+        """A manager that has not taken up its experiments yet."""
+        self.manager = await self._open.enter_async_context(open_hub_manager(self.home, ready=False))
+        self.node_ids = self.manager.provider.claim(ANCHOR, self.settings, {})
+        directory = self.home / "experiments" / EXPERIMENT
+        context = ServiceContext(EXPERIMENT, directory, self.manager.pool, self.manager.hub, self.settings)
+        self.service = RemoteTrainingService(context, provider=self.manager.provider)
+
+    async def close(self) -> None:
+        """The manager is gone."""
+        await self._open.aclose()
+
+    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
+        return self.form_of(COMMANDS[behaviour], name)
+
+    def form_of(self, command: str, name: str = "first") -> TrialJobForm:
+        """A job that runs this command."""
+        return self._form(command, name, self.work / "code")
+
+    def folder_of(self, form: TrialJobForm) -> Path:
+        """A job's directory on its machine, seen from here."""
+        pattern = f"*/.proctor/nodes/*/experiments/{EXPERIMENT}/trials/0-{form.trial_id}/jobs/1"
+        [found] = [path for machine in self.group.machines for path in machine.path("/run/home").glob(pattern)]
+        return found
+
+    def impossible_form(self) -> TrialJobForm:
+        return self._form("true", "first", self.work / "missing")
+
+    async def restart(self) -> TrainingService:
+        await self.close()
+        await self.open()
+        return self.service
+
+    async def reattached(self) -> None:
+        self.manager.hub.ready()
+        for node_id in self.node_ids:
+            await self.manager.until_status(node_id, "CONNECTED")
+
+    async def leftovers(self) -> list[str]:
+        """A keeper forgets a job when it has read our answer, which no event tells us; it is given a while."""
+        try:
+            async with asyncio.timeout(60):
+                while found := await asyncio.to_thread(self.find):  # noqa: ASYNC110 - other processes
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pass
+        return found
+
+    def find(self) -> list[str]:
+        """Processes of our jobs, the keepers' records of them, and their folders."""
+        found = []
+        for machine in self.group.machines:
+            found += [process.command for process in machine.processes() if _is_ours(process.pid)]
+            for nodes in machine.path("/run/home").glob("*/.proctor/nodes/*"):
+                found += [str(path) for path in (nodes / "jobs").glob("*")]
+                found += [str(path) for path in nodes.glob(f"experiments/{EXPERIMENT}")]
+        return found
+
+    def _form(self, command: str, name: str, code: Path) -> TrialJobForm:
+        trial_id = f"{self.work.name}{name}"  # the keepers serve many tests and start no job twice
+        directory = self.home / "experiments" / EXPERIMENT / "trials" / f"0-{trial_id}" / "jobs" / "1"
+        return TrialJobForm(
+            job_id=f"{trial_id}.1",
+            token=f"token of {name}",
+            experiment_id=EXPERIMENT,
+            trial_id=trial_id,
+            sequence_id=0,
+            number=1,
+            parameter_id=0,
+            parameter_file='{"parameter_id":0,"parameters":{}}',
+            command=command,
+            code_directory=str(code),
+            directory=str(directory),
+            placement=NodePlacement(self.node_ids[0 if name == "first" else 1]),
+        )
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return f"PROCTOR_EXPERIMENT_ID={EXPERIMENT}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # just gone
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with loopback_group(tmp_path_factory.mktemp("machines"), 2) as group, pytest.MonkeyPatch.context() as patch:
+        for name, value in group.person.environment.items():
+            patch.setenv(name, value)
+        yield group
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, group: Group) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("home")
+    yield path
+    asyncio.run(_leave(path, group))
+    group.leavings.expect_none()
+
+
+async def _leave(home: Path, group: Group) -> None:
+    """A manager that finds nobody who needs the machines any more."""
+    async with open_hub_manager(home, ready=True) as manager:
+        await manager.until(lambda: not list((home / "nodes").glob("*/node.json")), "the machines to be left")
+
+
+@pytest.fixture
+async def harness(
+    home: Path, group: Group, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
+) -> AsyncIterator[RemoteHarness]:
+    harness = RemoteHarness(home, tmp_path_factory.mktemp("job"), group)
+    await harness.open()
+    await harness.reattached()
+    yield harness
+    await harness.service.clean_up()
+    await harness.close()
+
+
+class TestRemoteTrainingService(TrainingServiceContract):
+    """The suite, on the fixture above."""
+
+
+@pytest.mark.anyio
+async def test_files_are_read_while_a_job_runs_and_after_it_was_collected(harness: RemoteHarness) -> None:
+    wait = "while [ ! -e $PROCTOR_JOB_DIR/go ]; do sleep 0.1; done"
+    command = f"echo begun; mkdir -p $PROCTOR_JOB_DIR/output; echo weights > $PROCTOR_JOB_DIR/output/model; {wait}"
+    form, recorder = harness.form_of(command), Recorder()
+    service = harness.service
+    assert isinstance(service, RemoteTrainingService)
+    recorder.listen(service)
+    async with serving(service):
+        await service.submit_trial_job(form)
+        await recorder.start_of(form.job_id)
+        async with asyncio.timeout(60):
+            while not await _is_there(service, form, "output/model"):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.05)
+        assert await service.read_job_file(form, "stdout", 0, 100) == b"begun\n"
+        with pytest.raises(FileNotFoundError):
+            await service.read_job_file(form, "../../../../../config.json", 0, 10)
+        assert any("sleep" in found for found in harness.find())
+        (harness.folder_of(form) / "go").touch()
+        await recorder.end_of(form.job_id)
+    await service.clean_up()
+    assert await harness.leftovers() == []
+    assert await service.read_job_file(form, "stdout", 0, 100) == b"begun\n"
+    assert (Path(form.directory) / "output" / "model").read_text() == "weights\n"
+
+
+async def _is_there(service: RemoteTrainingService, form: TrialJobForm, path: str) -> bool:
+    return path in dict(await service.list_job_files(form))
