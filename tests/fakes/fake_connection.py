@@ -1,0 +1,223 @@
+"""Machines that exist only in a test: what a connection to one answers, without SSH, processes or time."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proctor.training_services.nodes import NodePool
+from proctor.training_services.remote.claims import Claim
+from proctor.training_services.remote.delivery import Progress
+from proctor.training_services.remote.errors import ConnectionEnded, ForwardingRefused, RemoteError
+from proctor.training_services.remote.keeper_archive import KeeperArchive
+from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.remote.sessions import Finished
+
+
+@dataclass
+class FakeMachine:
+    """One machine's state; a test changes it at will. Times of the machine's clock are `clock_ahead` off ours."""
+
+    pool: NodePool
+    node_id: str = ""
+    now: float = field(default_factory=time.time)
+    failure: RemoteError | None = None  # raised at the next logins
+    refused: set[str] = field(default_factory=set)  # experiments whose way in is not taken
+    hangs: bool = False  # logins never end
+    pythons: dict[str, str] = field(default_factory=lambda: {"python3": "3.11.2"})
+    clock_ahead: float = 0.0
+    free_mb: int | None = 50_000
+    free_inodes: int | None = 1_000_000
+    why_not_writable: str = ""
+    lacks: list[str] = field(default_factory=list)
+    forwards: bool = True
+    damages: int = 0  # so many uploads arrive damaged
+    registers: bool = True  # whether a keeper that is started finds the manager
+    left: list[str] = field(default_factory=list)  # what cannot be removed
+    files: dict[str, bytes] = field(default_factory=dict)
+    exists: bool = False
+    keeper: bool = False
+    logins: int = 0
+    uploads: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    connections: list["FakeConnection"] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def connect(self, claim: Claim, trace: RouteTrace | None) -> AsyncIterator["FakeConnection"]:
+        """As `open_connection`."""
+        self.logins += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.failure is not None:
+            raise self.failure
+        connection = FakeConnection(self, claim)
+        self.connections.append(connection)
+        try:
+            yield connection
+        finally:
+            connection.end("the connection was closed")
+            self.connections.remove(connection)
+
+    def cut(self, why: str = "it hung up") -> None:
+        """Break every connection."""
+        for connection in list(self.connections):
+            connection.end(why)
+
+    def register(self) -> None:
+        """Its keeper registers with the manager."""
+        self.pool.connect(self.node_id, [], driver_note="", hostname="fake", version="0", seen_at=self.now)
+
+
+class FakeConnection:
+    """A connection to a `FakeMachine`."""
+
+    def __init__(self, machine: FakeMachine, claim: Claim) -> None:
+        self.peer = "bob@fake"
+        self.claim = claim
+        self.forwarded = ""
+        self._machine = machine
+        self._ended = asyncio.Event()
+        self._why = ""
+
+    def end(self, why: str) -> None:
+        """It has ended."""
+        if not self._ended.is_set():
+            self._why = why
+            self._ended.set()
+
+    async def until_ended(self) -> str:
+        """As the real one."""
+        await self._ended.wait()
+        return self._why
+
+    async def python(self, python: str, source: str, *, input: bytes = b"", timeout_seconds: float = 0.0) -> Finished:
+        """Answers the first look, and carries out small programs."""
+        self._check()
+        machine = self._machine
+        if python not in machine.pythons:
+            return Finished(127, b"", b"not found")
+        request = json.loads(input)
+        if "verify" in request:
+            return _answer(self._look(python, "") | {"verified": self._verify(**request["verify"])})
+        if "path" in request:
+            machine.exists = True
+            return _answer({})
+        if "prefix" in request:
+            return _answer({"names": []})
+        return _answer(self._look(python, request["key"]))
+
+    async def run(self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 0.0) -> Finished:
+        """Carries out the commands of the keeper's one file."""
+        self._check()
+        name = command[-1]
+        self._machine.commands.append(name)
+        return _answer(getattr(self, f"_{name}")(json.loads(input)))
+
+    async def upload(self, source: Path | bytes, target: str, *, on_progress: Progress | None = None) -> None:
+        """The file is there at once."""
+        self._check()
+        data = source if isinstance(source, bytes) else await asyncio.to_thread(source.read_bytes)
+        machine = self._machine
+        machine.uploads.append(target)
+        if machine.damages:
+            machine.damages -= 1
+            data = b"damaged"
+        machine.files[target] = data
+
+    async def forward(self, remote_socket: str, local_socket: str) -> None:
+        """As the machine allows."""
+        self._check()
+        if not self._machine.forwards:
+            raise ForwardingRefused("its SSH server does not forward sockets")
+        self.forwarded = local_socket
+
+    def _check(self) -> None:
+        if self._ended.is_set():
+            raise ConnectionEnded(self._why)
+
+    def _look(self, python: str, key: str) -> dict[str, Any]:
+        machine = self._machine
+        version = machine.pythons[python]
+        directory = f"/home/bob/.proctor/nodes/{key}"
+        names = [path.rpartition("/")[2] for path in machine.files]
+        return {
+            "python": version,
+            "too_old": tuple(map(int, version.split("."))) < (3, 10),
+            "newer": [name for name in machine.pythons if name not in ("python3", "python")],
+            "executable": python,
+            "lacks": machine.lacks,
+            "home": "/home/bob",
+            "user": "bob",
+            "hostname": "fake",
+            "time": machine.now + machine.clock_ahead,
+            "why_not_writable": machine.why_not_writable,
+            "free_mb": machine.free_mb,
+            "free_inodes": machine.free_inodes,
+            "directory": directory,
+            "exists": machine.exists,
+            "archives": [name for name in names if name.endswith(".pyz")],
+            "kills_at_logout": False,
+            "verified": None,
+        }
+
+    def _verify(self, path: str, sha256: str) -> dict[str, Any]:
+        data = self._machine.files.pop(f"{path}.part", b"")
+        is_whole = hashlib.sha256(data).hexdigest() == sha256
+        if is_whole:
+            self._machine.files[path] = data
+        return {"ok": is_whole}
+
+    def _prepare(self, given: dict[str, Any]) -> dict[str, Any]:
+        codes = [path.rpartition("/")[2] for path in self._machine.files if "/code/" in path]
+        return {"directory": given["directory"], "socket": "/run/1.sock", "codes": codes, "jobs": 0}
+
+    def _start(self, given: dict[str, Any]) -> dict[str, Any]:
+        machine = self._machine
+        started, machine.keeper = not machine.keeper, True
+        if machine.registers:
+            machine.register()
+        return {"pid": 17, "started": started}
+
+    def _stop(self, given: dict[str, Any]) -> dict[str, Any]:
+        self._machine.keeper = False
+        return {"jobs": 0, "left": []}
+
+    def _remove(self, given: dict[str, Any]) -> dict[str, Any]:
+        if not self._machine.left:
+            self._machine.files.clear()
+            self._machine.exists = self._machine.keeper = False
+        return {"removed": not self._machine.left, "jobs": 0, "left": self._machine.left}
+
+    def _unpack(self, given: dict[str, Any]) -> dict[str, Any]:
+        path = f"{given['directory']}/{given['archive']}"
+        data = self._machine.files.pop(path)
+        if hashlib.sha256(data).hexdigest() != given["sha256"]:
+            return {"error": "the upload was damaged on its way"}
+        self._machine.files[f"{given['directory']}/{given['target']}"] = data
+        return {"target": given["target"]}
+
+    def _probe(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "version": "0",
+            "python": "3.11.2",
+            "devices": [],
+            "driver_note": "no NVIDIA driver",
+            "gpu_lock_problem": "",
+            "paths": dict.fromkeys(given["paths"], "folder"),
+        }
+
+
+def fake_archive(folder: Path) -> KeeperArchive:
+    """A file in the place of the keeper's one file."""
+    data = b"the keeper"
+    (folder / "keeper-1.pyz").write_bytes(data)
+    return KeeperArchive(folder / "keeper-1.pyz", hashlib.sha256(data).hexdigest(), "keeper-1.pyz")
+
+
+def _answer(body: dict[str, Any]) -> Finished:
+    return Finished(1 if "error" in body else 0, json.dumps(body).encode() + b"\n", b"")

@@ -1,0 +1,416 @@
+"""Machines under virtual time: what goes wrong becomes a reason and a pause, of that machine alone; what is released is
+left, or owed that."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.fake_connection import FakeConnection, FakeMachine
+
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import Node, NodePool, NodeStatus
+from proctor.training_services.providers import ProviderContext
+from proctor.training_services.remote.claims import Claim
+from proctor.training_services.remote.errors import LoginRefused, Unreachable
+from proctor.training_services.remote.node_folder import NodeFolder, read_records
+from proctor.training_services.remote.provider import RemoteProvider
+from proctor.training_services.remote.route_trace import RouteTrace
+
+DAY = 86_400.0
+
+
+class Scene:
+    """A provider whose machines are fakes, by host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "nodes").mkdir(exist_ok=True)
+        (folder / "socket").write_text("/run/manager.sock")
+        self.pool = NodePool()
+        self.hub = KeeperHub(self.pool)
+        self.machines: dict[str, FakeMachine] = {}
+        self.provider = RemoteProvider(
+            ProviderContext("m1", folder / "nodes", folder / "socket", self.pool, self.hub), connect=self._connect
+        )
+        self.changed = asyncio.Event()
+        self.pool.on_change(self.changed.set)
+
+    def machine(self, host: str) -> FakeMachine:
+        """The machine behind a host name; new ones are well."""
+        return self.machines.setdefault(host, FakeMachine(self.pool, host))
+
+    def claim(self, *hosts: str, by: str = "E1", **more: Any) -> None:
+        """An experiment wants machines."""
+        for host in hosts:
+            self.machine(host)
+        settings = {"machine_list": [{"host": host} for host in hosts], **more}
+        self.provider.claim(by, settings, {})
+
+    async def until(self, look: Callable[[], Any]) -> Any:
+        """Wait, in virtual time, until there is something."""
+        async with asyncio.timeout(DAY):
+            while not (found := look()):
+                self.changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await self.changed.wait()
+        return found
+
+    async def until_status(self, node_id: str, status: str, reason: str = "") -> Node:
+        def look() -> Node | None:
+            node = self.pool.node(node_id)
+            return node if node.status == status and reason in node.reason else None
+
+        return await self.until(look)
+
+    def _connect(self, claim: Claim, trace: RouteTrace | None) -> AbstractAsyncContextManager[FakeConnection]:
+        return self.machine(claim.machine.host).connect(claim, trace)
+
+
+def play(
+    folder: Path, act: Callable[[Scene], Awaitable[None]], *, prepare: Callable[[Scene], None] | None = None
+) -> None:
+    """Run a scene, with its provider at work."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        scene = Scene(folder)
+        if prepare is not None:
+            prepare(scene)
+        async with running(scene):
+            await act(scene)
+
+    run_virtual(main)
+
+
+@asynccontextmanager
+async def running(scene: Scene) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(scene.provider.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            scene.hub.close()
+
+
+def test_a_machine_that_does_not_answer_is_tried_again_after_1_2_4_and_at_most_60_seconds(tmp_path: Path) -> None:
+    times: list[float] = []
+
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.failure = Unreachable("it does not answer")
+        scene.claim("gpu-1")
+        for number in range(1, 10):
+            await scene.until(lambda number=number: machine.logins == number)
+            times.append(asyncio.get_running_loop().time())
+        node = scene.pool.node("gpu-1")
+        assert node.status == "FAILED"
+        assert node.reason.startswith("it does not answer; ")
+
+    play(tmp_path, act)
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    for pause, longest in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60], strict=True):
+        assert 0.75 * longest - 0.5 <= pause <= longest + 0.5
+
+
+def test_a_check_tries_a_machine_at_once(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.failure = Unreachable("it does not answer")
+        scene.claim("gpu-1")
+        await scene.until(lambda: machine.logins == 8)
+        await asyncio.sleep(1)
+        began = asyncio.get_running_loop().time()
+        machine.failure = None
+        scene.provider.check("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert asyncio.get_running_loop().time() - began < 5
+
+    play(tmp_path, act)
+
+
+def test_one_machine_whose_login_never_ends_keeps_no_other_one_waiting(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.machine("bad").hangs = True
+        scene.claim("bad", "good")
+        await scene.until_status("good", "CONNECTED")
+        assert scene.pool.node("bad").status == "CONNECTING"
+
+    play(tmp_path, act)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pythons": {}}, "no Python ≥ 3.10 was found"),
+        ({"pythons": {"python3": "3.9.1"}}, "python3 is 3.9.1"),
+        ({"clock_ahead": 3600.0}, "3600 s ahead of the manager's"),
+        ({"clock_ahead": -301.0}, "s behind the manager's"),
+        ({"free_mb": 12}, "its disk is full: 12 MiB are free"),
+        ({"free_inodes": 3}, "3 inodes are free"),
+        ({"why_not_writable": "/home/bob: Read-only file system"}, "Read-only file system"),
+        ({"lacks": ["bash"]}, "lacks what a keeper needs: bash"),
+    ],
+)
+def test_what_a_keeper_could_not_work_with_is_the_reason(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        for name, value in changes.items():
+            setattr(machine, name, value)
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "FAILED", reason)
+        assert machine.commands == []
+
+    play(tmp_path, act)
+
+
+def test_a_newer_python_beside_an_old_one_is_used(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.machine("gpu-1").pythons = {"python3": "3.6.8", "/usr/bin/python3.12": "3.12.1"}
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+
+    play(tmp_path, act)
+
+
+def test_the_keepers_file_is_brought_once_and_again_where_it_arrived_damaged(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.damages = 1
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert len(machine.uploads) == 2
+        machine.cut()
+        await scene.until_status("gpu-1", "CONNECTING", "its trials go on")
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert len(machine.uploads) == 2
+
+    play(tmp_path, act)
+
+
+def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        machine = scene.machine("gpu-1")
+        assert [connection.forwarded for connection in machine.connections] == ["/run/manager.sock"]
+        machine.cut("nothing was heard from it for 45 s")
+        node = await scene.until_status("gpu-1", "CONNECTING")
+        assert "nothing was heard from it for 45 s" in node.reason
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert machine.commands.count("start") == 2
+
+    play(tmp_path, act)
+
+
+def test_a_keeper_that_does_not_come_is_started_anew_and_then_told_of(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.registers = False
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "FAILED", "does not reach the manager")
+        assert machine.commands == ["prepare", "start", "stop", "start"]
+        machine.registers = True
+        await scene.until_status("gpu-1", "CONNECTED")
+
+    play(tmp_path, act)
+
+
+def test_a_keeper_that_falls_silent_is_started_again(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        await asyncio.sleep(1)
+        machine = scene.machine("gpu-1")
+        machine.commands.clear()
+        machine.keeper = False
+        scene.pool.set_status("gpu-1", NodeStatus.SILENT, "no word from its keeper")
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert machine.commands == ["start"]
+
+    play(tmp_path, act)
+
+
+def test_when_one_experiments_login_is_refused_that_of_another_one_is_taken(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        inner = machine.connect
+
+        def connect(claim: Claim, trace: RouteTrace | None) -> AbstractAsyncContextManager[FakeConnection]:
+            machine.failure = LoginRefused("no") if claim.login.password is None else None
+            return inner(claim, trace)
+
+        machine.connect = connect  # type: ignore[method-assign]
+        settings = {"machine_list": [{"host": "gpu-1"}]}
+        scene.provider.claim("E1", settings, {"training_service.machine_list.0.password": "x"})
+        scene.provider.claim("E2", settings, {})
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert machine.connections[0].claim.experiment_id == "E1"
+        assert machine.logins == 2
+
+    play(tmp_path, act)
+
+
+def test_a_machine_is_left_when_its_last_experiment_lets_go(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        scene.claim("gpu-1", by="E1")
+        scene.claim("gpu-1", by="E2")
+        await scene.until_status("gpu-1", "CONNECTED")
+        await scene.provider.release("E1")
+        await scene.provider.release("never claimed anything")
+        await asyncio.sleep(60)
+        assert machine.keeper
+        assert scene.provider.machine("gpu-1").experiments == ("E2",)
+        await scene.provider.release("E2")
+        await scene.until(lambda: not scene.provider.has("gpu-1"))
+        assert not machine.exists
+        assert not machine.keeper
+        assert scene.pool.nodes() == ()
+        assert list((tmp_path / "nodes").glob("gpu-1*")) == []
+
+    play(tmp_path, act)
+
+
+def test_a_machine_on_which_nothing_of_ours_is_is_left_without_bringing_anything(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.failure = Unreachable("it does not answer")
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "FAILED")
+        await scene.provider.release("E1")
+        await scene.until_status("gpu-1", "FAILED", "nobody needs it any more")
+        machine.failure = None
+        await scene.until(lambda: not scene.provider.has("gpu-1"))
+        assert machine.uploads == []
+
+    play(tmp_path, act)
+
+
+def test_what_could_not_be_removed_is_told_and_tried_again(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        machine.left = ["process 17 does not end"]
+        await scene.provider.release("E1")
+        await scene.until_status("gpu-1", "FAILED", "process 17 does not end")
+        machine.left = []
+        await scene.until(lambda: not scene.provider.has("gpu-1"))
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manager(tmp_path: Path) -> None:
+    async def release_while_away(scene: Scene) -> None:
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        machine = scene.machine("gpu-1")
+        machine.failure = Unreachable("it does not answer")
+        machine.cut()
+        await scene.until_status("gpu-1", "FAILED")
+        await scene.provider.release("E1")
+        await scene.until_status("gpu-1", "FAILED", "nobody needs it any more")
+
+    async def leave(scene: Scene) -> None:
+        await scene.until(lambda: not (tmp_path / "nodes" / "gpu-1").exists())
+        assert not scene.machine("gpu-1").exists
+
+    def prepare(scene: Scene) -> None:
+        scene.machine("gpu-1").exists = True
+
+    play(tmp_path, release_while_away)
+    [record] = read_records(tmp_path / "nodes")
+    assert record.released
+    play(tmp_path, leave, prepare=prepare)
+
+
+def test_an_owed_machine_that_is_claimed_again_is_simply_used(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        machine.failure = Unreachable("it does not answer")
+        machine.cut()
+        await scene.until_status("gpu-1", "FAILED")
+        await scene.provider.release("E1")
+        await scene.until_status("gpu-1", "FAILED", "nobody needs it any more")
+        scene.claim("gpu-1", by="E2")
+        machine.failure = None
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert "remove" not in machine.commands
+
+    play(tmp_path, act)
+
+
+def test_after_a_restart_machines_wait_for_their_experiments_and_those_that_nobody_claims_are_left(
+    tmp_path: Path,
+) -> None:
+    async def claim_two(scene: Scene) -> None:
+        scene.claim("gpu-1", "gpu-2")
+        await scene.until_status("gpu-1", "CONNECTED")
+        await scene.until_status("gpu-2", "CONNECTED")
+
+    async def claim_one(scene: Scene) -> None:
+        await asyncio.sleep(600)
+        assert not scene.provider.has("gpu-1")
+        scene.claim("gpu-1")
+        scene.hub.ready()
+        await scene.until(lambda: not (tmp_path / "nodes" / "gpu-2").exists())
+        await scene.until_status("gpu-1", "CONNECTED")
+
+    play(tmp_path, claim_two)
+    play(tmp_path, claim_one)
+
+
+def test_code_is_brought_once_however_many_ask_and_only_while_connected(tmp_path: Path) -> None:
+    class Code:
+        path = tmp_path / "code.tar.gz"
+        sha256 = hashlib.sha256(b"code").hexdigest()
+        name = "abc"
+
+    Code.path.write_bytes(b"code")
+
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.failure = Unreachable("it does not answer")
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "FAILED")
+        with pytest.raises(ServiceUnavailable, match="it does not answer"):
+            await scene.provider.machine("gpu-1").ensure_code(Code)
+        machine.failure = None
+        await scene.until_status("gpu-1", "CONNECTED")
+        await scene.until(lambda: scene.provider.machine("gpu-1").connected)
+        machine.uploads.clear()
+        machine.damages = 1
+        remote = scene.provider.machine("gpu-1")
+        await asyncio.gather(remote.ensure_code(Code), remote.ensure_code(Code))
+        assert len(machine.uploads) == 2
+        assert remote.codes == {"abc"}
+        machine.cut()
+        await scene.until_status("gpu-1", "CONNECTING")
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert remote.codes == {"abc"}
+
+    play(tmp_path, act)
+
+
+def test_no_login_is_written_into_the_record_of_a_machine(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.machine("gpu-1")
+        secrets = {"training_service.machine_list.0.password": "geheim"}
+        scene.provider.claim("E1", {"machine_list": [{"host": "gpu-1"}]}, secrets)
+        folder = NodeFolder(tmp_path / "nodes", "gpu-1").path
+        texts = [path.read_text() for path in folder.iterdir()]
+        assert len(texts) == 2
+        assert "geheim" not in "".join(texts)
+        assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
+
+    play(tmp_path, act)
