@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 PRIVATE = frozenset({"environment.json", "secrets.json"})
 NOT_CODE = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules"})
+CODE_ARCHIVES = "code-archives"  # what was made of the code for machines
 
 
 def save_archive(client: "Client", experiment: dict[str, Any], target: Path, *, with_code: bool) -> None:
@@ -110,7 +111,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _is_kept(inside: Path) -> bool:
-    return inside.name not in PRIVATE and inside.suffix not in (".db", ".db-wal", ".db-shm")
+    is_ours = inside.name in PRIVATE or inside.suffix in (".db", ".db-wal", ".db-shm")
+    return not is_ours and inside.parts[0] != CODE_ARCHIVES
 
 
 def _is_code(inside: Path) -> bool:
