@@ -175,6 +175,8 @@ def test_a_job_waits_only_while_every_node_that_could_run_it_is_too_full(
     if isinstance(ask.place(pool), Waiting):
         for candidate in ask.candidates(pool):
             rules = candidate.rules
+            if set(rules.gpu_indices or ()) - {gpu.index for gpu in candidate.node.gpus or ()}:
+                continue  # an index that the node does not have: it could never run the job
             roomy = [
                 gpu
                 for gpu in candidate.node.gpus or ()
