@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.placement import Decision, Impossible, Placed, PlacementRequest, Waiting, place
@@ -55,6 +55,7 @@ class Ask:
         return place(self.request, self.candidates(pool))
 
 
+any_speed = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 sizes = st.lists(st.integers(0, 4), min_size=1, max_size=3)
 all_rules = st.builds(
     GpuRules,
@@ -118,6 +119,7 @@ def check_gpu(node_id: str, gpu: GpuCapacity, held: dict[str, Ask]) -> None:
         assert all(len(slots) <= holding.policy.max_trials_per_gpu for holding in gpu.holdings)
 
 
+@any_speed
 @given(sizes, foreign_leases, actions)
 def test_no_gpu_is_ever_over_committed_and_every_job_gets_what_it_asked_for(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int]
@@ -125,6 +127,7 @@ def test_no_gpu_is_ever_over_committed_and_every_job_gets_what_it_asked_for(
     play(make_pool(node_sizes, leases), steps)
 
 
+@any_speed
 @given(sizes, foreign_leases, actions)
 def test_what_is_released_can_be_had_again(node_sizes: list[int], leases: Leases, steps: list[Ask | int]) -> None:
     pool = make_pool(node_sizes, leases)
@@ -135,6 +138,7 @@ def test_what_is_released_can_be_had_again(node_sizes: list[int], leases: Leases
     assert pool.capacity(ids) == fresh
 
 
+@any_speed
 @given(sizes, st.sampled_from(Strategy))
 def test_all_gpus_of_a_node_can_be_asked_for(node_sizes: list[int], strategy: Strategy) -> None:
     pool = make_pool(node_sizes)
@@ -144,6 +148,7 @@ def test_all_gpus_of_a_node_can_be_asked_for(node_sizes: list[int], strategy: St
     assert len(decision.placement.gpus or ()) == largest
 
 
+@any_speed
 @given(sizes, st.integers(1, 4), st.sampled_from(Strategy))
 def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wanted: int, strategy: Strategy) -> None:
     pool = make_pool(node_sizes)
@@ -152,6 +157,7 @@ def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wante
     assert len(held) == sum(size // wanted for size in node_sizes)
 
 
+@any_speed
 @given(sizes, foreign_leases, actions, asks)
 def test_impossible_is_said_exactly_when_an_empty_cluster_could_not_run_it(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -166,6 +172,7 @@ def test_impossible_is_said_exactly_when_an_empty_cluster_could_not_run_it(
         assert busy.reason
 
 
+@any_speed
 @given(sizes, foreign_leases, actions, asks)
 def test_a_job_waits_only_while_every_node_that_could_run_it_is_too_full(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -190,6 +197,7 @@ def test_a_job_waits_only_while_every_node_that_could_run_it_is_too_full(
             assert len(roomy) < (ask.request.gpu_number or 0)
 
 
+@any_speed
 @given(sizes, actions, asks, st.text(min_size=1, max_size=5))
 def test_a_held_node_gets_nothing_and_is_waited_for(
     node_sizes: list[int], steps: list[Ask | int], ask: Ask, reason: str
@@ -206,6 +214,7 @@ def test_a_held_node_gets_nothing_and_is_waited_for(
     assert ask.place(pool) == before
 
 
+@any_speed
 @given(sizes, foreign_leases, actions, asks)
 def test_the_same_capacity_gives_the_same_place(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -215,6 +224,7 @@ def test_the_same_capacity_gives_the_same_place(
     assert ask.place(pool) == ask.place(pool)
 
 
+@any_speed
 @given(sizes, foreign_leases, actions, asks)
 def test_spreading_takes_the_emptiest_node_and_packing_the_fullest(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -236,6 +246,7 @@ def test_spreading_takes_the_emptiest_node_and_packing_the_fullest(
         assert places[Strategy.SPREAD] <= places[Strategy.PACK]
 
 
+@any_speed
 @given(st.integers(1, 4), st.sets(st.integers(0, 3)), st.booleans(), st.integers(1, 4))
 def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
     size: int, busy: set[int], use_active_gpu: bool, wanted: int
