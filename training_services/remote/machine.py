@@ -70,7 +70,7 @@ class Machine:
         self._cargo: Cargo | None = None
         self._codes: set[str] = set()
         self._is_left = False
-        self._is_leaving = False
+        self._is_here = False
 
     # ---- who wants it
 
@@ -104,19 +104,19 @@ class Machine:
         self.wake()
 
     def release(self, experiment_id: str) -> None:
-        """An experiment needs it no more; the last one makes it be left. Raises OSError."""
+        """An experiment needs it no more; the last one makes it be left."""
         if experiment_id not in self.experiments:
             return
         others = self._without(experiment_id)
         if others:
-            self._write(replace(self._record, claims=others))
+            self._try_to_write(replace(self._record, claims=others))
             self.announce()
         else:
             self.give_up()
 
     def give_up(self) -> None:
-        """Nobody wants it any more: leave it. Raises OSError."""
-        self._write(replace(self._record, released=True))
+        """Nobody wants it any more: leave it."""
+        self._try_to_write(replace(self._record, released=True))
         self._released.set()
         self.wake()
 
@@ -128,8 +128,8 @@ class Machine:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is connected and everything of ours is just being removed."""
-        return self._is_leaving
+        """Whether it is connected and everything of ours is being removed, or about to be."""
+        return self._is_here and self._record.released
 
     def wake(self) -> None:
         """Try it now rather than after its pause."""
@@ -187,14 +187,14 @@ class Machine:
         async with AsyncExitStack() as stack:
             async with self._means.gate:
                 connection = await self._connect(stack)
+                self._is_here = True
+                stack.callback(self._note_gone)
                 site = self._site(await self._means.archive())
                 visit = None if self._record.released else await self._bring_up(connection, site)
             if visit is not None:
                 self._cargo = Cargo(connection, visit.keeper, self._codes)
-                try:
-                    await visit.hold(until=self._until_released, on_session=self._note_session)
-                finally:
-                    self._cargo = None
+                await visit.hold(until=self._until_released, on_session=self._note_session)
+                self._cargo = None
             await self._leave(connection, site)
 
     async def _connect(self, stack: AsyncExitStack) -> NodeConnection:
@@ -227,11 +227,7 @@ class Machine:
         if not self._record.released:
             return
         self._pool.set_status(self.node_id, NodeStatus.CONNECTING, "nobody needs it any more; it is being left")
-        self._is_leaving = True
-        try:
-            left = await leave(connection, site, now=self._means.now)
-        finally:
-            self._is_leaving = False
+        left = await leave(connection, site, now=self._means.now)
         if left:
             raise RemoteError(f"something could not be removed there: {left}")
         self._codes.clear()
@@ -245,6 +241,10 @@ class Machine:
 
     async def _until_released(self) -> None:
         await self._released.wait()
+
+    def _note_gone(self) -> None:
+        self._is_here = False
+        self._cargo = None
 
     def _note_session(self) -> None:
         self._backoff.reset()
@@ -279,4 +279,13 @@ class Machine:
     def _write(self, record: NodeRecord) -> None:
         if record != self._record or not self._folder.path.exists():
             self._folder.write(record)
+            self._record = record
+
+    def _try_to_write(self, record: NodeRecord) -> None:
+        """A machine is left whether or not that can be written down; after a restart nobody claims it."""
+        try:
+            self._write(record)
+        except OSError as error:
+            extra = {"action": "node.fail", "node_id": self.node_id}
+            log.error("that node %s is released cannot be written down: %s", self.node_id, error, extra=extra)
             self._record = record

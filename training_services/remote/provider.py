@@ -116,10 +116,9 @@ class RemoteProvider(NodeProvider):
         node_ids = self.node_ids_of(settings)
         claims = read_claims(experiment_id, settings, secrets, secrets_file=str(kept))
         for node_id, claim in zip(node_ids, claims, strict=True):
-            if node_id not in self._machines:
-                record = self._known()[claim.machine.address]
-                self._machines[node_id] = Machine(record, self._means)
-            self._machines[node_id].claim(claim)
+            found = self._machines.get(node_id) or Machine(self._known()[claim.machine.address], self._means)
+            found.claim(claim)
+            self._machines[node_id] = found
             self._start(node_id)
         return tuple(dict.fromkeys(node_ids))
 
@@ -159,7 +158,11 @@ class RemoteProvider(NodeProvider):
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         claims = read_claims("", settings, secrets, secrets_file="")
         holders = {id: machine.experiments for id, machine in self._machines.items()}
-        return await clean_machines(claims, self.node_ids_of(settings), self._means, holders=holders)
+        node_ids = self.node_ids_of(settings)
+        steps = await clean_machines(claims, node_ids, self._means, holders=holders)
+        for node_id in self._machines.keys() & node_ids:
+            self._machines[node_id].wake()  # one that was still to be left may be done
+        return steps
 
     # ---- parts
 

@@ -19,7 +19,7 @@ from proctor.training_services.nodes import Node, NodePool, NodeStatus
 from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.errors import LoginRefused, Unreachable
-from proctor.training_services.remote.node_folder import NodeFolder, read_records
+from proctor.training_services.remote.node_folder import NodeFolder, NodeRecord, read_records
 from proctor.training_services.remote.provider import RemoteProvider
 from proctor.training_services.remote.route_trace import RouteTrace
 
@@ -412,5 +412,76 @@ def test_no_login_is_written_into_the_record_of_a_machine(tmp_path: Path) -> Non
         assert len(texts) == 2
         assert "geheim" not in "".join(texts)
         assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
+
+    play(tmp_path, act)
+
+
+def test_a_manager_that_ends_waits_a_moment_for_a_machine_that_is_just_being_left(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.claim("gpu-1")
+        await scene.until(lambda: scene.provider.has("gpu-1") and scene.provider.machine("gpu-1").connected)
+        await scene.provider.release("E1")
+        assert scene.provider.machine("gpu-1").is_leaving
+
+    play(tmp_path, act)
+    assert not (tmp_path / "nodes" / "gpu-1").exists()
+
+
+def test_a_manager_that_ends_does_not_wait_for_a_machine_that_is_away(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.machine("gpu-1").hangs = True
+        scene.claim("gpu-1")
+        await scene.until(lambda: scene.machine("gpu-1").logins)
+        await scene.provider.release("E1")
+        assert not scene.provider.machine("gpu-1").is_leaving
+
+    play(tmp_path, act)
+    assert (tmp_path / "nodes" / "gpu-1").exists()
+
+
+def test_a_machine_is_left_even_where_the_home_of_the_manager_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: NodeFolder, record: NodeRecord) -> None:
+        raise OSError("No space left on device")
+
+    async def act(scene: Scene) -> None:
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        monkeypatch.setattr(NodeFolder, "write", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            scene.claim("gpu-2")
+        assert not scene.provider.has("gpu-2")
+        await scene.provider.release("E1")
+        await scene.until(lambda: not scene.provider.has("gpu-1"))
+
+    play(tmp_path, act)
+
+
+def test_an_error_of_this_program_is_the_reason_of_its_machine_only(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("bad")
+        machine.pythons = {"python3": "nonsense"}
+        scene.claim("bad", "good")
+        await scene.until_status("good", "CONNECTED")
+        await scene.until_status("bad", "FAILED", "an error of this program")
+        machine.pythons = {"python3": "3.11.2"}
+        await scene.until_status("bad", "CONNECTED")
+
+    play(tmp_path, act)
+
+
+def test_a_node_whose_trials_were_given_up_stays_lost_until_its_keeper_is_back(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        machine.failure = Unreachable("it does not answer")
+        machine.cut()
+        await scene.until_status("gpu-1", "FAILED")
+        scene.pool.set_status("gpu-1", NodeStatus.LOST, "no word from its keeper for 600 s; its trials were given up")
+        await scene.until_status("gpu-1", "LOST", "it does not answer")
+        machine.failure = None
+        await scene.until_status("gpu-1", "CONNECTED")
 
     play(tmp_path, act)
