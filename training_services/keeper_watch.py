@@ -7,11 +7,13 @@ One tick a heartbeat serves all nodes. Towards a node's loss a tick counts only
 * while the manager is otherwise connected: another node that is reached over a network has spoken since the last tick.
   When all are gone it is more likely that our own network is.
 
-So a single machine is never lost: it is silent, and its trials go on (docs/decisions/0007).
+So a single machine is never lost: it is silent, and its trials go on (docs/decisions/0007). What somebody wants stopped
+there is given up all the same once the node was silent for its limit.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,6 +42,8 @@ class KeeperWatch:
 
     :param on_lost: called with the node and a clause when a node stayed away for its limit. Returns whether anything
         was given up; a node that had nothing to lose is not called lost.
+    :param on_absent: called with the node and a clause at every tick of a silence that is longer than its limit and may
+        be our own.
     """
 
     def __init__(
@@ -50,12 +54,14 @@ class KeeperWatch:
         silent_after: int,
         now: Callable[[], float],
         on_lost: Callable[[str, str], bool],
+        on_absent: Callable[[str, str], None],
     ) -> None:
         self._pool = pool
         self._heartbeat_seconds = heartbeat_seconds
         self._silent_after = silent_after
         self._now = now
         self._on_lost = on_lost
+        self._on_absent = on_absent
         self._pulses: dict[str, _Pulse] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = (0.0, 0.0)
@@ -97,7 +103,7 @@ class KeeperWatch:
             self._now(),
             devices=header.devices,
             disk_free_mb=header.disk_free_mb,
-            notes=header.notes or None,
+            notes=header.notes,
         )
 
     def stop(self, node_id: str) -> None:
@@ -146,16 +152,23 @@ class KeeperWatch:
             return
         pulse.missed += 1
         pulse.away += is_witnessed
-        if pulse.limit_seconds is not None and pulse.away * self._heartbeat_seconds >= pulse.limit_seconds:
+        limit = math.inf if pulse.limit_seconds is None else pulse.limit_seconds
+        if pulse.away * self._heartbeat_seconds >= limit:
             self._lose(node_id, pulse)
-        elif pulse.missed == self._silent_after and pulse.connected:
+            return
+        if pulse.missed == self._silent_after and pulse.connected:
             self._call_silent(node_id, pulse.missed * self._heartbeat_seconds)
+        if pulse.missed * self._heartbeat_seconds >= limit:
+            self._on_absent(node_id, self._describe(pulse))
 
     def _lose(self, node_id: str, pulse: _Pulse) -> None:
         pulse.lost, pulse.connected, pulse.away = True, False, 0
-        clause = f"no word from its keeper for {pulse.missed * self._heartbeat_seconds:g} s"
+        clause = self._describe(pulse)
         if self._on_lost(node_id, clause):
             self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were given up")
+
+    def _describe(self, pulse: _Pulse) -> str:
+        return f"no word from its keeper for {pulse.missed * self._heartbeat_seconds:g} s"
 
     def _call_silent(self, node_id: str, silence: float) -> None:
         """Unless somebody has already said better what is the matter."""

@@ -22,6 +22,7 @@ class Stage:
         self.loop = loop
         self.suspended = 0.0  # what the wall clock has more than the loop's
         self.lost: list[str] = []
+        self.absent: list[str] = []
         self.empty: set[str] = set()
         self.pool = NodePool()
         self.watch = KeeperWatch(
@@ -30,6 +31,7 @@ class Stage:
             silent_after=SILENT_AFTER,
             now=lambda: START + loop.time() + self.suspended,
             on_lost=self._note_lost,
+            on_absent=lambda node_id, _: self.absent.append(node_id),
         )
         for node_id in ("a", "b"):
             self.pool.add(node_id, "remote")
@@ -186,5 +188,16 @@ def test_a_node_that_is_watched_no_more_is_never_lost() -> None:
         stage.watch.stop("a")
         await stage.speak("b", for_seconds=2 * LIMIT)
         assert stage.lost == []
+
+    played(scene)
+
+
+def test_what_a_keeper_says_of_its_node_is_forgotten_when_it_says_it_no_more() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a")
+        stage.watch.hear("a", ReportHeader("s", notes=["only 3 MiB are free"]))
+        assert stage.pool.node("a").notes == ("only 3 MiB are free",)
+        stage.watch.hear("a", ReportHeader("s"))
+        assert stage.pool.node("a").notes == ()
 
     played(scene)
