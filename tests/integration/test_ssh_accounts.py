@@ -83,7 +83,7 @@ async def test_a_machine_without_power_is_given_up(group: Group) -> None:
 
 
 def sleeps(group: Group) -> bool:
-    return any("sleep" in process.command for process in group.machines[0].processes())
+    return any(Path(process.program).name == "sleep" for process in group.machines[0].processes())
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -206,13 +206,16 @@ class Connection:
             yield
         except (asyncssh.DisconnectError, asyncssh.ChannelOpenError, BrokenPipeError, ConnectionError) as error:
             self._check()
+            if isinstance(error, BrokenPipeError):
+                raise CommandFailed("the command ended before it had read its input") from error
             raise ConnectionEnded(str(error) or type(error).__name__) from error
 
 
 async def _converse(process: Any, input: bytes) -> bytes:
     try:
-        process.stdin.write(input)
-        process.stdin.write_eof()
+        with suppress(BrokenPipeError):  # it may have ended already, and never wanted to know
+            process.stdin.write(input)
+            process.stdin.write_eof()
         stdout: bytes = await process.stdout.read()
         await process.wait_closed()
     except BaseException:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -55,10 +56,10 @@ class HostKeys:
             if line in lines:
                 return
             self.store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh = self.store.with_name(f"{self.store.name}.{os.getpid()}.new")
-            fresh.write_text("\n".join([*lines, line, ""]))
-            fresh.chmod(0o600)
-            fresh.replace(self.store)
+            descriptor, fresh = tempfile.mkstemp(prefix=f"{self.store.name}.", dir=self.store.parent)  # mode 0600
+            with os.fdopen(descriptor, "w") as file:
+                file.write("\n".join([*lines, line, ""]))
+            os.replace(fresh, self.store)
 
 
 def line_for(hop: Hop, key: str) -> str:

@@ -13,6 +13,7 @@ Progress = Callable[[int, int], None]
 """Told (bytes there, bytes in all)."""
 
 _CHUNK_BYTES = 4 * 1024 * 1024
+_BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 32 * 1024, 128 * 1024  # of one request: what every server takes, what is enough
 _MISSING, _DENIED, _FULL, _QUOTA = 2, 3, 14, 15  # status codes of the SFTP protocol
 _LEAST_FREE_BYTES = 1024 * 1024
 
@@ -32,9 +33,28 @@ async def send(sftp: Any, source: Path | bytes, target: str, *, resume: bool, on
         total = await asyncio.to_thread(_size, content)
         there = await sftp.getsize(target) if resume and await sftp.exists(target) else 0
         start = there if there <= total else 0
-        async with sftp.open(target, "ab" if start else "wb") as remote:
-            await _copy(content, remote, start=start, total=total, on_progress=on_progress)
+        async with sftp.open(target, "r+b" if start else "wb", block_size=None) as remote:
+            block = min(sftp.limits.max_write_len or _BLOCK_BYTES, _LARGEST_BLOCK_BYTES)
+            file = _RemoteFile(remote, block)
+            await _copy(content, file, start=start, total=total, on_progress=on_progress)
     await sftp.chmod(target, 0o600)
+
+
+class _RemoteFile:
+    """A file that is written by many requests at a time, in order, so that what has arrived has no holes."""
+
+    def __init__(self, remote: Any, block: int) -> None:
+        self._remote = remote
+        self._block = block
+
+    async def write(self, chunk: bytes, offset: int) -> None:
+        """Write; returns when the server has taken all of it. Every request is waited for, also after an error: the
+        library's own way would leave them behind as tasks that nobody asks for their end."""
+        starts = range(0, len(chunk), self._block)
+        requests = (self._remote.write(chunk[start : start + self._block], offset + start) for start in starts)
+        for outcome in await asyncio.gather(*requests, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
 
 async def room(sftp: Any, target: str) -> Room:
@@ -58,7 +78,9 @@ def failure(target: str, code: int, reason: str, *, free: Room) -> RemoteError:
     return NotWritable(f"writing {target} by SFTP failed ({reason}){hint}")
 
 
-async def _copy(content: BinaryIO, remote: Any, *, start: int, total: int, on_progress: Progress | None) -> None:
+async def _copy(
+    content: BinaryIO, remote: _RemoteFile, *, start: int, total: int, on_progress: Progress | None
+) -> None:
     await asyncio.to_thread(content.seek, start)
     done = start
     while True:

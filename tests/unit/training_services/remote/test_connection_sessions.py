@@ -145,6 +145,14 @@ async def test_leaving_a_process_closes_its_input(there: Connection, tmp_path: P
     await until((tmp_path / "over").exists)
 
 
+async def test_writing_to_a_process_that_has_ended_is_a_failure_of_the_command(there: Connection) -> None:
+    with pytest.raises(CommandFailed, match="ended before it had read its input"):
+        async with there.start_process(["true"]) as process:
+            assert await process.wait() == 0
+            process.stdin.write(b"hello")
+    assert (await there.run(["true"])).code == 0
+
+
 async def test_sessions_are_few_at_a_time(server: FakeSshServer, there: Connection) -> None:
     await asyncio.gather(*(there.run(["sleep", "0.05"]) for _ in range(20)))
     assert 1 < server.most_open <= 6
