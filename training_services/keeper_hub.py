@@ -259,17 +259,15 @@ class KeeperHub:
         self, node_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float = 30.0
     ) -> bytes:
         """At most `limit` bytes of a file of a folder from `offset` (negative: from the end)."""
-        return await self._sessions.files(node_id).read_file(
-            folder, path, offset, limit, timeout_seconds=timeout_seconds
-        )
+        files = self._sessions.files(node_id)
+        return await files.read_file(folder, path, offset, limit, timeout_seconds=timeout_seconds)
 
     async def read_files(
         self, node_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float = 30.0
     ) -> dict[str, bytes]:
         """The beginnings of small files of a folder, each up to `limit` bytes, as many as fit into one answer."""
-        return await self._sessions.files(node_id).read_files(
-            folder, paths, limit=limit, timeout_seconds=timeout_seconds
-        )
+        files = self._sessions.files(node_id)
+        return await files.read_files(folder, paths, limit=limit, timeout_seconds=timeout_seconds)
 
     async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
         """Remove a folder of a node in which no job runs; one that is not there is removed already."""
@@ -326,12 +324,15 @@ class KeeperHub:
             return
         client.note_change(given_up(job, reason, detail=detail, now=self._now()))
 
-    def _give_up(self, node_id: str, clause: str) -> bool:
-        """A node is lost with its jobs; should its keeper come back, it is told to stop them. False: it had none."""
-        self._sessions.end(node_id)
-        jobs = self._jobs.on_node(node_id)
+    def _give_up(self, node_id: str, clause: str, is_lost: bool) -> bool:
+        """A node is lost with its jobs, or may be: then nobody waits any longer for those that are to stop. Should its
+        keeper come back, it is told to stop them. False: there were none."""
+        if is_lost:
+            self._sessions.end(node_id)
+        jobs = [job for job in self._jobs.on_node(node_id) if is_lost or job.cancel is not None]
         for job in jobs:
-            self._end(job, EndReason.NODE_LOST, f"node {node_id}: {clause}")
+            reason = EndReason.NODE_LOST if job.cancel is None else EndReason.CANCELED
+            self._end(job, reason, f"node {node_id}: {clause}")
         return bool(jobs)
 
     # ---- reports

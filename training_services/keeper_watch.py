@@ -40,10 +40,9 @@ class _Pulse:
 class KeeperWatch:
     """Keeps the pool's view of every registered node up to date.
 
-    :param on_lost: called with the node and a clause when a node stayed away for its limit. Returns whether anything
-        was given up; a node that had nothing to lose is not called lost.
-    :param on_absent: called with the node and a clause at every tick of a silence that is longer than its limit and may
-        be our own.
+    :param on_lost: called with the node, a clause, and whether it is lost: it stayed away for its limit. False: it was
+        silent for so long, but that may be our own network; called at every tick. Returns whether anything was given
+        up; a node that had nothing to lose is not called lost.
     """
 
     def __init__(
@@ -53,15 +52,13 @@ class KeeperWatch:
         heartbeat_seconds: float,
         silent_after: int,
         now: Callable[[], float],
-        on_lost: Callable[[str, str], bool],
-        on_absent: Callable[[str, str], None],
+        on_lost: Callable[[str, str, bool], bool],
     ) -> None:
         self._pool = pool
         self._heartbeat_seconds = heartbeat_seconds
         self._silent_after = silent_after
         self._now = now
         self._on_lost = on_lost
-        self._on_absent = on_absent
         self._pulses: dict[str, _Pulse] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = (0.0, 0.0)
@@ -159,12 +156,12 @@ class KeeperWatch:
         if pulse.missed == self._silent_after and pulse.connected:
             self._call_silent(node_id, pulse.missed * self._heartbeat_seconds)
         if pulse.missed * self._heartbeat_seconds >= limit:
-            self._on_absent(node_id, self._describe(pulse))
+            self._on_lost(node_id, self._describe(pulse), False)
 
     def _lose(self, node_id: str, pulse: _Pulse) -> None:
         pulse.lost, pulse.connected, pulse.away = True, False, 0
         clause = self._describe(pulse)
-        if self._on_lost(node_id, clause):
+        if self._on_lost(node_id, clause, True):
             self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were given up")
 
     def _describe(self, pulse: _Pulse) -> str:

@@ -483,7 +483,7 @@ async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has
 
 async def test_a_job_that_is_still_being_prepared_is_lost_with_its_node(stage: Stage) -> None:
     stage.hub.expect("a.1", token("a.1"), "e1", node_id=NODE)
-    assert stage.hub._give_up(NODE, "no word from its keeper for 20 s")
+    assert stage.hub._give_up(NODE, "no word from its keeper for 20 s", True)
     (note,) = stage.client.notes
     assert note.exit is not None
     assert note.exit.reason is EndReason.NODE_LOST
@@ -527,6 +527,22 @@ async def test_a_node_that_is_silent_for_too_long_is_lost_with_its_jobs(stage: S
         await stage.keeper.say()
     assert await stage.keeper.register(found("a.1")) == ["a.1"]
     assert stage.pool.node(NODE).status is NodeStatus.CONNECTED
+
+
+async def test_what_is_to_stop_on_the_only_node_is_given_up_when_that_is_silent_for_too_long(stage: Stage) -> None:
+    stage.hub.add_node(NODE, SECRET, lost_after_seconds=0.05)
+    await stage.keeper.register()
+    stage.submit("a.1")
+    stage.submit("b.1")
+    await stage.keeper.take()
+    stage.hub.send(NODE, Cancel("a.1", token("a.1")))
+    async with asyncio.timeout(20):
+        while not stage.client.notes:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert [(note.job_id, note.exit and note.exit.reason) for note in stage.client.notes] == [
+        ("a.1", EndReason.CANCELED)
+    ]
+    assert await stage.keeper.register(found("a.1"), found("b.1")) == ["a.1"]
 
 
 async def test_a_hub_that_is_closed_turns_keepers_away(stage: Stage) -> None:

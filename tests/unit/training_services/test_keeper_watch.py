@@ -31,14 +31,13 @@ class Stage:
             silent_after=SILENT_AFTER,
             now=lambda: START + loop.time() + self.suspended,
             on_lost=self._note_lost,
-            on_absent=lambda node_id, _: self.absent.append(node_id),
         )
         for node_id in ("a", "b"):
             self.pool.add(node_id, "remote")
             self.watch.limit(node_id, LIMIT)
 
-    def _note_lost(self, node_id: str, clause: str) -> bool:
-        self.lost.append(node_id)
+    def _note_lost(self, node_id: str, clause: str, is_lost: bool) -> bool:
+        (self.lost if is_lost else self.absent).append(node_id)
         return node_id not in self.empty
 
     def connect(self, *node_ids: str) -> None:
@@ -100,6 +99,24 @@ def test_nodes_that_are_all_gone_are_silent_but_never_lost() -> None:
         await stage.speak(for_seconds=10 * LIMIT)
         assert stage.lost == []
         assert stage.status("a") is stage.status("b") is NodeStatus.SILENT
+
+    played(scene)
+
+
+def test_what_is_to_stop_on_nodes_that_are_all_gone_is_given_up_after_their_limit() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak(for_seconds=LIMIT - 2 * HEARTBEAT)
+        assert stage.absent == []
+        stage.loop.jump(10 * LIMIT)  # SIGSTOP
+        await stage.speak(for_seconds=LIMIT - 2 * HEARTBEAT)
+        assert stage.absent == []
+        await stage.speak(for_seconds=4 * HEARTBEAT)
+        assert {"a", "b"} == set(stage.absent)
+        assert stage.lost == []
+        told = len(stage.absent)
+        await stage.speak("a", "b", for_seconds=LIMIT)
+        assert len(stage.absent) == told
 
     played(scene)
 
