@@ -1,7 +1,6 @@
 """`proctor doctor` and `proctor platform clean` on machines of all kinds."""
 
 import json
-import shlex
 from collections.abc import Callable
 
 import pytest
@@ -42,20 +41,19 @@ def test_doctor_finds_what_is_wrong_with_each_machine_and_leaves_nothing(stage: 
     scene.expect_nothing_left()
 
 
-def test_platform_clean_removes_what_a_lost_home_has_left(stage: Callable[..., Scene]) -> None:
+def test_platform_clean_waits_for_no_experiment_and_removes_what_is_owed(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
-    config = scene.write_config(trialConcurrency=2, maxTrialNumber=2)
-    experiment = scene.manager.command_line("create", "--config", shlex.quote(str(config))).strip()
-    scene.until_running(experiment, 2)
+    away, _ = scene.machines
+    config = scene.write_config(maxTrialNumber=2, trainingService={"nodeTimeout": 3})
+    experiment = scene.manager.command_line("create", "--config", config).strip()
+    scene.widen(experiment, 2)
     refused = scene.manager.attempt("platform", "clean", "--config", config)
     assert refused.returncode == 1
     assert experiment in refused.stdout + refused.stderr
     assert len(scene.until_running(experiment, 2)) == 2
-    for machine in scene.machines:
-        machine.cut()
+    away.cut()
     scene.manager.client.stop_experiment(experiment)
     scene.manager.until_status(experiment, "STOPPED")
-    for machine in scene.machines:
-        machine.heal()
+    away.heal()
     scene.manager.command_line("platform", "clean", "--config", config)
     scene.expect_nothing_left()

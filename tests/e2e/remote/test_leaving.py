@@ -39,7 +39,7 @@ def test_an_experiment_that_is_deleted_while_a_machine_is_away_is_forgotten_ther
 ) -> None:
     scene = stage(2)
     away, _ = scene.machines
-    experiment, _ = scene.spread(2)
+    experiment, _ = scene.spread(2, trainingService={"nodeTimeout": 3})
     away.cut()
     scene.manager.command_line("stop", experiment)
     scene.manager.until_status(experiment, "STOPPED")

@@ -93,7 +93,7 @@ def test_a_changed_host_key_is_refused_loudly(stage: Callable[..., Scene]) -> No
     changed, good = scene.machines
     scene.group.person.know(changed.name, f"{changed.place.address} {good.host_key}")
     experiment = scene.create(seconds=0.1, maxTrialNumber=1)
-    node = scene.until_node(changed, "FAILED", reason="changed")
+    node = scene.until_node(changed, "FAILED", reason="CHANGED")
     assert changed.place.address in node["reason"]
     scene.manager.until_status(experiment, "DONE")
     scene.leave()

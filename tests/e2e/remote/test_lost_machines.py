@@ -70,6 +70,18 @@ def test_a_machine_that_comes_back_after_its_trials_were_moved_is_fenced(stage: 
     scene.leave()
 
 
+def test_a_stop_does_not_wait_for_ever_for_the_only_machine(stage: Callable[..., Scene]) -> None:
+    scene = stage(1)
+    [dead] = scene.machines
+    experiment, _ = scene.spread(1, trainingService=SERVICE)
+    dead.power_off()
+    scene.manager.client.stop_experiment(experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    scene.manager.client.delete_experiment(experiment)
+    dead.power_on()
+    scene.expect_nothing_left()
+
+
 def test_a_keeper_without_a_manager_stops_its_jobs_when_their_lease_is_over(stage: Callable[..., Scene]) -> None:
     scene = stage(1)
     [machine] = scene.machines
@@ -84,4 +96,21 @@ def test_a_keeper_without_a_manager_stops_its_jobs_when_their_lease_is_over(stag
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     [trial] = scene.manager.trials(experiment)
     assert trial["jobs"] == 2
+    scene.leave()
+
+
+def test_a_trial_on_the_only_machine_can_be_killed_while_that_is_away(stage: Callable[..., Scene]) -> None:
+    scene = stage(1)
+    [away] = scene.machines
+    experiment, [trial] = scene.spread(1, trainingService=SERVICE)
+    away.cut()
+    scene.manager.client.kill_trial(trial["id"])
+
+    def look() -> bool:
+        return bool(scene.manager.client.trial(trial["id"])["status"] == "USER_CANCELED")
+
+    scene.manager.until(lambda: look() or None, "the trial to be given up")
+    scene.manager.until_status(experiment, "DONE")
+    away.heal()
+    scene.manager.look_for(lambda: not runs_trials(away), "the orphaned copy to be stopped")
     scene.leave()

@@ -27,7 +27,7 @@ def find_model(scene: Scene, trial: str) -> str:
     def look() -> str | None:
         files = list(scene.manager.client.files(trial))
         return next(
-            (str(file["path"]) for file in files if "model" in file["path"] and file["size"] == len(MODEL)), None
+            (str(file["path"]) for file in files if "model" in file["path"] and file["size_bytes"] == len(MODEL)), None
         )
 
     return scene.manager.look_for(look, "the model")
@@ -107,6 +107,6 @@ def test_code_that_lies_on_the_machine_is_run_in_place(stage: Callable[..., Scen
         script="raise SystemExit('not this one')", seconds=0.1, maxTrialNumber=1, trainingService=service
     )
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-    scene.manager.client.delete_experiment(experiment)
+    scene.remove(experiment)
     scene.manager.look_for(lambda: not (machine.home() / ".proctor").exists(), "the machine to be left")
     assert (code / "trial.py").read_text() == TRIAL

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes.machines.scene import Scene, read_records, remote_scene
@@ -87,7 +86,8 @@ def test_another_manager_sees_gpus_as_taken_by_whom_and_since_when(stage: Callab
         scene.let_go()
         assert scene.manager.until_status(first, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
         assert other.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
-        stop_and_delete(other, second)
+        other.remove(second)
+        other.until_left()
     scene.leave()
 
 
@@ -99,7 +99,8 @@ def test_two_managers_of_one_user_leave_each_others_keepers_alone(stage: Callabl
     with remote_scene(scene.group, tmp_path / "other") as other:
         second = other.create(seconds=0.1, maxTrialNumber=1)
         assert other.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-        stop_and_delete(other, second)
+        other.remove(second)
+        other.until_left()
     [trial] = scene.manager.trials(experiment)
     assert (trial["status"], trial["jobs"]) == ("RUNNING", 1)
     scene.let_go()
@@ -110,12 +111,3 @@ def test_two_managers_of_one_user_leave_each_others_keepers_alone(stage: Callabl
 
 def ids(scene: Scene, experiment: str) -> set[str]:
     return {trial["id"] for trial in scene.manager.trials(experiment)}
-
-
-def stop_and_delete(scene: Scene, experiment: str) -> None:
-    scene.manager.client.delete_experiment(experiment)
-    scene.manager.look_for(lambda: not remote_nodes(scene), "the machines to be left")
-
-
-def remote_nodes(scene: Scene) -> list[dict[str, Any]]:
-    return [node for node in scene.manager.client.nodes() if node["kind"] == "remote"]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 90.0
 _LOOK_SECONDS = 0.05
+_MOST_TOLD = 30
 _FREE = ".ballast"
 _PLACES = ("/tmp", "/var/tmp", "/run/lock")
 _LOCKS = "/run/lock/proctor"  # shared by all users of a machine: nobody may take it away
@@ -37,7 +38,8 @@ class Leavings:
         """Raise AssertionError with the list when there still is something after a while."""
         gives_up = time.monotonic() + PATIENCE_SECONDS
         while found := self.find():
-            assert time.monotonic() < gives_up, "left behind on the machines:\n" + "\n".join(found)
+            told = "\n".join([*found[:_MOST_TOLD], f"{len(found)} in all"])
+            assert time.monotonic() < gives_up, f"left behind on the machines:\n{told}"
             time.sleep(_LOOK_SECONDS)
 
 

@@ -206,10 +206,22 @@ class Scene:
     def leave(self) -> None:
         """Stop and delete every experiment; nothing of it may be left on any machine."""
         for experiment in list(self.manager.client.experiments()):
-            self.manager.client.stop_experiment(experiment["id"])
-            self.manager.until_status(experiment["id"], "STOPPED", "DONE", "ERROR")
-            self.manager.client.delete_experiment(experiment["id"])
+            self.remove(experiment["id"])
         self.expect_nothing_left()
+
+    def remove(self, experiment_id: str) -> None:
+        """Stop and delete an experiment."""
+        self.manager.client.stop_experiment(experiment_id)
+        self.manager.until_status(experiment_id, "STOPPED")
+        self.manager.client.delete_experiment(experiment_id)
+
+    def until_left(self) -> None:
+        """Wait until the manager has no machine any more."""
+
+        def look() -> bool:
+            return not any(node["kind"] == "remote" for node in self.manager.client.nodes())
+
+        self.manager.look_for(look, "the machines to be left")
 
     def expect_nothing_left(self) -> None:
         """Neither a process nor a file on any machine."""
