@@ -15,7 +15,7 @@ from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.delivery import Progress
 from proctor.training_services.remote.errors import ConnectionEnded, ForwardingRefused, RemoteError
 from proctor.training_services.remote.keeper_archive import KeeperArchive
-from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.remote.route_trace import STAGES, RouteTrace
 from proctor.training_services.remote.sessions import Finished
 
 
@@ -37,6 +37,9 @@ class FakeMachine:
     lacks: list[str] = field(default_factory=list)
     forwards: bool = True
     damages: int = 0  # so many uploads arrive damaged
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    lock_problem: str = ""
+    paths: dict[str, str] = field(default_factory=dict)
     registers: bool = True  # whether a keeper that is started finds the manager
     left: list[str] = field(default_factory=list)  # what cannot be removed
     files: dict[str, bytes] = field(default_factory=dict)
@@ -54,7 +57,11 @@ class FakeMachine:
         if self.hangs:
             await asyncio.Event().wait()
         if self.failure is not None:
+            if trace is not None:
+                trace.failed(self.failure)
             raise self.failure
+        for stage in STAGES if trace is not None else ():
+            trace.passed(stage, "fake")
         connection = FakeConnection(self, claim)
         self.connections.append(connection)
         try:
@@ -205,10 +212,10 @@ class FakeConnection:
         return {
             "version": "0",
             "python": "3.11.2",
-            "devices": [],
-            "driver_note": "no NVIDIA driver",
-            "gpu_lock_problem": "",
-            "paths": dict.fromkeys(given["paths"], "folder"),
+            "devices": self._machine.devices,
+            "driver_note": "" if self._machine.devices else "no NVIDIA driver",
+            "gpu_lock_problem": self._machine.lock_problem,
+            "paths": {path: self._machine.paths.get(path, "missing") for path in given["paths"]},
         }
 
 

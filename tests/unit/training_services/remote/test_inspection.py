@@ -1,0 +1,154 @@
+"""What `proctor doctor` and `proctor platform clean` find on machines, and that they leave nothing there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.fake_connection import FakeMachine
+
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import NodePool
+from proctor.training_services.providers import CheckStep, CheckVerdict, ProviderContext
+from proctor.training_services.remote.errors import HostKeyRefused, Unreachable
+from proctor.training_services.remote.provider import RemoteProvider
+from proctor.trial_keeper.protocol import Device, to_json
+
+pytestmark = pytest.mark.anyio
+
+OK, NOTE, FAIL, SKIPPED = CheckVerdict.OK, CheckVerdict.NOTE, CheckVerdict.FAIL, CheckVerdict.SKIPPED
+GPU = to_json(Device(0, "GPU-0", "NVIDIA A100", memory_total_mb=80_000, memory_used_mb=0, utilization=0))
+THERE = {"code": {"path_on_node": "/data/code"}}
+
+
+@pytest.fixture
+def machine() -> FakeMachine:
+    return FakeMachine(NodePool(), "gpu-1", devices=[GPU, GPU])
+
+
+@pytest.fixture
+def provider(tmp_path: Path, machine: FakeMachine) -> RemoteProvider:
+    (tmp_path / "socket").write_text("/run/manager.sock")
+    pool = machine.pool
+    context = ProviderContext("m1", tmp_path / "nodes", tmp_path / "socket", pool, KeeperHub(pool))
+    return RemoteProvider(context, connect=machine.connect)
+
+
+async def inspect(provider: RemoteProvider, **more: Any) -> Sequence[CheckStep]:
+    return await provider.inspect({"machine_list": [{"host": "gpu-1", "user": "bob"}], **more}, {})
+
+
+def by_name(steps: Sequence[CheckStep]) -> dict[str, CheckStep]:
+    assert len({step.name for step in steps}) == len(steps)
+    return {step.name: step for step in steps}
+
+
+async def test_every_step_of_a_machine_that_is_well_is_ok(provider: RemoteProvider, machine: FakeMachine) -> None:
+    steps = await inspect(provider)
+    assert {step.verdict for step in steps} == {OK}
+    assert {step.machine for step in steps} == {"bob@gpu-1"}
+    assert by_name(steps)["gpus"].found == "2 × NVIDIA A100"
+    assert machine.commands == ["prepare", "probe", "remove"]
+    assert not machine.exists
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "name", "verdict", "found"),
+    [
+        ({"lacks": ["bash"]}, {}, "python", FAIL, "lacks what a keeper needs: bash"),
+        ({"clock_ahead": 1000.0}, {}, "clock", FAIL, "1000 s ahead"),
+        ({"free_mb": 3}, {}, "disk", FAIL, "3 MiB are free"),
+        ({"why_not_writable": "/home/bob: Permission denied"}, {}, "home", FAIL, "Permission denied"),
+        ({"damages": 2}, {}, "sftp", FAIL, "arrived damaged"),
+        ({"forwards": False}, {}, "forwarding", NOTE, "a relay"),
+        ({"devices": []}, {}, "gpus", NOTE, "no NVIDIA driver"),
+        ({"lock_problem": "/var/lock may not be written"}, {}, "gpus", FAIL, "/var/lock may not be written"),
+        (
+            {},
+            {"code": {"path_on_node": "/data/code"}},
+            "code",
+            FAIL,
+            "/data/code should be a folder there, and is missing",
+        ),
+        (
+            {"paths": {"/data/code": "folder"}},
+            {"code": {"path_on_node": "/data/code"}},
+            "code",
+            OK,
+            "/data/code is there",
+        ),
+        ({"left": ["/x could not be removed"]}, {}, "clean up", FAIL, "/x could not be removed"),
+    ],
+)
+async def test_what_is_not_as_it_should_be_is_told_by_its_step(
+    provider: RemoteProvider,
+    machine: FakeMachine,
+    changes: dict[str, Any],
+    more: dict[str, Any],
+    name: str,
+    verdict: CheckVerdict,
+    found: str,
+) -> None:
+    for key, value in changes.items():
+        setattr(machine, key, value)
+    steps = by_name(await inspect(provider, **more))
+    assert steps[name].verdict is verdict
+    assert found in steps[name].found
+    assert {"name", "login", "python", "clock", "disk", "home", "sftp", "forwarding", "keeper", "gpus", "code"} <= set(
+        steps
+    )
+    assert [step.name for step in steps.values() if step.verdict is FAIL] == ([name] if verdict is FAIL else [])
+
+
+async def test_nothing_is_brought_to_a_machine_whose_disk_is_full(
+    provider: RemoteProvider, machine: FakeMachine
+) -> None:
+    machine.free_inodes = 1
+    steps = by_name(await inspect(provider))
+    assert {steps[name].verdict for name in ("sftp", "forwarding", "keeper", "gpus", "code")} == {SKIPPED}
+    assert machine.uploads == []
+
+
+async def test_a_wrong_clock_hides_nothing_else(provider: RemoteProvider, machine: FakeMachine) -> None:
+    machine.clock_ahead = -4000.0
+    steps = by_name(await inspect(provider))
+    assert steps["keeper"].verdict is OK
+
+
+async def test_the_advice_of_a_failure_stands_by_itself(provider: RemoteProvider, machine: FakeMachine) -> None:
+    machine.failure = Unreachable("its SSH server does not answer; check host and port")
+    steps = by_name(await inspect(provider))
+    assert steps["name"].found == "its SSH server does not answer"
+    assert steps["name"].advice == "check host and port"
+    assert {step.verdict for step in steps.values()} == {FAIL, SKIPPED}
+
+
+async def test_cleaning_tells_what_it_took_away_and_why_it_could_not(
+    provider: RemoteProvider, machine: FakeMachine
+) -> None:
+    settings = {"machine_list": [{"host": "gpu-1"}]}
+    [step] = await provider.clean(settings, {})
+    assert (step.verdict, step.found) == (OK, "nothing of this manager was there")
+    machine.exists = True
+    [step] = await provider.clean(settings, {})
+    assert (step.verdict, step.found) == (OK, "~/.proctor/nodes/m1-gpu-1 removed")
+    machine.exists, machine.left = True, ["process 17 does not end"]
+    [step] = await provider.clean(settings, {})
+    assert step.verdict is FAIL
+    assert "process 17 does not end" in step.found
+    machine.failure = HostKeyRefused("its host key is not known; add this line")
+    [step] = await provider.clean(settings, {})
+    assert (step.verdict, step.advice) == (FAIL, "add this line")
+
+
+async def test_a_machine_that_an_experiment_claims_is_not_cleaned(
+    provider: RemoteProvider, machine: FakeMachine
+) -> None:
+    settings = {"machine_list": [{"host": "gpu-1"}]}
+    provider.claim("E1", settings, {})
+    machine.exists = True
+    [step] = await provider.clean(settings, {})
+    assert step.verdict is FAIL
+    assert "E1" in step.found
+    assert "proctor stop E1" in step.advice
+    assert machine.exists
