@@ -104,6 +104,23 @@ def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, s
     _report(KIND_INTERMEDIATE, text, metrics, step, before=record)
 
 
+def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = None) -> None:
+    """Register a folder as the trial's newest checkpoint without reporting a metric.
+
+    :param checkpoint: a folder; it is copied, so it may be changed or removed after the call.
+    :param step: the step it belongs to, if the trial counts them itself.
+    :raises CheckpointError: the folder is missing or cannot be read.
+    """
+    channel = _open()
+    if channel is None:
+        return
+    from proctor.sdk import checkpoints
+
+    path = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
+    if path is not None:
+        channel.journal.append(_record(KIND_CHECKPOINT, f'"path":{quote(path)}', step), patient=False)
+
+
 def get_checkpoint() -> "str | None":
     """Return the folder to continue from: this job's newest checkpoint, else the one it was started from, else None."""
     channel = _open()

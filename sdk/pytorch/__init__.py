@@ -1,0 +1,65 @@
+"""A PyTorch trainer whose runs can be stopped anywhere and continued bit for bit; see docs/trainer.md.
+
+The only part of the project that imports torch; install it with `pip install proctor[torch]`.
+"""
+
+from proctor.sdk.pytorch.data import DataModule
+from proctor.sdk.pytorch.errors import (
+    CheckpointWarning,
+    ConfigurationError,
+    NotExactError,
+    NotExactWarning,
+    TrainerError,
+    UnreadableCheckpointError,
+)
+from proctor.sdk.pytorch.loaders import DataLoaderParams
+from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.options import Phase, StopReason, TrainUnit
+from proctor.sdk.pytorch.plugins import Override, Plugin
+from proctor.sdk.pytorch.run import Outcome
+from proctor.sdk.pytorch.samplers import (
+    ResumableDistributedSampler,
+    ResumableRandomSampler,
+    ResumableSampler,
+    ResumableSequentialSampler,
+)
+from proctor.sdk.pytorch.seeding import (
+    DefaultNumpyRNG,
+    get_default_numpy_rng,
+    get_default_seed,
+    get_rng_state_dict,
+    load_rng_state_dict,
+    seed_rngs,
+)
+from proctor.sdk.pytorch.state import TrainingState
+from proctor.sdk.pytorch.trainer import Trainer
+
+__all__ = [
+    "CheckpointWarning",
+    "ConfigurationError",
+    "DataLoaderParams",
+    "DataModule",
+    "DefaultNumpyRNG",
+    "Model",
+    "NotExactError",
+    "NotExactWarning",
+    "Outcome",
+    "Override",
+    "Phase",
+    "Plugin",
+    "ResumableDistributedSampler",
+    "ResumableRandomSampler",
+    "ResumableSampler",
+    "ResumableSequentialSampler",
+    "StopReason",
+    "TrainUnit",
+    "Trainer",
+    "TrainerError",
+    "TrainingState",
+    "UnreadableCheckpointError",
+    "get_default_numpy_rng",
+    "get_default_seed",
+    "get_rng_state_dict",
+    "load_rng_state_dict",
+    "seed_rngs",
+]

@@ -1,0 +1,157 @@
+"""What a run reads: a data module names its datasets, the trainer makes the loaders."""
+
+from collections.abc import Sized
+from typing import Any
+
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.fingerprint import Fact, describe_loader
+from proctor.sdk.pytorch.loaders import DataLoaderParams, EpochLoader
+from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.samplers import (
+    SAMPLER_NAMES,
+    ResumableDistributedSampler,
+    ResumableRandomSampler,
+    ResumableSampler,
+    ResumableSequentialSampler,
+)
+from proctor.sdk.pytorch.seeding import derive_seed
+
+_Part = tuple[Any, DataLoaderParams]
+
+
+class DataModule:
+    """The base of every data module. The trainer calls, in this order:
+
+    `prepare_data` once, in the process that calls `fit`; then in each process `setup` and, when the run has ended, has
+    failed or was stopped, `teardown`. `setup` calls `add_train_phase` (once for each phase of the training),
+    `set_validation` and `set_testing`; the streams are seeded by then.
+    """
+
+    _parts: "dict[tuple[Phase, int], _Part] | None" = None
+    _loaders: "dict[tuple[Phase, int], EpochLoader] | None" = None
+    _seed = 0
+    _ranks = Ranks()
+    _train_phase = 0
+
+    def prepare_data(self) -> None:
+        """Download, unpack: what is done once for all processes."""
+
+    def setup(self) -> None:
+        """Make the datasets and name them; called in each process."""
+
+    def teardown(self) -> None:
+        """Close what `setup` opened; called however the run ended."""
+
+    def add_train_phase(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
+        """Name the data to train on; called again, the data of the next phase of the training."""
+        number = self.train_phases
+        self._add(Phase.TRAINING, dataset, params, number=number)
+
+    def set_validation(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
+        """Name the data that validations read."""
+        self._add(Phase.VALIDATION, dataset, params)
+
+    def set_testing(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
+        """Name the data that `Trainer.test` reads."""
+        self._add(Phase.TESTING, dataset, params)
+
+    def make_sampler(
+        self, dataset: Sized, params: DataLoaderParams, *, phase: Phase, seed: int, ranks: Ranks
+    ) -> ResumableSampler:
+        """Choose the sampler: distributed if the ranks share the data, else random or sequential. To be overridden."""
+        size = params.batch_size
+        shared = ranks.world_size > 1 if params.is_distributed is None else params.is_distributed
+        if shared:
+            return ResumableDistributedSampler(
+                dataset,
+                ranks.world_size,
+                rank=ranks.rank,
+                shuffle=params.shuffle,
+                seed=seed,
+                drop_last=params.drop_last,
+                batch_size=size,
+            )
+        if params.shuffle:
+            return ResumableRandomSampler(dataset, seed=seed, batch_size=size)
+        return ResumableSequentialSampler(dataset, batch_size=size)
+
+    @property
+    def train_phases(self) -> int:
+        """How many phases of training there are."""
+        return sum(phase is Phase.TRAINING for phase, _ in self._require_parts())
+
+    def get_train_steps_per_epoch(self, train_phase: "int | None" = None) -> int:
+        """Return how many batches an epoch of a phase of the training has; None is the phase that is in use.
+
+        :raises ConfigurationError: `setup` has not named such data.
+        """
+        return self.open(Phase.TRAINING, self._train_phase if train_phase is None else train_phase).epoch_length
+
+    def has(self, phase: Phase) -> bool:
+        """Whether there is data for a phase."""
+        return (phase, 0) in self._require_parts()
+
+    def open(self, phase: Phase, number: int = 0) -> EpochLoader:
+        """Return the loader of a phase; the same one at each call, so that persistent workers live on.
+
+        :raises ConfigurationError: there is no such data.
+        :raises TypeError: the sampler is none that can be resumed.
+        """
+        assert self._loaders is not None
+        if phase is Phase.TRAINING:
+            self._train_phase = number
+        if (phase, number) not in self._loaders:
+            self._loaders[phase, number] = self._make(phase, number)
+        return self._loaders[phase, number]
+
+    def bind(self, seed: int, ranks: Ranks) -> None:
+        """Forget earlier datasets, take over the seed and the ranks of a run; the trainer calls it before `setup`."""
+        self._parts, self._loaders = {}, {}
+        self._seed, self._ranks, self._train_phase = seed, ranks, 0
+
+    def unbind(self) -> None:
+        """Let go of the loaders and their workers; the trainer calls it after `teardown`."""
+        self._loaders = {}
+
+    def describe(self) -> "dict[str, dict[str, Fact]]":
+        """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
+        return {
+            f"{phase.value} {number}": describe_loader(
+                dataset,
+                batch_size=params.batch_size,
+                workers=min(params.num_workers, 1),  # how many there are changes nothing; whether there are does
+                shuffle=params.shuffle,
+                drop_last=params.drop_last,
+                collate=params.collate_fn,
+                sampler=params.sampler,
+            )
+            for (phase, number), (dataset, params) in self._require_parts().items()
+        }
+
+    def _add(self, phase: Phase, dataset: Any, params: "DataLoaderParams | None", *, number: int = 0) -> None:
+        self._require_parts()[phase, number] = (dataset, params or DataLoaderParams())
+
+    def _make(self, phase: Phase, number: int) -> EpochLoader:
+        parts = self._require_parts()
+        if (phase, number) not in parts:
+            method = "add_train_phase" if phase is Phase.TRAINING else f"set_{phase.value}"
+            raise ConfigurationError(
+                f"there is no data for {phase.value}{f' phase {number}' if number else ''}; call {method}(dataset, "
+                f"DataLoaderParams(...)) in {type(self).__name__}.setup."
+            )
+        dataset, params = parts[phase, number]
+        seed = derive_seed(self._seed if params.random_seed is None else params.random_seed, phase.value, number)
+        sampler = params.sampler
+        if sampler is None:
+            sampler = self.make_sampler(dataset, params, phase=phase, seed=seed, ranks=self._ranks)
+        if not isinstance(sampler, ResumableSampler):
+            raise TypeError(f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one.")
+        return EpochLoader(dataset, params, sampler=sampler, seed=derive_seed(seed, "rank", self._ranks.rank))
+
+    def _require_parts(self) -> "dict[tuple[Phase, int], _Part]":
+        if self._parts is None:
+            raise ConfigurationError(
+                "a data module names its datasets in setup(), which the trainer calls; not before."
+            )
+        return self._parts

@@ -1,0 +1,46 @@
+"""The errors and warnings of the trainer, drawn as a tree.
+
+    ProctorError
+    └── TrainerError (RuntimeError)            what the trainer refuses
+        ├── ConfigurationError (ValueError)    options that contradict each other, or data that cannot be trained on
+        ├── UnreadableCheckpointError          a checkpoint that is there and cannot be used
+        ├── CheckpointNotStoredError           a checkpoint that the disk did not take
+        └── NotExactError                      a resume that would not be bit-exact, with `strict_resume=True`
+
+    UserWarning
+    ├── NotExactWarning                        the same, without `strict_resume`: one warning for each difference
+    └── CheckpointWarning                      a damaged checkpoint was passed over for the one before it
+
+What a model, a data module or a plug-in raises is not here: `fit` and `test` let the types named in `train_exceptions`
+and `test_exceptions` through and raise everything else as `RuntimeError` with its cause.
+"""
+
+from proctor.sdk.errors import ProctorError
+
+
+class TrainerError(ProctorError, RuntimeError):
+    """Something the trainer refuses; the text says what was expected, what was found and what to do."""
+
+
+class ConfigurationError(TrainerError, ValueError):
+    """Options that contradict each other or miss something, or data that cannot be trained on."""
+
+
+class UnreadableCheckpointError(TrainerError):
+    """A checkpoint is there and cannot be used."""
+
+
+class CheckpointNotStoredError(TrainerError):
+    """A checkpoint could not be written; the ones before it are whole."""
+
+
+class NotExactError(TrainerError):
+    """The resumed run would differ from an uninterrupted one, and `strict_resume=True` forbids that."""
+
+
+class NotExactWarning(UserWarning):
+    """The resumed run may differ from an uninterrupted one; the text names one difference."""
+
+
+class CheckpointWarning(UserWarning):
+    """A damaged checkpoint was passed over, or one could not be stored while training goes on."""

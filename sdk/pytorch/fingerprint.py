@@ -1,0 +1,162 @@
+"""What a run's bits depend on besides its checkpoint: versions, devices, sizes, switches.
+
+The fingerprint goes into every checkpoint. A resume under another one may still be right, but it is not bit-exact, and
+that is told, one difference at a time, or refused with `strict_resume`; it is never accepted in silence.
+"""
+
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Union
+
+import torch
+
+from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
+
+Fact = Union[str, int, float, bool, None]
+Fingerprint = dict[str, Fact]
+
+_CPU_MODEL_LABELS = ("model name", "Hardware", "CPU part")
+
+
+def take_fingerprint(
+    device: "torch.device | str",
+    *,
+    world_size: int = 1,
+    settings: "Mapping[str, Fact] | None" = None,
+    loaders: "Mapping[str, Mapping[str, Fact]] | None" = None,
+) -> Fingerprint:
+    """Return the facts that bits depend on, as a flat dictionary of plain values.
+
+    :param settings: options of the run that change its numbers, such as the seed and the accumulation steps.
+    :param loaders: what `describe_loader` returned for each loader, by a name such as "training phase 0".
+    """
+    found: Fingerprint = {**_versions(), **_device_facts(torch.device(device)), **_switches(), "world size": world_size}
+    found.update(settings or {})
+    for loader, facts in (loaders or {}).items():
+        found.update({f"{name} of {loader}": value for name, value in facts.items()})
+    return found
+
+
+def describe_loader(
+    dataset: Any,
+    *,
+    batch_size: int,
+    workers: int,
+    shuffle: bool,
+    drop_last: bool,
+    collate: Any = None,
+    sampler: Any = None,
+) -> "dict[str, Fact]":
+    """Return the facts of one loader: a dataset that only streams has the length None."""
+    return {
+        "dataset length": len(dataset) if hasattr(dataset, "__len__") else None,
+        "batch size": batch_size,
+        "workers": workers,
+        "shuffle": shuffle,
+        "drop_last": drop_last,
+        "collate function": _name_of(collate),
+        "sampler": _name_of(sampler),
+    }
+
+
+def find_differences(saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> "list[str]":
+    """Return one sentence for each fact that is not as it was, in the order of the facts' names."""
+    names = sorted(set(saved) | set(now))
+    return [
+        _tell(name, saved, now) for name in names if name not in saved or name not in now or saved[name] != now[name]
+    ]
+
+
+def compare_fingerprints(
+    saved: "Mapping[str, Fact] | None", now: "Mapping[str, Fact]", *, strict: bool = False
+) -> "list[str]":
+    """Tell every difference by a `NotExactWarning` of its own, and return them.
+
+    :raises NotExactError: `strict` is set and there is a difference.
+    """
+    differences = find_differences(saved, now) if saved else ["not exact: the checkpoint has no fingerprint of its run"]
+    if differences and strict:
+        raise NotExactError(
+            "strict_resume forbids a resume that cannot be bit-exact. "
+            + "; ".join(differences)
+            + ". Restore what was, or "
+            "resume with strict_resume=False."
+        )
+    for difference in differences:
+        warnings.warn(NotExactWarning(difference), stacklevel=2)
+    return differences
+
+
+def _tell(name: str, saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> str:
+    if name not in saved:
+        return f"not exact: {name} was not there, is {now[name]!r}"
+    if name not in now:
+        return f"not exact: {name} was {saved[name]!r}, is not there"
+    return f"not exact: {name} was {saved[name]!r}, is {now[name]!r}"
+
+
+def _versions() -> Fingerprint:
+    return {
+        "torch": str(torch.__version__),
+        "CUDA": torch.version.cuda,
+        "cuDNN": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
+        "NumPy": _numpy_version(),
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def _device_facts(device: torch.device) -> Fingerprint:
+    return {
+        "device type": device.type,
+        "device model": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model(),
+        "CPU instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _switches() -> Fingerprint:
+    return {
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cuDNN deterministic": torch.backends.cudnn.deterministic,
+        "cuDNN benchmark": torch.backends.cudnn.benchmark,
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "cuDNN TF32": torch.backends.cudnn.allow_tf32,
+        "oneDNN": torch.backends.mkldnn.enabled,
+        "cuBLAS workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        "default dtype": str(torch.get_default_dtype()),
+    }
+
+
+@lru_cache(maxsize=1)
+def _numpy_version() -> "str | None":
+    """What is installed, whether or not it has been imported by now."""
+    try:
+        return version("numpy")
+    except PackageNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _cpu_model() -> str:
+    """The name of the first processor as Linux tells it; elsewhere what Python knows."""
+    try:
+        with open("/proc/cpuinfo", errors="replace") as lines:  # long on large machines, and the name comes early
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() in _CPU_MODEL_LABELS:
+                    return value.strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _name_of(thing: Any) -> "str | None":
+    """A function's or class's own name, an object's class; two closures of one function have the same."""
+    if thing is None:
+        return None
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,270 @@
+"""The checkpoints of one run: a folder, a pointer to the latest one, a history, and what is kept.
+
+A save has two halves. The first, while training waits, turns the content into bytes. The second runs in the background:
+write, sync, rename, and only then does the pointer move. A kill at any place leaves the pointer at a whole checkpoint.
+"""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
+from proctor.sdk.pytorch.files import copy_whole, hash_file, remove_leftovers, write_whole
+from proctor.sdk.pytorch.history import HISTORY_FILE, History, HistoryPosition
+from proctor.sdk.pytorch.locking import FolderLock
+from proctor.sdk.pytorch.migration import upgrade
+from proctor.sdk.pytorch.naming import SUFFIX, name_checkpoint
+from proctor.sdk.pytorch.pointer import read_pointer, write_pointer
+from proctor.sdk.pytorch.retention import Entry, Retention
+from proctor.sdk.pytorch.serialising import load, serialise
+from proctor.sdk.pytorch.syncing import BackgroundStorage
+
+PIN_SUFFIX = ".pinned"
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint that was found whole, upgraded to the present format."""
+
+    path: Path
+    entry: Entry
+    content: "dict[str, Any]"
+
+
+class CheckpointFolder:
+    """The folder `chkpt_root/run_name`. Only the process of global rank 0 opens it; every process may load from it.
+
+    :param in_background: sync to the disk while training goes on; else `save` returns when all is stored.
+    :param safe_types: classes of the user that may be in a checkpoint.
+    :param on_stored: called with the folder after the pointer has moved (in the background thread).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        run_name: str,
+        *,
+        retention: "Retention | None" = None,
+        in_background: bool = True,
+        safe_types: "Sequence[type]" = (),
+        on_stored: "Callable[[CheckpointFolder], None] | None" = None,
+    ) -> None:
+        self.path = root / run_name
+        self.run_name = run_name
+        self.history = History(self.path / HISTORY_FILE)
+        self._retention = retention or Retention()
+        self._in_background = in_background
+        self._safe_types = tuple(safe_types)
+        self._on_stored = on_stored
+        self._storage = BackgroundStorage()
+        self._lock = FolderLock(self.path)
+        self._entries: list[Entry] = []  # newest first; changed by the background thread only while it runs
+        self._given_up: list[Entry] = []  # torn ones that were newer than what the run continues from
+
+    def open(self) -> None:
+        """Take the folder for writing, made if it is missing, and clear away what a killed save has left.
+
+        :raises TrainerError: another process writes to it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock.acquire()
+        remove_leftovers(self.path)
+
+    def close(self) -> None:
+        """Wait until everything is stored and let the folder go.
+
+        :raises CheckpointNotStoredError: the last checkpoint could not be stored.
+        """
+        try:
+            self._storage.wait()
+        finally:
+            self.history.close()
+            self._lock.release()
+
+    def wait(self) -> None:
+        """The barrier: return when the last checkpoint is on the disk and the pointer names it.
+
+        :raises CheckpointNotStoredError: it could not be stored.
+        """
+        self._storage.wait()
+
+    def save(self, content: "dict[str, Any]", *, metadata: str = "", score: "float | None" = None) -> Path:
+        """Store a checkpoint and return the path that it will have once it is whole.
+
+        The history's position is added to the content. What the tensors hold now is stored, whatever happens to them
+        afterwards; this takes as much memory as the checkpoint has bytes.
+
+        :param content: in the present format, see `snapshots`.
+        :param score: the value of the metric that judges the run, measured at this very point.
+        :raises TypeError: something in the content could not be loaded again.
+        :raises ConfigurationError: the metadata cannot be part of a name.
+        :raises CheckpointNotStoredError: the checkpoint before could not be stored, for another reason than a full disk.
+        """
+        state = content["training_state"]
+        epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])
+        name = name_checkpoint(self.run_name, epoch=epoch, iteration=iteration, metadata=metadata)
+        position = self.history.position
+        data = serialise({**content, "history": position.to_json()}, self._safe_types)
+
+        def store() -> None:
+            self.history.sync()
+            digest = hashlib.sha256(data).hexdigest()
+            write_whole(self.path / name, data, place="trainer.checkpoint")
+            self._commit(Entry(name, digest, len(data), epoch, iteration, score, position.size))
+
+        self._storage.start(name, store)
+        if not self._in_background:
+            self._storage.wait()
+        return self.path / name
+
+    def load_newest(self, device: "torch.device | str" = "cpu") -> "LoadedCheckpoint | None":
+        """Return the checkpoint to continue from, None if the run has none yet.
+
+        One that is torn is passed over with a `CheckpointWarning` for the one before it.
+
+        :raises UnreadableCheckpointError: there are checkpoints and none can be used, or the newest whole one was made
+            by a newer version or by something else.
+        """
+        entries = self._find_entries()
+        for place, entry in enumerate(entries):
+            if self._is_whole(entry):
+                self._entries, self._given_up = entries[place:], entries[:place]
+                return self._load(entry, device)
+        if entries:
+            raise UnreadableCheckpointError(
+                f"none of the {len(entries)} checkpoints that {self.path} names is whole; the run would start from its "
+                "beginning. Bring one back, or start anew with resume=False or another run_name."
+            )
+        return None
+
+    def load_best(self, device: "torch.device | str" = "cpu") -> "LoadedCheckpoint | None":
+        """Return the whole checkpoint with the best score, None if none has one."""
+        whole = (entry for entry in self._retention.rank(self._find_entries()) if self._is_whole(entry))
+        entry = next(whole, None)
+        return None if entry is None else self._load(entry, device)
+
+    def restore_history(self, content: "dict[str, Any]") -> None:
+        """Cut the history back to where a loaded checkpoint left it."""
+        self.history.cut(HistoryPosition.from_json(content.get("history")))
+
+    def entries(self) -> "list[Entry]":
+        """What the pointer names, newest first."""
+        return read_pointer(self.path) or []
+
+    def pin(self, name: str) -> None:
+        """Keep a checkpoint for good, until its file `<name>.pinned` is removed; anyone may make or remove that file.
+
+        :raises FileNotFoundError: there is no checkpoint of that name.
+        """
+        os.stat(self.path / name)
+        (self.path / f"{name}{PIN_SUFFIX}").touch()
+
+    def export(self, target: Path) -> None:
+        """Make `target`, an empty folder, hold the newest checkpoint with its history, to be continued elsewhere."""
+        newest = self.entries()[0]
+        _link_or_copy(self.path / newest.name, target / newest.name)
+        if newest.history_size:
+            copy_whole(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
+        write_pointer(target, self.run_name, [newest])
+
+    def adopt(self, source: Path) -> bool:
+        """Take over what `export` put into `source`, and return whether that was done.
+
+        A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then.
+        Any other was made by an attempt elsewhere, or by the run that this one is to continue, and becomes the newest.
+        """
+        entries = read_pointer(source)
+        if not entries or entries[0].sha256 in {entry.sha256 for entry in self._find_entries()}:
+            return False
+        self.path.mkdir(parents=True, exist_ok=True)
+        for entry in entries:
+            _link_or_copy(source / entry.name, self.path / entry.name)
+        with suppress(FileNotFoundError):
+            copy_whole(source / HISTORY_FILE, self.path / HISTORY_FILE)
+        write_pointer(self.path, self.run_name, entries)
+        return True
+
+    def _commit(self, entry: Entry) -> None:
+        """Move the pointer to a checkpoint that is on the disk, then remove what need not stay."""
+        entries = [entry, *(other for other in self._entries if other.name != entry.name)]
+        kept = self._retention.choose(entries, self._pinned())
+        write_pointer(self.path, self.run_name, kept)
+        gone = [other for other in [*entries, *self._given_up] if other.name not in {stays.name for stays in kept}]
+        self._entries, self._given_up = kept, []
+        for other in gone:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path / other.name)
+        if self._on_stored is not None:
+            self._on_stored(self)
+
+    def _pinned(self) -> "set[str]":
+        return {path.name[: -len(PIN_SUFFIX)] for path in self.path.glob(f"*{PIN_SUFFIX}")}
+
+    def _find_entries(self) -> "list[Entry]":
+        """What the pointer names; without a readable pointer, what the files themselves say."""
+        try:
+            entries = read_pointer(self.path)
+        except UnreadableCheckpointError as problem:
+            warnings.warn(CheckpointWarning(f"{problem} The checkpoints themselves are looked through."), stacklevel=3)
+            entries = None
+        return self._read_entries() if entries is None else entries
+
+    def _read_entries(self) -> "list[Entry]":
+        found: list[tuple[int, Entry]] = []
+        for path in sorted(self.path.glob(f"*{SUFFIX}")):
+            try:
+                content = upgrade(load(path, "cpu", self._safe_types), str(path))
+            except UnreadableCheckpointError as problem:
+                warnings.warn(CheckpointWarning(f"passed over: {problem}"), stacklevel=4)
+                continue
+            found.append((int(content["training_state"]["global_iteration"]), _describe(path, content)))
+        return [entry for _, entry in sorted(found, key=lambda item: (item[1].epoch, item[0]), reverse=True)]
+
+    def _is_whole(self, entry: Entry) -> bool:
+        path = self.path / entry.name
+        try:
+            size = path.stat().st_size
+            found = f"{size} bytes" if size != entry.size else "other bytes of the same length"
+            whole = size == entry.size and hash_file(path) == entry.sha256
+        except OSError as problem:
+            whole, found = False, str(problem)
+        if not whole:
+            warnings.warn(
+                CheckpointWarning(
+                    f"the checkpoint {path} is not what was stored ({entry.size} bytes, sha256 {entry.sha256[:12]}…): "
+                    f"found {found}. The one before it is used."
+                ),
+                stacklevel=3,
+            )
+        return whole
+
+    def _load(self, entry: Entry, device: "torch.device | str") -> LoadedCheckpoint:
+        path = self.path / entry.name
+        return LoadedCheckpoint(path, entry, upgrade(load(path, device, self._safe_types), str(path)))
+
+
+def _describe(path: Path, content: "dict[str, Any]") -> Entry:
+    state = content["training_state"]
+    return Entry(
+        name=path.name,
+        sha256=hash_file(path),
+        size=path.stat().st_size,
+        epoch=int(state["global_epoch"]),
+        iteration=int(state["current_iteration"]),
+        history_size=HistoryPosition.from_json(content.get("history")).size,
+    )
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """A stored checkpoint is never changed, only replaced, so two names may share it."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, one without links, or an older file of that name
+        copy_whole(source, target)

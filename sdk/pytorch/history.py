@@ -1,0 +1,169 @@
+"""The history of a run's metrics: JSON lines beside the checkpoints, each step once however often the run was cut off.
+
+A checkpoint holds the position that the history had when it was made. Resuming cuts the file back to that position, so
+steps that are done again do not appear twice. The position's digest is a chain over the rows without their wall times:
+two runs with the same digest have the same metrics to the last bit, and continuing it needs no reading of the file.
+"""
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import time
+from typing import Any
+
+HISTORY_FILE = "history.jsonl"
+_TIME = "time"
+_NO_ROWS = hashlib.sha256(b"proctor history").hexdigest()
+
+
+@dataclass(frozen=True)
+class HistoryPosition:
+    """How far a history had come: its rows, its size in the file, and the digest of the rows without wall times."""
+
+    rows: int = 0
+    size: int = 0
+    digest: str = _NO_ROWS
+
+    def to_json(self) -> "dict[str, Any]":
+        """Return the plain form that goes into a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: "Mapping[str, Any] | None") -> "HistoryPosition":
+        """Read the plain form; None (a checkpoint without a history) is the beginning."""
+        if document is None:
+            return cls()
+        return cls(rows=int(document["rows"]), size=int(document["size"]), digest=str(document["digest"]))
+
+
+class History:
+    """The metrics of one run. A row is in the file (safe from the death of this process) once `append` has returned.
+
+    :param path: the file, made at the first row; None keeps only the digest.
+    """
+
+    def __init__(self, path: "Path | None") -> None:
+        self._path = path
+        self._descriptor = -1
+        self._position = HistoryPosition()
+
+    @property
+    def position(self) -> HistoryPosition:
+        """Where the history stands; belongs into the checkpoint made now."""
+        return self._position
+
+    @property
+    def digest(self) -> str:
+        """A hash of all rows without their wall times, equal for runs that measured the same."""
+        return self._position.digest
+
+    def append(self, metrics: "Mapping[str, Any]", *, step: int, iteration: int, epoch: int) -> None:
+        """Add a row.
+
+        :param metrics: names with numbers, texts, or tensors of one element.
+        :param step: the `current_iteration`, `iteration` the `global_iteration`, `epoch` the `global_epoch`.
+        :raises TypeError: a value is none of these.
+        :raises OSError: the disk refuses.
+        """
+        values = {name: _plain(name, value) for name, value in metrics.items()}
+        row = {"step": step, "iteration": iteration, "epoch": epoch, "metrics": values}
+        digest = _chain(self._position.digest, row)
+        line = _encode({**row, _TIME: round(time(), 3)}) + b"\n"
+        self._write(line)
+        self._position = HistoryPosition(self._position.rows + 1, self._position.size + len(line), digest)
+
+    def cut(self, position: HistoryPosition) -> None:
+        """Forget what was written after `position`; a file that is shorter is told and continued as it is."""
+        self.close()
+        found = self._size()
+        if found > position.size:
+            assert self._path is not None
+            os.truncate(self._path, position.size)
+        elif found < position.size and self._path is not None:
+            warnings.warn(
+                f"the history {self._path} has {found} bytes where the checkpoint knows of {position.size}: the first "
+                "rows are missing or it was made anew. The metrics themselves go on exactly.",
+                stacklevel=2,
+            )
+            self._end_torn_row(found)
+        self._position = HistoryPosition(position.rows, min(self._size(), position.size), position.digest)
+
+    def sync(self) -> None:
+        """Make all rows outlast a power cut; a checkpoint must not name rows that could vanish."""
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Release the file; a later row opens it again."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _write(self, line: bytes) -> None:
+        if self._path is None:
+            return
+        if self._descriptor < 0:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(self._path, flags, 0o644)
+            os.ftruncate(self._descriptor, self._position.size)  # a run that starts anew has no earlier rows
+        written = os.write(self._descriptor, line)
+        if written < len(line):
+            os.ftruncate(self._descriptor, self._position.size)
+            raise OSError(f"only {written} of {len(line)} bytes of a row fitted into {self._path}; make room")
+
+    def _size(self) -> int:
+        try:
+            return 0 if self._path is None else os.stat(self._path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _end_torn_row(self, size: int) -> None:
+        """Drop the beginning of a row at the end of a file that is shorter than expected."""
+        assert self._path is not None
+        if size:
+            kept = self._path.read_bytes().rfind(b"\n") + 1
+            os.truncate(self._path, kept)
+
+
+def read_history(path: Path) -> "Iterator[dict[str, Any]]":
+    """Yield the rows of a history file in order; a last row that a kill has torn is left out."""
+    with open(path, "rb") as reader:
+        for line in reader:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def digest_rows(rows: "Iterator[Mapping[str, Any]]") -> str:
+    """Return the digest that a history of these rows has; wall times do not count."""
+    digest = _NO_ROWS
+    for row in rows:
+        digest = _chain(digest, row)
+    return digest
+
+
+def _chain(digest: str, row: "Mapping[str, Any]") -> str:
+    stable = {key: value for key, value in row.items() if key != _TIME}
+    return hashlib.sha256(digest.encode("ascii") + _encode(stable)).hexdigest()
+
+
+def _encode(row: "Mapping[str, Any]") -> bytes:
+    return json.dumps(row, separators=(",", ":"), sort_keys=True, allow_nan=False).encode("ascii")
+
+
+def _plain(name: str, value: Any) -> Any:
+    """JSON has no NaN or infinity: they are kept as texts."""
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    if not isinstance(value, (int, float)):
+        if not hasattr(value, "item"):
+            raise TypeError(f"metric {name!r} must be a number, a text or a tensor of one element; found {value!r}")
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

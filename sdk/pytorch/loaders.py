@@ -1,0 +1,140 @@
+"""Loaders that can be entered at any batch of any epoch and give the same batches as if they had not been left.
+
+Where the draws of a batch come from:
+
+* without workers, from the process's own streams, which checkpoints hold;
+* with workers, from streams that every worker seeds anew for each batch from (seed, epoch, batch). What workers have
+  fetched ahead, how many there are, and whether they live on between epochs therefore changes nothing. (Once a batch,
+  not once a sample: that would cost more than a small model's step.)
+
+A plain `DataLoader` also draws one number from torch's global stream whenever it is iterated; these have a generator
+of their own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.samplers import BatchKey, EpochBatchSampler, ResumableSampler
+from proctor.sdk.pytorch.seeding import derive_seed, seed_worker
+
+
+@dataclass(frozen=True)
+class DataLoaderParams:
+    """How a dataset is read.
+
+    :param is_distributed: whether the ranks share the data; None: if there are several.
+    :param sampler: a `ResumableSampler` in place of the automatic choice.
+    :param worker_init_fn: called in each worker with its number, after its streams have been seeded.
+    :param random_seed: pins the order and the workers' draws; None follows the trainer's seed.
+    """
+
+    batch_size: int = 1
+    shuffle: bool = False
+    num_workers: int = 0
+    pin_memory: bool = False
+    drop_last: bool = False
+    is_distributed: "bool | None" = None
+    sampler: "ResumableSampler | None" = None
+    collate_fn: "Callable[[list[Any]], Any] | None" = None
+    prefetch_factor: "int | None" = None
+    persistent_workers: bool = False
+    timeout: float = 0
+    multiprocessing_context: Any = None
+    worker_init_fn: "Callable[[int], None] | None" = None
+    random_seed: "int | None" = None
+
+
+class EpochLoader:
+    """The batches of one dataset, epoch by epoch; made once a run, so that persistent workers live on."""
+
+    def __init__(self, dataset: Any, params: DataLoaderParams, *, sampler: ResumableSampler, seed: int) -> None:
+        """:raises ConfigurationError: the dataset has no indices, or gives no batch."""
+        _check(dataset)
+        self.params = params
+        self.sampler = sampler
+        self._seed = seed
+        self._generator = torch.Generator()
+        sampler.batch_size = params.batch_size
+        self._batches = EpochBatchSampler(sampler, params.batch_size, drop_last=params.drop_last, seed=seed)
+        self._batches.keyed = params.num_workers > 0
+        if self._batches.epoch_length == 0:
+            raise ConfigurationError(
+                f"a dataset of {len(dataset)} samples gives no batch of {params.batch_size} with "
+                f"drop_last={params.drop_last}; make batch_size smaller or the dataset larger."
+            )
+        self._loader = _make_loader(dataset, params, batches=self._batches, generator=self._generator)
+
+    @property
+    def epoch_length(self) -> int:
+        """How many batches a whole epoch has."""
+        return self._batches.epoch_length
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Go to an epoch and, in it, to the batch `start`; the next epoch begins at its first batch again."""
+        self.sampler.set_epoch(epoch, start)
+        self._generator.manual_seed(derive_seed(self._seed, "loader", epoch))
+
+    def __len__(self) -> int:
+        """How many batches are left of the epoch."""
+        return len(self._batches)
+
+    def __iter__(self) -> "Iterator[Any]":
+        return iter(self._loader)
+
+
+class KeyedDataset:
+    """A dataset whose batches are fetched with the streams of their key; used in workers only."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: "list[int]") -> "list[Any]":
+        if isinstance(indices, BatchKey) and get_worker_info() is not None:
+            seed_worker(indices.seed)
+        dataset = self.dataset
+        fetch_all = getattr(dataset, "__getitems__", None)
+        found: list[Any] = fetch_all(list(indices)) if fetch_all else [dataset[index] for index in indices]
+        return found
+
+
+def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchSampler, generator: Any) -> Any:
+    has_workers = params.num_workers > 0
+    return DataLoader(
+        KeyedDataset(dataset) if has_workers else dataset,
+        batch_sampler=batches,
+        num_workers=params.num_workers,
+        pin_memory=params.pin_memory,
+        collate_fn=params.collate_fn,
+        prefetch_factor=params.prefetch_factor,
+        persistent_workers=params.persistent_workers,
+        timeout=params.timeout,
+        multiprocessing_context=params.multiprocessing_context,
+        worker_init_fn=partial(_start_worker, params.worker_init_fn) if has_workers else None,
+        generator=generator,
+    )
+
+
+def _start_worker(user_hook: "Callable[[int], None] | None", worker: int) -> None:
+    seed_worker(torch.initial_seed())
+    if user_hook is not None:
+        user_hook(worker)
+
+
+def _check(dataset: Any) -> None:
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise ConfigurationError(
+            f"a dataset must have __getitem__ and __len__, so that an epoch can be entered at any batch; found "
+            f"{type(dataset).__name__}. Give a stream an index (for example of its shards) to train on it."
+        )

@@ -1,0 +1,139 @@
+"""The training loop: epochs of batches, and between optimizer windows the boundaries at which a run may be left.
+
+At a boundary, in this order: a validation if one is due, the decision to stop, the checkpoint if one is due or the run
+stops, the stop, the question for the next phase of the data. A resumed run goes on right after the checkpoint, so
+that nothing before it happens twice and nothing after it is left out.
+
+A boundary lies where an optimizer window ends. In the unit EPOCH the last batch of an epoch always ends a window, and
+only there are validations and checkpoints due; a wish to stop is also met inside the epoch, at the window's end.
+"""
+
+from typing import Any
+
+from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch.evaluation import validate
+from proctor.sdk.pytorch.loaders import EpochLoader
+from proctor.sdk.pytorch.options import Phase, StopReason
+from proctor.sdk.pytorch.plugins import Override
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from proctor.sdk.pytorch.run import Run
+
+
+class TrainingLoop:
+    """The loop of one run in one process; all ranks run it in step."""
+
+    def __init__(self, run: "Run") -> None:
+        settings = run.settings
+        self.run_parts = run
+        self.state = run.state
+        self._settings = settings
+        self._by_epoch = settings.is_by_epoch
+        self._window = settings.accumulation_steps
+        self._flush = settings.is_by_epoch or settings.flush_at_epoch_end
+        self._print = settings.print_frequency or 0
+        self._plugins = list(run.plugins)
+        self._moves = run.plugins.claims(Override.TRAINING_BATCH) is None
+        self._stop_wish = False
+
+    def run(self) -> StopReason:
+        """Train until a rule stops the run; a checkpoint has been made by then if there is a place for one."""
+        if self.state.global_iteration:
+            self._advance_phase()
+        while (reason := self._run_epoch()) is None:
+            pass
+        return reason
+
+    def _run_epoch(self) -> "StopReason | None":
+        loader = self._enter_epoch()
+        length = loader.epoch_length
+        for batch in loader:
+            is_last = self.state.batch + 1 == length
+            self._run_batch(batch, is_last)
+            if self.state.window == 0:
+                reason = self._pass_boundary(is_last)
+                if reason is not None or self._advance_phase():
+                    return reason
+        return None
+
+    def _enter_epoch(self) -> EpochLoader:
+        run, state = self.run_parts, self.state
+        loader = run.datamodule.open(Phase.TRAINING, state.phase)
+        if state.batch == 0:
+            state.begin_epoch()
+            run.model.on_training_epoch_start(state.epoch)
+        loader.set_epoch(state.epoch, state.batch)
+        run.observers.on_epoch_start(state, loader.epoch_length)
+        return loader
+
+    def _run_batch(self, batch: Any, is_last: bool) -> None:
+        run, state, model = self.run_parts, self.state, self.run_parts.model
+        ends_window = state.window + 1 == self._window or (is_last and self._flush)
+        state.begin_batch(ends_window, self._by_epoch)
+        model.on_training_batch_start(state)
+        if self._moves:
+            batch = model.batch_to_device(batch, Phase.TRAINING)
+        for plugin in self._plugins:
+            batch = plugin.process_training_batch(batch, state)
+        model.train_step(batch, state)
+        counts = self._by_epoch or ends_window
+        should_log = self._print > 0 and counts and state.current_iteration % self._print == 0
+        model.on_training_batch_end(state, should_log)
+        state.end_batch()
+        run.observers.on_batch_end(state)
+        if run.wants_stop():
+            self._stop_wish = True
+        if is_last:
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        self.run_parts.model.on_training_epoch_end(self.state.epoch)
+        self.run_parts.observers.on_epoch_end(self.state)
+        self.state.end_epoch()
+
+    def _pass_boundary(self, ends_epoch: bool) -> "StopReason | None":
+        run, settings = self.run_parts, self._settings
+        done = self.state.epoch if self._by_epoch else self.state.current_iteration
+        is_due = ends_epoch or not self._by_epoch
+        if is_due and settings.valid_frequency and done % settings.valid_frequency == 0:
+            validate(run)
+            self._stop_wish = self._stop_wish or run.wants_stop()
+        reason = self._decide(done)
+        if reason is not None:
+            self.state.stop_reason = "" if reason is StopReason.REQUESTED else reason.value
+            if run.storage is not None:
+                run.save()
+        elif is_due and self._is_save_due(done):
+            run.save()
+        return reason
+
+    def _is_save_due(self, done: int) -> bool:
+        frequency, run = self._settings.chkpt_frequency, self.run_parts
+        if frequency is None or done % frequency != 0:
+            return False
+        return bool(run.ranks.broadcast(bool(run.model.should_save_checkpoint())))
+
+    def _decide(self, done: int) -> "StopReason | None":
+        """Whether and why to stop; what one rank knows alone, all agree on."""
+        settings, ranks = self._settings, self.run_parts.ranks
+        if done >= settings.total_steps:
+            return StopReason.COMPLETED
+        if settings.early_stop_cycles is not None and self.state.early_stop_count >= settings.early_stop_cycles:
+            return StopReason.EARLY_STOP
+        if not ranks.any(self._stop_wish or trial.should_stop()):
+            return None
+        return StopReason.MODEL if ranks.any(self._stop_wish) else StopReason.REQUESTED
+
+    def _advance_phase(self) -> bool:
+        """Go to the next phase of the data if the model wants to, and say whether the epoch has ended for it."""
+        run, state = self.run_parts, self.state
+        may_ask = not self._by_epoch or state.batch == 0
+        if not may_ask or state.phase + 1 >= run.datamodule.train_phases:
+            return False
+        if not run.ranks.broadcast(bool(run.model.should_advance_dataset_phase(state))):
+            return False
+        if state.batch > 0:
+            self._end_epoch()
+        state.phase += 1
+        return True

@@ -1,0 +1,218 @@
+"""What is trained: the base class whose callbacks a run calls, in this order.
+
+    setup, load_state_dict (when resuming), on_training_start, train
+      on_training_epoch_start
+        on_training_batch_start, train_step, on_training_batch_end      for each batch
+        should_training_stop
+      on_training_epoch_end
+        eval, on_validation_start                                       when a validation is due
+          on_validation_batch_start, valid_step, on_validation_batch_end
+        on_validation_end, train, have_metrics_improved, should_training_stop
+      (the checkpoint)
+    on_training_end
+
+`test` calls setup, load_state_dict (or load_for_testing), eval, on_testing_start, then for each batch
+on_testing_batch_start, test_step, on_testing_batch_end, and at the end on_testing_end.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from proctor.sdk.pytorch.batches import move_to
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.state import TrainingState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from proctor.sdk.pytorch.data import DataModule
+    from proctor.sdk.pytorch.ranks import Ranks
+
+
+class Model:
+    """The base of every model; only `train_step` must be written.
+
+    Attributes that have `state_dict` and `load_state_dict` (networks, optimizers, schedulers) are saved by themselves.
+    The trainer fills in `device`, `ranks` and `datamodule` before `setup`.
+    """
+
+    device: Any = None
+    ranks: "Ranks"
+    datamodule: "DataModule"
+    amp_scaler: Any = None
+    _amp_dtype: Any = None
+    _log: "Callable[[Mapping[str, Any]], None] | None" = None
+
+    # -- set-up and state ---------------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Make networks, optimizers, schedulers, on `self.device`; the streams are seeded by then."""
+
+    def state_dict(self) -> "dict[str, Any]":
+        """What a checkpoint keeps: by default, each attribute that has a state, under its name."""
+        return {name: part.state_dict() for name, part in self._stateful_parts()}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Take over what `state_dict` returned.
+
+        :raises ConfigurationError: `setup` made other parts than those of the checkpoint.
+        """
+        parts = dict(self._stateful_parts())
+        if set(parts) != set(state):
+            raise ConfigurationError(
+                f"{type(self).__name__}.setup makes {sorted(parts)}, the checkpoint holds {sorted(state)}; resume with "
+                "the model that was saved, or override load_state_dict."
+            )
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+
+    def types_for_safe_load(self) -> "Sequence[Any]":
+        """Further types that `state_dict` may hold; everything else than tensors and plain values is refused."""
+        return ()
+
+    def load_for_testing(self) -> None:
+        """Load weights for `test` when the run has no checkpoint."""
+
+    def train(self) -> None:
+        """Put every network into training mode."""
+        for part in self._networks():
+            part.train()
+
+    def eval(self) -> None:
+        """Put every network into evaluation mode."""
+        for part in self._networks():
+            part.eval()
+
+    def batch_to_device(self, batch: Any, phase: Phase) -> Any:
+        """Return the batch with its tensors on `self.device`."""
+        return move_to(batch, self.device)
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def on_training_start(self) -> None:
+        """Called once a process before the first batch, also when resuming."""
+
+    def on_training_epoch_start(self, epoch: int) -> None:
+        """Called before an epoch (counted from 0); not again when resuming inside it."""
+
+    def on_training_batch_start(self, state: TrainingState) -> None:
+        """Called before each batch, with the batch counted."""
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        """Train on a batch: forward, backward and, if `state.optimizer_step_now`, the optimizer's step."""
+        raise NotImplementedError(f"{type(self).__name__} must have train_step(batch, state)")
+
+    def on_training_batch_end(self, state: TrainingState, should_log: bool = False) -> None:
+        """Called after each batch; `should_log` is true every `print_frequency`."""
+
+    def on_training_epoch_end(self, epoch: int) -> None:
+        """Called right after the last batch of an epoch, before a validation and the checkpoint."""
+
+    def on_training_end(self) -> None:
+        """Called when the training ends (not when it is interrupted to be continued)."""
+
+    def should_advance_dataset_phase(self, state: TrainingState) -> bool:
+        """Whether to go on to the data of the next phase; asked before each epoch or, by ITERATION, each window."""
+        return False
+
+    def should_training_stop(self) -> bool:
+        """Whether to stop; asked after each batch and each validation. The window is finished and a checkpoint made."""
+        return False
+
+    def should_save_checkpoint(self) -> bool:
+        """Whether the checkpoint that is due is made; one that a stop needs is always made."""
+        return True
+
+    def append_metadata_to_chkpt_name(self) -> str:
+        """What to append to the checkpoint's name, such as "acc_0.98"; the trainer adds the underscore."""
+        return ""
+
+    # -- validation and testing ---------------------------------------------------------------------------------------
+
+    def on_validation_start(self, validation_cycle: int) -> None:
+        """Called before a validation (counted from 0)."""
+
+    def on_validation_batch_start(self, step: int) -> None:
+        """Called before each batch of a validation (counted from 0)."""
+
+    def valid_step(self, batch: Any, step: int) -> None:
+        """Judge a batch; no gradients are recorded."""
+
+    def on_validation_batch_end(self, step: int) -> None:
+        """Called after each batch of a validation."""
+
+    def on_validation_end(self, validation_cycle: int) -> None:
+        """Called after a validation."""
+
+    def have_metrics_improved(self) -> bool:
+        """Whether the last validation was better than those before; False counts towards `early_stop_cycles`."""
+        return True
+
+    def on_testing_start(self) -> None:
+        """Called before a test."""
+
+    def on_testing_batch_start(self, step: int) -> None:
+        """Called before each batch of a test (counted from 0)."""
+
+    def test_step(self, batch: Any, step: int) -> None:
+        """Test a batch; no gradients are recorded."""
+
+    def on_testing_batch_end(self, step: int) -> None:
+        """Called after each batch of a test."""
+
+    def on_testing_end(self) -> None:
+        """Called after a test."""
+
+    # -- what a model may call ----------------------------------------------------------------------------------------
+
+    def log(self, metrics: "Mapping[str, Any]") -> None:
+        """Record metrics of the present step: in the run's history, the logs, and the trial's reports.
+
+        Each value is a number or a tensor of one element. Only the main rank's are kept.
+        """
+        if self._log is not None:
+            self._log(metrics)
+
+    def create_scaler(self, dtype: Any = torch.float16) -> Any:
+        """Turn on mixed precision and return the gradient scaler (one that does nothing unless for float16).
+
+        :raises ValueError: on the CPU, a type other than bfloat16.
+        """
+        kind = torch.device(self.device or "cpu").type
+        if kind == "cpu" and dtype is not torch.bfloat16:
+            raise ConfigurationError(f"on the CPU mixed precision works with torch.bfloat16 only; found {dtype}.")
+        self._amp_dtype = dtype
+        self.amp_scaler = torch.amp.GradScaler(kind, enabled=dtype is torch.float16)
+        return self.amp_scaler
+
+    def autocast(self) -> "AbstractContextManager[Any]":
+        """The context for a forward pass: mixed precision if `create_scaler` turned it on."""
+        kind = torch.device(self.device or "cpu").type
+        context: AbstractContextManager[Any] = torch.autocast(
+            kind, dtype=self._amp_dtype, enabled=self._amp_dtype is not None
+        )
+        return context
+
+    def clip_gradients(self, parameters: Any, optimizer: Any, max_norm: float) -> Any:
+        """Clip the gradients to a norm, unscaled before if need be, and return the norm that they had."""
+        if self.amp_scaler is not None:
+            self.amp_scaler.unscale_(optimizer)
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    # -- what the trainer calls ---------------------------------------------------------------------------------------
+
+    def _stateful_parts(self) -> "list[tuple[str, Any]]":
+        return [(name, part) for name, part in vars(self).items() if name != "amp_scaler" and _has_state(part)]
+
+    def _networks(self) -> "list[torch.nn.Module]":
+        return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
+
+
+def _has_state(part: Any) -> bool:
+    if isinstance(part, type) or not hasattr(part, "state_dict"):
+        return False
+    return callable(part.state_dict) and callable(getattr(part, "load_state_dict", None))

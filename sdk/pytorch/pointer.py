@@ -1,0 +1,46 @@
+"""The `latest` pointer: a small file that decides what a run continues from.
+
+It lists the stored checkpoints newest first with their digests and is replaced as a whole, only after the checkpoint
+that it names is on the disk. Names of files decide nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from proctor.sdk.pytorch.errors import UnreadableCheckpointError
+from proctor.sdk.pytorch.files import write_whole
+from proctor.sdk.pytorch.retention import Entry
+
+POINTER_FILE = "latest.json"
+_FORMAT = 1
+
+
+def write_pointer(folder: Path, run_name: str, entries: "Sequence[Entry]") -> None:
+    """Make the pointer of a folder name these checkpoints, newest first.
+
+    :raises OSError: the disk refuses; the pointer is what it was.
+    """
+    document = {"format": _FORMAT, "run": run_name, "checkpoints": [asdict(entry) for entry in entries]}
+    write_whole(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
+
+
+def read_pointer(folder: Path) -> "list[Entry] | None":
+    """Return what the pointer of a folder names, newest first; None if there is none.
+
+    :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
+    """
+    path = folder / POINTER_FILE
+    try:
+        document = json.loads(path.read_bytes())
+        format_number = int(document["format"])
+        if format_number <= _FORMAT:
+            return [Entry.from_json(entry) for entry in document["checkpoints"]]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as problem:
+        raise UnreadableCheckpointError(f"the pointer {path} is damaged: {problem!r}.") from problem
+    raise UnreadableCheckpointError(
+        f"the pointer {path} has format {format_number}; this version of proctor reads up to {_FORMAT}. Upgrade proctor."
+    )

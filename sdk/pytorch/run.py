@@ -1,0 +1,272 @@
+"""One run in one process: what it is made of, how it begins, and how everything is closed however it ends."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proctor.sdk.pytorch import snapshots, trial
+from proctor.sdk.pytorch.data import DataModule
+from proctor.sdk.pytorch.errors import ConfigurationError, NotExactError
+from proctor.sdk.pytorch.evaluation import evaluate
+from proctor.sdk.pytorch.fingerprint import compare_fingerprints
+from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.history import History
+from proctor.sdk.pytorch.kernels import kernel_switches
+from proctor.sdk.pytorch.loop import TrainingLoop
+from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.observing import Observers, Record, make_observers
+from proctor.sdk.pytorch.options import Phase, StopReason
+from proctor.sdk.pytorch.plugins import Override, Plugins
+from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.retention import Retention
+from proctor.sdk.pytorch.seeding import derive_seed, seed_rngs
+from proctor.sdk.pytorch.settings import Settings
+from proctor.sdk.pytorch.state import TrainingState
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process of a run works: its device, and who the others are."""
+
+    device: Any
+    ranks: Ranks
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `fit` and `test` return; a failure is never among it, failures raise."""
+
+    reason: "StopReason | None"  # None for a test
+    state: TrainingState
+    metrics: "dict[str, float]"  # the last value of each metric
+    checkpoint: "Path | None"  # the newest one
+    resumed_from: "Path | None" = None
+
+
+class Run:
+    """The parts of a run, as the loop, the snapshots and the evaluation see them."""
+
+    def __init__(
+        self, settings: Settings, model: Model, *, datamodule: DataModule, plugins: Plugins, place: Place
+    ) -> None:
+        self.settings = settings
+        self.model = model
+        self.datamodule = datamodule
+        self.plugins = plugins
+        self.device = place.device
+        self.ranks = place.ranks
+        self.state = TrainingState()
+        self.observers: Observers = make_observers(settings, is_main=place.ranks.is_main)
+        self.storage = _make_storage(settings, model)
+        keeps = self.storage is not None and place.ranks.is_main
+        self.history = self.storage.history if self.storage is not None and keeps else History(None)
+        self.metrics: dict[str, float] = {}  # the last value of each metric
+        self.gaps: list[str] = []  # what the deterministic switches cannot guarantee
+        self.resumed_from: Path | None = None
+        self._logged: dict[str, int] = {}  # the batch at which each metric was logged last
+
+    def log(self, metrics: Any) -> None:
+        """Record metrics of the present step, on the main rank."""
+        if not self.ranks.is_main:
+            return
+        state = self.state
+        values = {name: _to_number(value) for name, value in metrics.items()}
+        record = Record(state.current_iteration, state.global_iteration, state.global_epoch, values)
+        self.metrics.update(values)
+        self._logged.update(dict.fromkeys(values, state.global_iteration))
+        self.history.append(values, step=record.step, iteration=record.iteration, epoch=record.epoch)
+        self.observers.on_metrics(record)
+        trial.report_metrics(record, self.settings)
+
+    def save(self) -> None:
+        """Make a checkpoint of the present position (collective)."""
+        content = snapshots.take_snapshot(self)
+        if content is not None and self.storage is not None:
+            name = self.settings.best_metric or ""
+            is_fresh = self._logged.get(name) == self.state.global_iteration
+            metadata = self.model.append_metadata_to_chkpt_name()
+            path = self.storage.save(content, metadata=metadata, score=self.metrics[name] if is_fresh else None)
+            self.observers.on_checkpoint(path, self.state)
+
+    def find_checkpoint(self) -> "dict[str, Any] | None":
+        """Read the checkpoint to continue from, the same one on all ranks (collective)."""
+        content, path = None, None
+        if self.storage is not None and self.ranks.is_main:
+            trial.adopt_checkpoint(self.storage)
+            if (loaded := self.storage.load_newest(self.device)) is not None:
+                content, path = loaded.content, loaded.path
+        path = self.ranks.broadcast(path)
+        if path is not None and content is None:
+            content = snapshots.read_snapshot(path, self.model, device=self.device)
+        self.resumed_from = path
+        return content
+
+    def wants_stop(self) -> bool:
+        """Whether the model or the plug-in that claimed the question wants the training to stop."""
+        claimed = self.plugins.claims(Override.SHOULD_TRAINING_STOP)
+        return self.model.should_training_stop() or (claimed is not None and claimed.should_training_stop())
+
+    def finish(self, reason: "StopReason | None") -> Outcome:
+        """Wait until everything is stored and say what came of the run."""
+        newest = self.resumed_from
+        if self.storage is not None and self.ranks.is_main:
+            self.storage.wait()
+            newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
+        return Outcome(reason, self.state, dict(self.metrics), newest, self.resumed_from)
+
+
+def fit(run: Run) -> Outcome:
+    """Train, from the latest checkpoint if there is one."""
+    settings = run.settings
+    switches = kernel_switches(deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark)
+    with switches as run.gaps:
+        try:
+            _set_up(run)
+            _check(run)
+            content = _resume(run)
+            if content is not None and (reason := find_end(run)) is not None:
+                return run.finish(reason)
+            return run.finish(_train(run, content))
+        finally:
+            _tear_down(run)
+
+
+def test(run: Run) -> Outcome:
+    """Test the latest checkpoint; the random streams are not those of the training, so its length does not matter."""
+    settings = run.settings
+    with kernel_switches(deterministic=settings.enable_deterministic, benchmark=False):
+        try:
+            _set_up(run)
+            content = run.find_checkpoint()
+            if content is None:
+                run.model.load_for_testing()
+            else:
+                snapshots.restore_model(run, content)
+                snapshots.restore_training(run, content)
+            evaluate(run, Phase.TESTING)
+            return run.finish(None)
+        finally:
+            _tear_down(run)
+
+
+def find_end(run: Run) -> "StopReason | None":
+    """Why a resumed run has nothing left to do, if so. A run that its model stopped asks the model once more."""
+    settings, state = run.settings, run.state
+    done = state.epoch if settings.is_by_epoch else state.current_iteration
+    if done >= settings.total_steps:
+        return StopReason.COMPLETED
+    if settings.early_stop_cycles is not None and state.early_stop_count >= settings.early_stop_cycles:
+        return StopReason.EARLY_STOP
+    if state.stop_reason == StopReason.MODEL.value and run.ranks.any(run.wants_stop()):
+        return StopReason.MODEL
+    return None
+
+
+def _set_up(run: Run) -> None:
+    if run.storage is not None and run.ranks.is_main:
+        run.storage.open()
+    seed_rngs(run.settings.random_seed)
+    run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
+    run.model._log = run.log
+    for plugin in run.plugins:
+        plugin.setup(run.model)
+    run.datamodule.bind(run.settings.random_seed, run.ranks)
+    run.datamodule.setup()
+    run.model.setup()
+
+
+def _check(run: Run) -> None:
+    settings = run.settings
+    if settings.total_steps == 0:
+        raise ConfigurationError("total_steps must be at least 1 to train; found 0. Say how many epochs or iterations.")
+    if settings.chkpt_frequency is not None and run.storage is None:
+        raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
+    if settings.valid_frequency is not None and not run.datamodule.has(Phase.VALIDATION):
+        raise ConfigurationError(
+            f"valid_frequency is {settings.valid_frequency} and there is no data to validate on; call "
+            f"set_validation in {type(run.datamodule).__name__}.setup, or leave valid_frequency out."
+        )
+    asks = type(run.model).should_training_stop is not Model.should_training_stop
+    claimed = run.plugins.claims(Override.SHOULD_TRAINING_STOP) is not None
+    ends = settings.early_stop_cycles is not None or asks or claimed or trial.is_in_trial()
+    if settings.total_steps == float("inf") and not ends:
+        raise ConfigurationError(
+            "total_steps is endless and nothing would stop the run; set early_stop_cycles, or override "
+            "should_training_stop in the model or a plug-in."
+        )
+
+
+def _resume(run: Run) -> "dict[str, Any] | None":
+    content = run.find_checkpoint() if run.settings.resume else None
+    if content is None:
+        if run.ranks.rank > 0:  # set-up was alike everywhere; from here each rank draws its own
+            seed_rngs(derive_seed(run.settings.random_seed, "rank", run.ranks.rank))
+        return None
+    snapshots.restore_model(run, content)
+    snapshots.restore_training(run, content)
+    return content
+
+
+def _compare(run: Run, content: "dict[str, Any]") -> None:
+    """Tell, or refuse, on all ranks alike, what keeps the resumed run from being exact."""
+    problem = None
+    if run.ranks.is_main:
+        now = snapshots.describe_run(run)
+        try:
+            compare_fingerprints(content.get("fingerprint"), now, strict=run.settings.strict_resume)
+        except NotExactError as error:
+            problem = str(error)
+    if (told := run.ranks.broadcast(problem)) is not None:
+        raise NotExactError(told)
+
+
+def _train(run: Run, content: "dict[str, Any] | None") -> StopReason:
+    run.state.stop_reason = ""
+    if content is not None:
+        _compare(run, content)
+        if run.storage is not None and run.ranks.is_main:
+            run.storage.restore_history(content)
+    run.observers.on_start(run.settings, run.state, run.resumed_from)
+    for plugin in run.plugins:
+        plugin.on_training_start()
+    run.model.on_training_start()
+    run.model.train()
+    if content is not None:  # after the hooks, which a fresh run's streams have behind them at this point too
+        snapshots.restore_streams(run, content)
+    reason = TrainingLoop(run).run()
+    if reason is not StopReason.REQUESTED:
+        run.model.on_training_end()
+        for plugin in run.plugins:
+            plugin.on_training_end()
+    run.observers.on_end(reason.value)
+    return reason
+
+
+def _to_number(value: Any) -> float:
+    return float(value.item() if hasattr(value, "item") else value)
+
+
+def _make_storage(settings: Settings, model: Model) -> "CheckpointFolder | None":
+    root = trial.choose_root(settings)
+    if root is None:
+        return None
+    return CheckpointFolder(
+        root,
+        settings.run_name,
+        retention=Retention(settings.keep_last, settings.keep_best, settings.best_mode),
+        in_background=settings.background_writes,
+        safe_types=model.types_for_safe_load(),
+        on_stored=trial.register_checkpoint if trial.is_in_trial() else None,
+    )
+
+
+def _tear_down(run: Run) -> None:
+    with ExitStack() as stack:  # every one is closed, whatever the others raise
+        if run.storage is not None and run.ranks.is_main:
+            stack.callback(run.storage.close)
+        stack.callback(run.observers.close)
+        for plugin in run.plugins:
+            stack.callback(plugin.close)
+        stack.callback(run.datamodule.unbind)
+        stack.callback(run.datamodule.teardown)

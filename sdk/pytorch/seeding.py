@@ -1,0 +1,126 @@
+"""The random streams of a run: seeded from one number, saved, restored, and derived without collisions.
+
+Four streams are global: torch's, CUDA's (of the current device), `random`'s, and the package's own NumPy generator.
+NumPy's legacy generator (`np.random.seed`) is left alone in the training process. Everything else (shuffles, workers,
+ranks) draws from private streams, each seeded by a hash of the run's seed and of what the stream is for, so that
+neighbouring seeds and epochs share nothing.
+
+NumPy is imported when it is first needed; without it the other streams work.
+"""
+
+import random
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+import torch
+
+_DEFAULT_SEED = 6691
+
+
+class DefaultNumpyRNG:
+    """A NumPy `Generator` (PCG64) whose state can be saved; it passes every call on to `.generator`."""
+
+    def __init__(self, seed: "int | Sequence[int] | None" = None) -> None:
+        import numpy
+
+        self.generator: Any = numpy.random.default_rng(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "generator":  # not made yet: a copy that is being unpickled
+            raise AttributeError(name)
+        return getattr(self.generator, name)
+
+    def state_dict(self) -> "dict[str, Any]":
+        """The state, of plain Python values."""
+        return dict(self.generator.bit_generator.state)
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Go on from a state that `state_dict` returned."""
+        self.generator.bit_generator.state = state
+
+
+class _Streams:
+    """This process's streams that are not kept by a library."""
+
+    numpy: "DefaultNumpyRNG | None" = None
+    reseeding: "int | None" = None  # the seed from which the NumPy stream is made when it is first asked for
+
+
+def get_default_seed() -> int:
+    """The seed of a run that names none: 6691."""
+    return _DEFAULT_SEED
+
+
+def get_default_numpy_rng() -> DefaultNumpyRNG:
+    """Return the package's NumPy stream; both `rng.random()` and `rng.generator.random()` draw from it.
+
+    :raises RuntimeError: nothing has been seeded yet.
+    """
+    if _Streams.reseeding is not None:
+        _Streams.numpy, _Streams.reseeding = DefaultNumpyRNG(_Streams.reseeding), None
+    if _Streams.numpy is None:
+        raise RuntimeError(
+            "the NumPy stream does not exist yet: Trainer.fit and Trainer.test make it before setup; elsewhere call "
+            "proctor.sdk.pytorch.seed_rngs(seed) first (and install numpy)."
+        )
+    return _Streams.numpy
+
+
+def seed_rngs(seed: "int | None" = None, skip_torch: bool = False) -> None:
+    """Seed torch (with CUDA on every device), `random`, and a new NumPy stream; None is the default seed."""
+    value = _DEFAULT_SEED if seed is None else seed
+    if not skip_torch:
+        torch.manual_seed(value)
+    random.seed(value)
+    _Streams.reseeding = None
+    try:
+        _Streams.numpy = DefaultNumpyRNG(value)
+    except ImportError:
+        _Streams.numpy = None
+
+
+def seed_worker(seed: int) -> None:
+    """Seed the streams of a loader's worker process: cheap enough for every batch.
+
+    NumPy's legacy generator is seeded here too if NumPy is loaded: it belongs to the worker, PyTorch seeds it as well,
+    and transforms draw from it.
+    """
+    import sys
+
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    _Streams.reseeding = seed
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+def get_rng_state_dict() -> "dict[str, Any]":
+    """The state of this process's streams: `torch`, `rand`, `numpy`, and, if CUDA is used, the device's `cuda`."""
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "rand": random.getstate()}
+    if _Streams.numpy is not None or _Streams.reseeding is not None:
+        state["numpy"] = get_default_numpy_rng().state_dict()
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def load_rng_state_dict(state: "dict[str, Any]") -> None:
+    """Go on from a state that `get_rng_state_dict` returned; a stream that it lacks stays as it is."""
+    torch.set_rng_state(state["torch"].cpu())
+    random.setstate(_to_tuples(state["rand"]))
+    if "numpy" in state:
+        _Streams.numpy, _Streams.reseeding = _Streams.numpy or DefaultNumpyRNG(0), None
+        _Streams.numpy.load_state_dict(state["numpy"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def derive_seed(seed: int, *purpose: "str | int") -> int:
+    """A seed of 63 bits for one purpose, such as `derive_seed(seed, "shuffle", epoch)`."""
+    text = repr((seed, *purpose)).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def _to_tuples(value: Any) -> Any:
+    return tuple(_to_tuples(item) for item in value) if isinstance(value, (list, tuple)) else value

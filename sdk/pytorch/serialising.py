@@ -1,0 +1,87 @@
+"""The bytes of a checkpoint: made without holding up training for the disk, read without running what they hold."""
+
+import io
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch.serialization import default_restore_location, safe_globals
+
+from proctor.sdk.pytorch.errors import UnreadableCheckpointError
+
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device})
+_MAPPINGS = frozenset({dict, OrderedDict, Counter})
+_SEQUENCES = frozenset({list, tuple, set})
+
+
+def serialise(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> memoryview:
+    """Return the bytes of a checkpoint; the tensors may change as soon as this has returned.
+
+    :param safe_types: classes of the user that `load` will be told to accept.
+    :raises TypeError: something in it could not be read again safely; the text says where.
+    """
+    _check(content, "checkpoint", frozenset(safe_types))
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getbuffer()
+
+
+def load(path: Path, device: "torch.device | str" = "cpu", safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
+    """Return a checkpoint's content with its GPU tensors on `device` and its CPU tensors on the CPU.
+
+    :raises UnreadableCheckpointError: it is damaged, holds what only running code could read, or is no checkpoint.
+    :raises OSError: the file cannot be read.
+    """
+    try:
+        with safe_globals(list(safe_types)):
+            content = torch.load(path, map_location=_relocate(device), weights_only=True)
+    except UnpicklingError as problem:
+        raise UnreadableCheckpointError(
+            f"{path} holds objects that cannot be loaded without running code, or is damaged: {problem} Only plain "
+            "values and tensors are loaded; name your own classes in types_for_safe_load if you trust the file."
+        ) from problem
+    except (RuntimeError, EOFError, ValueError, KeyError) as problem:
+        raise UnreadableCheckpointError(f"{path} is damaged or no checkpoint: {problem}") from problem
+    if not isinstance(content, dict):
+        raise UnreadableCheckpointError(
+            f"{path} is no checkpoint: it holds a {type(content).__name__}, not a dictionary."
+        )
+    return content
+
+
+def _relocate(device: "torch.device | str") -> "Callable[[torch.UntypedStorage, str], torch.UntypedStorage]":
+    target = str(device)
+
+    def place(storage: "torch.UntypedStorage", location: str) -> "torch.UntypedStorage":
+        """CPU tensors stay: a stream's state and an optimizer's step counter belong there."""
+        return storage if location == "cpu" else default_restore_location(storage, target)
+
+    return place
+
+
+def _check(value: Any, place: str, safe_types: "frozenset[type]") -> None:
+    """What is saved is checked, because at the next start it would be too late."""
+    kind = type(value)
+    if kind in _PLAIN or isinstance(value, torch.Tensor) or kind in safe_types:
+        return
+    if kind in _MAPPINGS:
+        for key, item in value.items():
+            _check(key, f"the keys of {place}", safe_types)
+            _check(item, f"{place}[{key!r}]", safe_types)
+    elif kind in _SEQUENCES:
+        _check_all(value, place, safe_types)
+    else:
+        raise TypeError(
+            f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again without running code. "
+            "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy), or name the class "
+            "in types_for_safe_load."
+        )
+
+
+def _check_all(values: "Iterable[Any]", place: str, safe_types: "frozenset[type]") -> None:
+    for index, item in enumerate(values):
+        if type(item) is not int:  # a stream's state has hundreds of them
+            _check(item, f"{place}[{index}]", safe_types)

@@ -1,0 +1,108 @@
+"""What a checkpoint holds, taken from a run and given back to one.
+
+format, version      of this layout, and of the package
+training_state       the counters
+model                what `Model.state_dict` returns
+amp_scaler           the gradient scaler's state, if there is one
+rng                  the random streams of every rank
+history              how much of the metrics belongs to it (added by the storage)
+metrics              the last value of each metric
+plugins              the state of every plug-in by id
+observers            where the logs are
+log_path, run_path   the folders that the run was started with
+fingerprint          what must be the same for an exact resume
+"""
+
+from pathlib import Path
+from typing import Any
+
+from proctor.sdk.pytorch.fingerprint import Fingerprint, take_fingerprint
+from proctor.sdk.pytorch.migration import FORMAT, upgrade
+from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.seeding import get_rng_state_dict, load_rng_state_dict
+from proctor.sdk.pytorch.serialising import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from proctor.sdk.pytorch.run import Run
+
+
+def take_snapshot(run: "Run") -> "dict[str, Any] | None":
+    """Return the content of a checkpoint on the main rank, None elsewhere (collective)."""
+    streams = run.ranks.gather(get_rng_state_dict())
+    model = run.model.state_dict()  # on every rank: a sharded model may have to gather
+    if streams is None:
+        return None
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": _version(),
+        "training_state": run.state.state_dict(),
+        "model": model,
+        "rng": streams,
+        "metrics": dict(run.metrics),
+        "plugins": run.plugins.state_dict(),
+        "observers": run.observers.state_dict(),
+        "log_path": _text(run.settings.log_path),
+        "run_path": _text(run.settings.run_path),
+        "fingerprint": describe_run(run),
+    }
+    if run.model.amp_scaler is not None:
+        content["amp_scaler"] = run.model.amp_scaler.state_dict()
+    return content
+
+
+def describe_run(run: "Run") -> Fingerprint:
+    """The fingerprint of a run as it is now."""
+    settings = run.settings
+    return take_fingerprint(
+        run.device,
+        world_size=run.ranks.world_size,
+        settings={
+            "seed": settings.random_seed,
+            "train unit": settings.train_unit.value,
+            "accumulation steps": settings.accumulation_steps,
+            "flush at epoch end": settings.flush_at_epoch_end,
+        },
+        loaders=run.datamodule.describe(),
+    )
+
+
+def read_snapshot(path: Path, model: Model, *, device: Any) -> "dict[str, Any]":
+    """Read the checkpoint that the main rank has found whole.
+
+    :raises UnreadableCheckpointError: it cannot be read, or is of another version.
+    """
+    return upgrade(load(path, device, tuple(model.types_for_safe_load())), str(path))
+
+
+def restore_model(run: "Run", content: "dict[str, Any]") -> None:
+    """Give the model and its scaler back what they were."""
+    run.model.load_state_dict(content["model"])
+    if run.model.amp_scaler is not None and "amp_scaler" in content:
+        run.model.amp_scaler.load_state_dict(content["amp_scaler"])
+
+
+def restore_training(run: "Run", content: "dict[str, Any]") -> None:
+    """Give the counters, the metrics, the plug-ins and the observers back what they were."""
+    run.state.load_state_dict(content["training_state"])
+    run.metrics = dict(content.get("metrics") or {})
+    run.plugins.load_state_dict(content.get("plugins") or {})
+    if run.ranks.is_main:
+        run.observers.load_state_dict(content.get("observers") or {})
+
+
+def restore_streams(run: "Run", content: "dict[str, Any]") -> None:
+    """Give this rank its own random streams back; a rank that was not there keeps the ones it was seeded with."""
+    streams = content["rng"]
+    if run.ranks.rank < len(streams):
+        load_rng_state_dict(streams[run.ranks.rank])
+
+
+def _version() -> str:
+    from proctor import __version__
+
+    return __version__
+
+
+def _text(path: "Path | None") -> "str | None":
+    return None if path is None else str(path)

@@ -1,0 +1,62 @@
+"""The run inside a trial: its metrics are reported, its checkpoints registered, its manager's wish to stop obeyed.
+
+Outside an experiment nothing here does anything. Inside, a retried trial finds the checkpoint of the attempt before
+through the SDK, wherever that attempt ran, and the trainer continues from it without a line of the user's code.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from proctor.sdk import trial as sdk
+from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
+from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.observing import Record
+from proctor.sdk.pytorch.settings import Settings
+from proctor.sdk.unfinished import UNFINISHED_PREFIX
+
+_DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
+
+
+def is_in_trial() -> bool:
+    """Whether this process belongs to a trial of an experiment."""
+    return bool(os.environ.get(ENV_JOB_DIRECTORY))
+
+
+def choose_root(settings: Settings) -> "Path | None":
+    """The folder of the checkpoints: `chkpt_root`, in it one for each trial, or a folder of the trial's own."""
+    if not is_in_trial():
+        return settings.chkpt_root
+    if settings.chkpt_root is not None:
+        return settings.chkpt_root / sdk.get_trial_id()
+    output = os.environ.get(ENV_OUTPUT_DIRECTORY) or f"{os.environ[ENV_JOB_DIRECTORY]}/output"
+    return Path(output) / _DEFAULT_FOLDER
+
+
+def should_stop() -> bool:
+    """Whether the manager has asked the trial to stop; cheap enough for every step."""
+    return is_in_trial() and sdk.should_stop()
+
+
+def report_metrics(record: Record, settings: Settings) -> None:
+    """Report a record as an intermediate metric; the value of `best_metric` becomes the `default`."""
+    if not is_in_trial():
+        return
+    metrics = dict(record.metrics)
+    if settings.best_metric in metrics:
+        metrics.setdefault("default", metrics[settings.best_metric])
+    sdk.report(metrics, step=record.step)
+
+
+def adopt_checkpoint(storage: CheckpointFolder) -> None:
+    """Take over the checkpoint that the trial is to continue from, unless the folder has one of its own."""
+    found = sdk.get_checkpoint() if is_in_trial() else None
+    if found is not None:
+        storage.adopt(Path(found))
+
+
+def register_checkpoint(storage: CheckpointFolder) -> None:
+    """Register the newest checkpoint, with the history that belongs to it, as the trial's; it is copied."""
+    with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=storage.path) as folder:
+        storage.export(Path(folder))
+        sdk.save_checkpoint(folder, step=storage.entries()[0].iteration)
