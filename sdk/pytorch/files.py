@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, and what tells a whole file from a torn one.
 
-Whatever is written goes under an unfinished name first, is synced to the disk, and gets its own name by one rename; then
-the folder is synced, because a rename that is only in memory is undone by a power cut.
+Whatever is written goes under an unfinished name first, is synced to the disk, and gets its own name by one rename;
+then the folder is synced, because a rename that is only in memory is undone by a power cut.
 """
 
 import hashlib

@@ -105,7 +105,7 @@ class CheckpointFolder:
         :param score: the value of the metric that judges the run, measured at this very point.
         :raises TypeError: something in the content could not be loaded again.
         :raises ConfigurationError: the metadata cannot be part of a name.
-        :raises CheckpointNotStoredError: the checkpoint before could not be stored, for another reason than a full disk.
+        :raises CheckpointNotStoredError: the one before could not be stored, for another reason than a full disk.
         """
         state = content["training_state"]
         epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])

@@ -51,6 +51,7 @@ def translate(content: "Mapping[str, Any]") -> "dict[str, Any]":
         "training_state": _translate_counters(counters, content.get("datamodule") or {}),
         "model": dict(model["user"]) if is_second else model,
         "rng": [dict(content["rng"])],
+        "metrics": {},
         "plugins": {str(name): state for name, state in content.items() if name not in _OWN_KEYS},
         "observers": {},
     }
@@ -75,7 +76,7 @@ def _read_counters(state: Any) -> "dict[str, int]":
         return {name: int(values[name]) for name in (*_COUNTERS, "dataset_iter")}
     except (KeyError, TypeError, ValueError) as problem:
         raise UnreadableCheckpointError(
-            f"the training state is not that of Helios: expected {[*_COUNTERS, 'dataset_iter']}; found {sorted(values)}."
+            f"the training state is not that of Helios: expected {[*_COUNTERS, 'dataset_iter']}, found {sorted(values)}"
         ) from problem
 
 

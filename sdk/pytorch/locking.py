@@ -1,7 +1,7 @@
 """One process at a time writes to the folder of a run.
 
-An attempt that should be dead and is not would mix its checkpoints with those of its successor. The lock is the kernel's:
-it goes with the process, however that ends, and forked loader workers do not hold it.
+An attempt that should be dead and is not would mix its checkpoints with those of its successor. The lock is the
+kernel's: it goes with the process, however that ends, and forked loader workers do not hold it.
 """
 
 import errno

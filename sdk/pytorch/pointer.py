@@ -42,5 +42,5 @@ def read_pointer(folder: Path) -> "list[Entry] | None":
     except (ValueError, KeyError, TypeError) as problem:
         raise UnreadableCheckpointError(f"the pointer {path} is damaged: {problem!r}.") from problem
     raise UnreadableCheckpointError(
-        f"the pointer {path} has format {format_number}; this version of proctor reads up to {_FORMAT}. Upgrade proctor."
+        f"the pointer {path} has format {format_number}; this version reads up to {_FORMAT}. Upgrade proctor."
     )

@@ -76,8 +76,8 @@ def _check(value: Any, place: str, safe_types: "frozenset[type]") -> None:
     else:
         raise TypeError(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again without running code. "
-            "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy), or name the class "
-            "in types_for_safe_load."
+            "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy), or name the "
+            "class in types_for_safe_load."
         )
 
 
