@@ -1,4 +1,4 @@
-"""`proctor trial`: list, show, kill, retry, add, and logs."""
+"""`proctor trial`: list, show, kill, retry, add, logs and files."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import click
 
 from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.files import trial_download, trial_files
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
 from proctor.manager.cli.lazy import alias
 from proctor.manager.cli.log import trial_log
@@ -36,7 +37,7 @@ OPPOSITE = {"sequence_id": "-sequence_id", "-sequence_id": "sequence_id", "value
 
 @click.group()
 def trial() -> None:
-    """Trials: list, show, kill, retry, add; read logs."""
+    """Trials: list, show, kill, retry, add; read logs and files."""
 
 
 @trial.command()
@@ -160,4 +161,6 @@ def _print_metrics(client: "Client", trial: dict[str, Any], output: str) -> None
 
 
 trial.add_command(trial_log, "log")
+trial.add_command(trial_files)
+trial.add_command(trial_download)
 alias(trial, "list", ls)

@@ -306,12 +306,17 @@ class Client:
         return self._transport.pages(_path("trials", trial_id, "files"))
 
     def download(self, trial_id: str, path: str, target: Path) -> None:
-        """Save one file of a trial's newest job, piece by piece."""
+        """Save one file of a trial's newest job, piece by piece; the target appears when it is complete."""
         address = f"{_path('trials', trial_id, 'files')}/{quote(path)}"
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            while (piece := self._log(address, {"offset": file.tell()})).data:
-                file.write(piece.data)
+        part = target.with_name(f"{target.name}.part")
+        try:
+            with part.open("wb") as file:
+                while (piece := self._log(address, {"offset": file.tell()})).data:
+                    file.write(piece.data)
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
 
     def _get(self, path: str) -> JsonObject:
         found: JsonObject = self._transport.request("GET", path)

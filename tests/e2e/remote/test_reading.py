@@ -38,12 +38,12 @@ def test_logs_and_files_of_a_running_trial_are_read_where_it_runs(stage: Callabl
     experiment = scene.create(script=WRITING, maxTrialNumber=1)
     [trial] = scene.until_running(experiment, 1)
     path = find_model(scene, trial["id"])
-    scene.manager.command_line("trial", "download", trial["id"], path, "--output", tmp_path / "model")
-    assert (tmp_path / "model").read_bytes() == MODEL
+    scene.manager.command_line("trial", "download", trial["id"], "--path", path, "-d", tmp_path / "saved")
+    assert (tmp_path / "saved" / path).read_bytes() == MODEL
     assert "model.bin" in scene.manager.command_line("trial", "files", trial["id"])
     assert scene.manager.command_line("trial", "log", trial["id"]).startswith("trial begins")
     assert "a word of warning" in scene.manager.command_line("trial", "log", trial["id"], "--stderr")
-    follower = scene.manager.spawn("trial", "log", "-f", trial["id"], stdout=subprocess.PIPE, text=True)
+    follower = scene.manager.spawn("trial", "log", "-f", trial["id"], stdout=subprocess.PIPE)
     try:
         assert follower.stdout is not None
         assert follower.stdout.readline() == "trial begins\n"
@@ -71,8 +71,8 @@ def test_what_was_collected_is_read_when_the_machine_is_gone(stage: Callable[...
     machine.power_off()
     scene.until_node(machine, "FAILED", "LOST", "SILENT", "CONNECTING")
     path = find_model(scene, trial["id"])
-    scene.manager.command_line("trial", "download", trial["id"], path, "--output", tmp_path / "model")
-    assert (tmp_path / "model").read_bytes() == MODEL
+    scene.manager.command_line("trial", "download", trial["id"], "--path", path, "-d", tmp_path / "saved")
+    assert (tmp_path / "saved" / path).read_bytes() == MODEL
     assert scene.manager.command_line("trial", "log", trial["id"]) == "trial begins\ntrial ends\n"
     machine.power_on()
     scene.leave()
