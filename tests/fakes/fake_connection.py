@@ -14,7 +14,6 @@ from proctor.training_services.nodes import NodePool
 from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.delivery import Progress
 from proctor.training_services.remote.errors import ConnectionEnded, ForwardingRefused, RemoteError
-from proctor.training_services.remote.keeper_archive import KeeperArchive
 from proctor.training_services.remote.route_trace import STAGES, RouteTrace
 from proctor.training_services.remote.sessions import Finished
 
@@ -112,8 +111,8 @@ class FakeConnection:
         if "verify" in request:
             return _answer(self._look(python, "") | {"verified": self._verify(**request["verify"])})
         if "path" in request:
-            machine.exists = True
-            return _answer({})
+            machine.exists = "makedirs" in source
+            return _answer({"left": False})
         if "prefix" in request:
             return _answer({"names": []})
         return _answer(self._look(python, request["key"]))
@@ -124,6 +123,13 @@ class FakeConnection:
         name = command[-1]
         self._machine.commands.append(name)
         return _answer(getattr(self, f"_{name}")(json.loads(input)))
+
+    @asynccontextmanager
+    async def start_process(self, command: Sequence[str]) -> AsyncIterator[Any]:
+        """A relay that listens."""
+        self._check()
+        self._machine.commands.append(command[-1])
+        yield FakeRelay()
 
     async def upload(self, source: Path | bytes, target: str, *, on_progress: Progress | None = None) -> None:
         """The file is there at once."""
@@ -219,11 +225,23 @@ class FakeConnection:
         }
 
 
-def fake_archive(folder: Path) -> KeeperArchive:
-    """A file in the place of the keeper's one file."""
-    data = b"the keeper"
-    (folder / "keeper-1.pyz").write_bytes(data)
-    return KeeperArchive(folder / "keeper-1.pyz", hashlib.sha256(data).hexdigest(), "keeper-1.pyz")
+class FakeRelay:
+    """The pipes of a relay, which answers the first line and then nothing."""
+
+    def __init__(self) -> None:
+        self.stdin = self.stdout = self
+        self._said = b""
+
+    def write(self, data: bytes) -> None:
+        """What the manager says."""
+        self._said += data
+
+    async def drain(self) -> None:
+        """It is there."""
+
+    async def readline(self) -> bytes:
+        """The same, which is the answer."""
+        return self._said
 
 
 def _answer(body: dict[str, Any]) -> Finished:

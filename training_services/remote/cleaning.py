@@ -53,7 +53,7 @@ async def _clean(claim: Claim, node_id: str, means: Means, *, holders: Sequence[
         found = f"experiment {', '.join(holders)} uses it; it was left as it is"
         return CheckStep(name, "clean", CheckVerdict.FAIL, found, f"stop it first: proctor stop {holders[0]}")
     try:
-        async with means.gate, means.connect(claim, None) as connection:
+        async with means.connect(claim, None) as connection, means.gate:
             taken, left = await _take_away(connection, claim, node_id, means)
     except (TrainingServiceError, OSError) as error:
         found, _, advice = str(error).rpartition("; ")

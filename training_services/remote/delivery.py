@@ -14,7 +14,7 @@ from proctor.training_services.remote.errors import CommandFailed, NoRoom
 from proctor.training_services.remote.look import NodeFacts, Prober, verify
 from proctor.training_services.remote.node_keeper import Commander, read_answer
 
-__all__ = ["Archive", "Carrier", "Progress", "deliver_archive", "hash_file"]
+__all__ = ["Archive", "Carrier", "Progress", "deliver_archive", "hash_file", "remove_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,20 @@ path = json.load(sys.stdin)["path"]
 os.makedirs(path, mode=0o700, exist_ok=True)
 os.chmod(path, 0o700)
 print(json.dumps({}))
+"""
+
+
+_REMOVE_FOLDER = """
+import json, os, shutil, sys
+path = json.load(sys.stdin)["path"]
+shutil.rmtree(path, ignore_errors=True)
+left = os.path.exists(path)
+try:
+    for folder in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+        os.rmdir(folder)
+except OSError:
+    pass
+print(json.dumps({"left": left}))
 """
 
 
@@ -86,6 +100,15 @@ def hash_file(path: Path) -> str:
         while block := file.read(_BLOCK):
             found.update(block)
     return found.hexdigest()
+
+
+async def remove_folder(connection: Prober, facts: NodeFacts) -> str:
+    """Take the keeper's directory away where the keeper's file has not arrived whole: nothing can have run there. What
+    is left, or "". Raises CommandFailed, ConnectionEnded."""
+    request = json.dumps({"path": facts.directory}).encode()
+    finished = await connection.python(facts.python, _REMOVE_FOLDER, input=request, timeout_seconds=_SECONDS)
+    left = read_answer(finished, f"removing {facts.directory}")["left"]
+    return f"{facts.directory} could not be removed" if left else ""
 
 
 async def _make_folder(connection: Prober, facts: NodeFacts) -> None:

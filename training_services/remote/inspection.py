@@ -11,7 +11,7 @@ from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.providers import CheckStep, CheckVerdict
 from proctor.training_services.remote.bootstrap import NodeConnection
 from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.delivery import deliver_archive
+from proctor.training_services.remote.delivery import deliver_archive, remove_folder
 from proctor.training_services.remote.errors import ForwardingRefused, RemoteError
 from proctor.training_services.remote.look import (
     NodeFacts,
@@ -22,6 +22,7 @@ from proctor.training_services.remote.look import (
     require_system,
 )
 from proctor.training_services.remote.machine import Means
+from proctor.training_services.remote.manager_socket import try_relay
 from proctor.training_services.remote.node_keeper import NodeKeeper
 from proctor.training_services.remote.route_trace import RouteTrace
 from proctor.trial_keeper.protocol import Device, from_json
@@ -53,23 +54,22 @@ class Inspection:
         self._means = means
         self._code_path = code_path
         self._key = f"{means.context.manager_id}-check-{secrets.token_hex(4)}"
-        self._has_failed = False
 
     async def run(self) -> None:
         """Go as far as the machine lets us."""
         trace = RouteTrace(self.name)
         async with AsyncExitStack() as stack:
             try:
-                async with self._means.gate:
-                    connection = await stack.enter_async_context(self._means.connect(self._claim, trace))
+                connection = await stack.enter_async_context(self._means.connect(self._claim, trace))
             except (TrainingServiceError, OSError) as error:
                 trace_steps = trace.steps()
                 self.steps.extend(trace_steps)
                 if not any(step.verdict is CheckVerdict.FAIL for step in trace_steps):
-                    self._note(_failure(self.name, "login", error))
+                    self.steps.append(_failure(self.name, "login", error))
             else:
                 self.steps.extend(trace.steps())
-                await self._look_around(connection)
+                async with self._means.gate:
+                    await self._look_around(connection)
         done = {step.name for step in self.steps}
         self.steps.extend(_skipped(self.name, name) for name in STEPS if name not in done)
 
@@ -79,11 +79,10 @@ class Inspection:
                 connection, self._key, python_path=self._claim.machine.python_path, now=self._means.now()
             )
         except (TrainingServiceError, OSError) as error:
-            self._note(_failure(self.name, "python", error))
+            self.steps.append(_failure(self.name, "python", error))
             return
-        await self._try("python", lambda: _python(facts))
+        usable = await self._try("python", lambda: _python(facts))
         await self._try("clock", lambda: _clock(facts))
-        usable = not self._has_failed or self.steps[-1].name == "clock"
         usable &= await self._try("disk", lambda: _room(facts))
         usable &= await self._try("home", lambda: _home(facts))
         if usable:
@@ -91,15 +90,15 @@ class Inspection:
 
     async def _bring(self, connection: NodeConnection, facts: NodeFacts) -> None:
         """With the keeper's own file there, which is taken away again whatever happens."""
-        keeper = NodeKeeper(connection, facts.python, f"{facts.directory}/", facts.directory)
         try:
             archive = await self._means.archive()
             path = await deliver_archive(connection, facts, archive)
         except (TrainingServiceError, OSError) as error:
-            self._note(_failure(self.name, "sftp", error))
+            self.steps.append(_failure(self.name, "sftp", error))
+            await self._take_away(facts, lambda: remove_folder(connection, facts))
             return
         size = archive.path.stat().st_size / 2**20
-        self._note(CheckStep(self.name, "sftp", CheckVerdict.OK, f"{size:.1f} MiB copied there and checked"))
+        self.steps.append(CheckStep(self.name, "sftp", CheckVerdict.OK, f"{size:.1f} MiB copied there and checked"))
         keeper = NodeKeeper(connection, facts.python, path, facts.directory)
         try:
             await self._try("forwarding", lambda: self._forward(connection, keeper))
@@ -108,7 +107,7 @@ class Inspection:
                 await self._try("gpus", lambda: _gpus(answer))
                 await self._try("code", lambda: _code(answer, self._code_path))
         finally:
-            await self._take_away(keeper)
+            await self._take_away(facts, keeper.remove)
 
     async def _forward(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
         prepared = await keeper.prepare()
@@ -116,6 +115,7 @@ class Inspection:
         try:
             await connection.forward(prepared.socket, manager)
         except ForwardingRefused as error:
+            await try_relay(connection, keeper, socket=prepared.socket)
             found = f"{error}; a relay over the same connection is used instead"
             return CheckStep(self.name, "forwarding", CheckVerdict.NOTE, found)
         return "a socket there leads to this manager"
@@ -124,14 +124,16 @@ class Inspection:
         answer.update(await keeper.probe(*filter(None, [self._code_path])))
         return f"version {answer['version']} runs there with Python {answer['python']}"
 
-    async def _take_away(self, keeper: NodeKeeper) -> None:
+    async def _take_away(self, facts: NodeFacts, remove: Callable[[], Awaitable[str]]) -> None:
         try:
-            left = await keeper.remove()
+            left = await remove()
         except (TrainingServiceError, OSError) as error:
             left = str(error)
         if left:
-            found = f"what was brought for this check is still at {keeper.directory}: {left}"
-            self._note(CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, "run `proctor platform clean`"))
+            found, advice = f"what was brought for this check is still there: {left}", "run `proctor platform clean`"
+            self.steps.append(
+                CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, "run `proctor platform clean`")
+            )
 
     async def _try(self, name: str, look_at: Callable[[], Awaitable[Found] | Found]) -> bool:
         """Take one step; whether it did not fail."""
@@ -140,16 +142,12 @@ class Inspection:
             if not isinstance(found, CheckStep | str):
                 found = await found
         except (TrainingServiceError, OSError) as error:
-            self._note(_failure(self.name, name, error))
+            self.steps.append(_failure(self.name, name, error))
             return False
         step = found if isinstance(found, CheckStep) else CheckStep(self.name, name, CheckVerdict.OK, found)
         step = CheckStep(self.name, name, step.verdict, step.found, step.advice)
-        self._note(step)
-        return step.verdict is not CheckVerdict.FAIL
-
-    def _note(self, step: CheckStep) -> None:
-        self._has_failed |= step.verdict is CheckVerdict.FAIL
         self.steps.append(step)
+        return step.verdict is not CheckVerdict.FAIL
 
 
 def _python(facts: NodeFacts) -> Found:

@@ -50,7 +50,7 @@ class Means:
 
     context: ProviderContext
     connect: Connect
-    gate: asyncio.Semaphore  # how many machines may be brought up at once
+    gate: asyncio.Semaphore  # how many machines may be brought up at once, once they have let us in
     archive: Callable[[], Awaitable[Archive]]
     now: Callable[[], float]
 
@@ -175,7 +175,8 @@ class Machine:
             try:
                 await self._visit()
             except ConnectionEnded as error:
-                await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}; its trials go on")
+                rest = "" if self._record.released else "; its trials go on"
+                await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}")
             except (TrainingServiceError, OSError) as error:
                 await self._pause(NodeStatus.FAILED, str(error))
             except Exception as error:
@@ -185,10 +186,10 @@ class Machine:
     async def _visit(self) -> None:
         """One connection. Returns when nobody wants the machine any more, raises in all other cases."""
         async with AsyncExitStack() as stack:
+            connection = await self._connect(stack)
+            self._is_here = True
+            stack.callback(self._note_gone)
             async with self._means.gate:
-                connection = await self._connect(stack)
-                self._is_here = True
-                stack.callback(self._note_gone)
                 site = self._site(await self._means.archive())
                 visit = None if self._record.released else await self._bring_up(connection, site)
             if visit is not None:

@@ -9,7 +9,7 @@ from proctor.training_services.remote.errors import ForwardingRefused
 from proctor.training_services.remote.node_keeper import NodeKeeper
 from proctor.training_services.remote.relay import open_relay, serve_relay
 
-__all__ = ["lead_to_manager"]
+__all__ = ["lead_to_manager", "try_relay"]
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,12 @@ async def lead_to_manager(
         log.info("%s: %s; a relay is used instead", connection.peer, error, extra={"action": "node.relay"})
         return lambda: _relay(connection, keeper, socket=socket, manager=manager)
     return connection.until_ended
+
+
+async def try_relay(connection: NodeConnection, keeper: NodeKeeper, *, socket: str) -> None:
+    """See whether a relay can be started there. Raises CommandFailed, ConnectionEnded."""
+    async with connection.start_process(keeper.words("relay")) as process:
+        await open_relay(process.stdin, process.stdout, socket)
 
 
 async def _relay(connection: NodeConnection, keeper: NodeKeeper, *, socket: str, manager: str) -> str:

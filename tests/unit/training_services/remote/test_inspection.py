@@ -109,6 +109,13 @@ async def test_nothing_is_brought_to_a_machine_whose_disk_is_full(
     assert machine.uploads == []
 
 
+async def test_what_has_arrived_damaged_is_taken_away_again(provider: RemoteProvider, machine: FakeMachine) -> None:
+    machine.damages = 2
+    await inspect(provider)
+    assert len(machine.uploads) == 2
+    assert not machine.exists
+
+
 async def test_a_wrong_clock_hides_nothing_else(provider: RemoteProvider, machine: FakeMachine) -> None:
     machine.clock_ahead = -4000.0
     steps = by_name(await inspect(provider))
