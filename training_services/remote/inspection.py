@@ -131,9 +131,7 @@ class Inspection:
             left = str(error)
         if left:
             found, advice = f"what was brought for this check is still there: {left}", "run `proctor platform clean`"
-            self.steps.append(
-                CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, "run `proctor platform clean`")
-            )
+            self.steps.append(CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, advice))
 
     async def _try(self, name: str, look_at: Callable[[], Awaitable[Found] | Found]) -> bool:
         """Take one step; whether it did not fail."""
