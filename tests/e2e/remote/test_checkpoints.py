@@ -1,0 +1,111 @@
+"""Trials that have to run again on another machine: from their checkpoint where it can be had, else from the start."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fakes.machines.machine import Machine
+from fakes.machines.scene import Scene
+
+pytestmark = pytest.mark.slow
+
+SERVICE = {"nodeTimeout": 3}
+SAVING = '''\
+"""Save a checkpoint after three steps; go on until told to end."""
+import os, tempfile, time
+
+import proctor
+
+proctor.get_next_parameter()
+found = proctor.get_checkpoint()
+step = 0 if found is None else int(open(os.path.join(found, "step")).read())
+print("begins at step", step, flush=True)
+while not os.path.exists("/run/machine/records/go"):
+    step += 1
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "step"), "w") as file:
+            file.write(str(step))
+        proctor.report(float(step), checkpoint=folder if step == 3 else None)
+    time.sleep(0.05)
+proctor.report_final_result(float(step))
+'''
+
+
+def begin(scene: Scene, **config: Any) -> tuple[str, dict[str, Any], Machine]:
+    """An experiment with one trial that has saved its checkpoint, and where it runs."""
+    experiment, [trial] = scene.spread(1, script=SAVING, trainingService=SERVICE, **config)
+    scene.manager.until(
+        lambda: scene.manager.client.trial(trial["id"])["intermediate_count"] > 3 or None, "the checkpoint to be saved"
+    )
+    return experiment, trial, scene.machine_of(trial)
+
+
+def second_job(scene: Scene, trial: dict[str, Any]) -> dict[str, Any]:
+    """Its second attempt, once that runs and has said where it began."""
+
+    def look() -> bool:
+        found = scene.manager.client.trial(trial["id"])
+        return bool(found["status"] == "RUNNING" and found["jobs"] == 2)
+
+    scene.manager.until(lambda: look() or None, "the trial to run elsewhere")
+    [_, job] = sorted(scene.manager.client.jobs(trial["id"]), key=lambda job: job["number"])
+    scene.manager.until(lambda: scene.manager.command_line("trial", "log", trial["id"]) or None, "its first line")
+    return dict(job)
+
+
+def finish(scene: Scene, experiment: str) -> None:
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+
+
+def test_a_trial_goes_on_from_its_checkpoint_in_a_home_that_the_machines_share(stage: Callable[..., Scene]) -> None:
+    scene = stage(2, homes="shared")
+    experiment, trial, dead = begin(scene)
+    dead.power_off()
+    job = second_job(scene, trial)
+    assert job["resumed_from_job"] == f"{trial['id']}.1"
+    assert job["start_reason"].endswith(f"of node {trial['node_id']}, whose home this node shares")
+    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
+    finish(scene, experiment)
+    values = [
+        metric["value"]
+        for metric in scene.manager.client.metrics(trial["id"], kind="intermediate")
+        if metric["job"] == 2
+    ]
+    assert values[0] == 4.0
+    scene.manager.client.stop_experiment(experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    dead.power_on()
+    scene.leave()
+
+
+def test_a_checkpoint_travels_from_one_machine_to_the_other(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    experiment, trial, first = begin(scene, maxTrialRetries=1)
+    scene.manager.client.drain_node(trial["node_id"])
+    for process in first.processes():
+        if "trial.py" in process.command:
+            process.kill()
+    job = second_job(scene, trial)
+    assert job["node_id"] != trial["node_id"]
+    assert job["resumed_from_job"] == f"{trial['id']}.1"
+    assert "from checkpoint" in job["start_reason"]
+    assert ("fetched from node" in job["start_reason"]) or ("copied from the manager's machine" in job["start_reason"])
+    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
+    finish(scene, experiment)
+    scene.leave()
+
+
+def test_a_trial_whose_checkpoint_is_out_of_reach_begins_anew_and_says_so(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    experiment, trial, away = begin(scene)
+    away.cut()
+    job = second_job(scene, trial)
+    assert job["resumed_from_job"] is None
+    assert job["start_reason"].startswith("from the start: checkpoint")
+    assert "was saved on a machine that cannot be read" in job["start_reason"]
+    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 0\n"
+    away.heal()
+    scene.until_node(away, "CONNECTED")
+    finish(scene, experiment)
+    scene.leave()
