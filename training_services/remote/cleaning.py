@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.providers import CheckStep, CheckVerdict
@@ -31,38 +31,43 @@ async def clean_machines(
     node_ids: Sequence[str],
     means: Means,
     *,
-    holders: Mapping[str, Sequence[str]],
+    holders: Callable[[str], Sequence[str]],
 ) -> tuple[CheckStep, ...]:
     """One step for each machine, all at once, in their order.
 
-    :param holders: the experiments that claim each node; such a node is left alone.
+    :param holders: the experiments that claim a node; such a node is left alone.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(
-                _clean(claim, node_id, means, holders=holders.get(node_id, ())), name=f"cleaning of {node_id}"
-            )
+            group.create_task(_clean(claim, node_id, means, holders=holders), name=f"cleaning of {node_id}")
             for claim, node_id in zip(claims, node_ids, strict=True)
         ]
     return tuple(task.result() for task in tasks)
 
 
-async def _clean(claim: Claim, node_id: str, means: Means, *, holders: Sequence[str]) -> CheckStep:
+async def _clean(claim: Claim, node_id: str, means: Means, *, holders: Callable[[str], Sequence[str]]) -> CheckStep:
     name = claim.machine.address
-    if holders:
-        found = f"experiment {', '.join(holders)} uses it; it was left as it is"
-        return CheckStep(name, "clean", CheckVerdict.FAIL, found, f"stop it first: proctor stop {holders[0]}")
+    if holders(node_id):
+        return _in_use(name, holders(node_id))
     try:
-        async with means.connect(claim, None) as connection, means.gate:
+        async with means.connect(claim, None) as connection, means.doors[node_id], means.gate:
+            if holders(node_id):  # claimed meanwhile
+                return _in_use(name, holders(node_id))
             taken, left = await _take_away(connection, claim, node_id, means)
     except (TrainingServiceError, OSError) as error:
         found, _, advice = str(error).rpartition("; ")
         return CheckStep(name, "clean", CheckVerdict.FAIL, found or advice, advice if found else "")
     if left:
         return CheckStep(name, "clean", CheckVerdict.FAIL, f"something could not be removed: {'; '.join(left)}")
-    NodeFolder(means.context.nodes_directory, node_id).remove()
+    if not holders(node_id):
+        NodeFolder(means.context.nodes_directory, node_id).remove()
     found = f"{' and '.join(taken)} removed" if taken else "nothing of this manager was there"
     return CheckStep(name, "clean", CheckVerdict.OK, found)
+
+
+def _in_use(name: str, experiments: Sequence[str]) -> CheckStep:
+    found = f"experiment {', '.join(experiments)} uses it; it was left as it is"
+    return CheckStep(name, "clean", CheckVerdict.FAIL, found, f"stop it first: proctor stop {experiments[0]}")
 
 
 async def _take_away(

@@ -28,7 +28,12 @@ _BLOCK = 1 << 20
 _MAKE_FOLDER = """
 import json, os, sys
 path = json.load(sys.stdin)["path"]
-os.makedirs(path, mode=0o700, exist_ok=True)
+for attempt in range(5):
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        break
+    except FileNotFoundError:  # another node that shares this home has just been left, and a parent with it
+        pass
 os.chmod(path, 0o700)
 print(json.dumps({}))
 """

@@ -6,7 +6,7 @@ experiment has let go, the machine is left without a trace; that is owed until i
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +53,7 @@ class Means:
     gate: asyncio.Semaphore  # how many machines may be brought up at once, once they have let us in
     archive: Callable[[], Awaitable[Archive]]
     now: Callable[[], float]
+    doors: Mapping[str, asyncio.Lock]  # by node id: whoever brings something there or takes everything away holds it
 
 
 class Machine:
@@ -189,14 +190,16 @@ class Machine:
             connection = await self._connect(stack)
             self._is_here = True
             stack.callback(self._note_gone)
-            async with self._means.gate:
+            door = self._means.doors[self.node_id]
+            async with door, self._means.gate:
                 site = self._site(await self._means.archive())
                 visit = None if self._record.released else await self._bring_up(connection, site)
             if visit is not None:
                 self._cargo = Cargo(connection, visit.keeper, self._codes)
                 await visit.hold(until=self._until_released, on_session=self._note_session)
                 self._cargo = None
-            await self._leave(connection, site)
+            async with door:
+                await self._leave(connection, site)
 
     async def _connect(self, stack: AsyncExitStack) -> NodeConnection:
         """With the newest way in that works: experiments may have named different keys for the same machine."""

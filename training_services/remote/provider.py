@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -47,6 +48,7 @@ class RemoteProvider(NodeProvider):
             gate=asyncio.Semaphore(MOST_AT_ONCE),
             archive=self._archive,
             now=time.time,
+            doors=defaultdict(asyncio.Lock),
         )
         self._machines: dict[str, Machine] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -157,9 +159,8 @@ class RemoteProvider(NodeProvider):
 
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         claims = read_claims("", settings, secrets, secrets_file="")
-        holders = {id: machine.experiments for id, machine in self._machines.items()}
         node_ids = self.node_ids_of(settings)
-        steps = await clean_machines(claims, node_ids, self._means, holders=holders)
+        steps = await clean_machines(claims, node_ids, self._means, holders=self._experiments_on)
         for node_id in self._machines.keys() & node_ids:
             self._machines[node_id].wake()  # one that was still to be left may be done
         return steps
@@ -196,6 +197,10 @@ class RemoteProvider(NodeProvider):
         await machine.run()
         del self._machines[node_id], self._tasks[node_id]
         self._known()[machine.address] = NodeRecord(node_id, machine.address)
+
+    def _experiments_on(self, node_id: str) -> tuple[str, ...]:
+        machine = self._machines.get(node_id)
+        return () if machine is None else machine.experiments
 
     def _connect(self, claim: Claim, trace: RouteTrace | None, /) -> AbstractAsyncContextManager[NodeConnection]:
         return open_connection(
