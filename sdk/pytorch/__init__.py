@@ -4,11 +4,20 @@ The only part of the project that imports torch; install it with `pip install pr
 """
 
 from proctor.sdk.pytorch.data import DataModule
+from proctor.sdk.pytorch.distributed import (
+    all_reduce_tensors,
+    barrier,
+    gather_into_tensor,
+    get_ranks,
+    global_print,
+    local_print,
+)
 from proctor.sdk.pytorch.errors import (
     CheckpointWarning,
     ConfigurationError,
     NotExactError,
     NotExactWarning,
+    RankFailedError,
     TrainerError,
     UnreadableCheckpointError,
 )
@@ -16,6 +25,8 @@ from proctor.sdk.pytorch.loaders import DataLoaderParams
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, StopReason, TrainUnit
 from proctor.sdk.pytorch.plugins import Override, Plugin
+from proctor.sdk.pytorch.queues import HandoverQueue
+from proctor.sdk.pytorch.replicas import unwrap, wrap_for_ranks
 from proctor.sdk.pytorch.run import Outcome
 from proctor.sdk.pytorch.samplers import (
     ResumableDistributedSampler,
@@ -40,6 +51,7 @@ __all__ = [
     "DataLoaderParams",
     "DataModule",
     "DefaultNumpyRNG",
+    "HandoverQueue",
     "Model",
     "NotExactError",
     "NotExactWarning",
@@ -47,6 +59,7 @@ __all__ = [
     "Override",
     "Phase",
     "Plugin",
+    "RankFailedError",
     "ResumableDistributedSampler",
     "ResumableRandomSampler",
     "ResumableSampler",
@@ -57,9 +70,17 @@ __all__ = [
     "TrainerError",
     "TrainingState",
     "UnreadableCheckpointError",
+    "all_reduce_tensors",
+    "barrier",
+    "gather_into_tensor",
     "get_default_numpy_rng",
     "get_default_seed",
+    "get_ranks",
     "get_rng_state_dict",
+    "global_print",
     "load_rng_state_dict",
+    "local_print",
     "seed_rngs",
+    "unwrap",
+    "wrap_for_ranks",
 ]

@@ -5,6 +5,7 @@
         ├── ConfigurationError (ValueError)    options that contradict each other, or data that cannot be trained on
         ├── UnreadableCheckpointError          a checkpoint that is there and cannot be used
         ├── CheckpointNotStoredError           a checkpoint that the disk did not take
+        ├── RankFailedError                    a process of the run died, or cannot hand over what it raised
         └── NotExactError                      a resume that would not be bit-exact, with `strict_resume=True`
 
     UserWarning
@@ -32,6 +33,10 @@ class UnreadableCheckpointError(TrainerError):
 
 class CheckpointNotStoredError(TrainerError):
     """A checkpoint could not be written; the ones before it are whole."""
+
+
+class RankFailedError(TrainerError):
+    """A process of the run died or could not hand over what it raised; the text names its rank and its signal."""
 
 
 class NotExactError(TrainerError):

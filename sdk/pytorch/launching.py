@@ -1,16 +1,23 @@
-"""Where a task runs: in this process on one device; the launcher of several processes goes here, too."""
+"""Where a task runs: here on one device, in a new process for each of several, or where torchrun has put this one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
 from proctor.sdk.pytorch.data import DataModule
+from proctor.sdk.pytorch.devices import choose_devices, on_device
+from proctor.sdk.pytorch.distributed import adopt_ranks
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.plugins import Plugins
+from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.run import Outcome, Place, Run
 from proctor.sdk.pytorch.settings import Settings
+from proctor.sdk.pytorch.spawning import spawn_ranks
+from proctor.sdk.pytorch.torchrun import TorchrunPlace, choose_local_device, find_torchrun, join_torchrun
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,32 @@ class Task:
         return self.work(run)
 
 
-def launch(task: Task) -> Outcome:
-    """Do the task in as many processes as its settings ask for and return the main rank's outcome."""
-    return task.execute(Place(device=torch.device("cpu"), ranks=Ranks()))
+def launch(task: Task, queue: HandoverQueue) -> Outcome:
+    """Prepare the data once, do the task in every process of the run, and return the main rank's outcome.
+
+    Under torchrun this process is one of them already, and the outcome its own.
+    """
+    devices = choose_devices(task.settings)
+    if (place := find_torchrun()) is not None:
+        return _join(task, queue, place=place, device=choose_local_device(place, devices))
+    task.datamodule.prepare_data()
+    work = partial(_execute, task)
+    if len(devices) == 1:
+        with on_device(devices[0]):
+            return work(Ranks(), devices[0], queue)
+    outcome: Outcome = spawn_ranks(work, devices=devices, backend=task.settings.backend, queue=queue)
+    return outcome
+
+
+def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: torch.device) -> Outcome:
+    ranks = join_torchrun(place, device, task.settings.backend)
+    adopt_ranks(ranks)
+    with on_device(device):
+        if ranks.local_rank == 0:
+            task.datamodule.prepare_data()
+        ranks.barrier()
+        return _execute(task, ranks, device, queue)
+
+
+def _execute(task: Task, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> Any:
+    return task.execute(Place(device=device, ranks=ranks, queue=queue))

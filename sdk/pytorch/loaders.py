@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.lifelines import die_with_parent
 from proctor.sdk.pytorch.samplers import BatchKey, EpochBatchSampler, ResumableSampler
 from proctor.sdk.pytorch.seeding import derive_seed, seed_worker
 
@@ -127,6 +128,7 @@ def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchS
 
 
 def _start_worker(user_hook: "Callable[[int], None] | None", worker: int) -> None:
+    die_with_parent()
     seed_worker(torch.initial_seed())
     if user_hook is not None:
         user_hook(worker)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from proctor.sdk.pytorch.data import DataModule
+    from proctor.sdk.pytorch.queues import HandoverQueue
     from proctor.sdk.pytorch.ranks import Ranks
 
 
@@ -37,11 +38,13 @@ class Model:
     """The base of every model; only `train_step` must be written.
 
     Attributes that have `state_dict` and `load_state_dict` (networks, optimizers, schedulers) are saved by themselves.
-    The trainer fills in `device`, `ranks` and `datamodule` before `setup`.
+    The trainer fills in `device`, `ranks`, `queue` and `datamodule` before `setup`; what is put into `queue` is in
+    `Trainer.queue` afterwards, from whichever process.
     """
 
     device: Any = None
     ranks: "Ranks"
+    queue: "HandoverQueue"
     datamodule: "DataModule"
     amp_scaler: Any = None
     _amp_dtype: Any = None

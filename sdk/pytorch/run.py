@@ -1,7 +1,7 @@
 """One run in one process: what it is made of, how it begins, and how everything is closed however it ends."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.observing import Observers, Record, make_observers
 from proctor.sdk.pytorch.options import Phase, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
+from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.retention import Retention
 from proctor.sdk.pytorch.seeding import derive_seed, seed_rngs
@@ -27,10 +28,11 @@ from proctor.sdk.pytorch.state import TrainingState
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process of a run works: its device, and who the others are."""
+    """Where a process of a run works: its device, who the others are, and the way back to the caller."""
 
     device: Any
     ranks: Ranks
+    queue: HandoverQueue = field(default_factory=HandoverQueue)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Run:
         self.plugins = plugins
         self.device = place.device
         self.ranks = place.ranks
+        self.queue = place.queue
         self.state = TrainingState()
         self.observers: Observers = make_observers(settings, is_main=place.ranks.is_main)
         self.storage = _make_storage(settings, model)
@@ -168,7 +171,7 @@ def _set_up(run: Run) -> None:
         run.storage.open()
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
-    run.model._log = run.log
+    run.model.queue, run.model._log = run.queue, run.log
     for plugin in run.plugins:
         plugin.setup(run.model)
     run.datamodule.bind(run.settings.random_seed, run.ranks)

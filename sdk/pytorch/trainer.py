@@ -9,6 +9,7 @@ from proctor.sdk.pytorch.errors import TrainerError
 from proctor.sdk.pytorch.launching import Task, launch
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.plugins import Plugin, Plugins
+from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.run import Outcome, Run
 from proctor.sdk.pytorch.settings import make_settings
 
@@ -29,6 +30,7 @@ class Trainer:
 
     def __init__(self, run_name: str, **options: "Unpack[TrainerOptions]") -> None:
         self.settings = make_settings(run_name, dict(options))
+        self.queue = HandoverQueue()  # what the model's processes have put into `model.queue`
         self._plugins = Plugins()
 
     def register_plugin(self, plugin: Plugin) -> None:
@@ -61,8 +63,7 @@ class Trainer:
         self, work: "Callable[[Run], Outcome]", model: Model, datamodule: DataModule, *, exceptions: "tuple[Any, ...]"
     ) -> Outcome:
         try:
-            datamodule.prepare_data()
-            return launch(Task(work, self.settings, model, datamodule, self._plugins))
+            return launch(Task(work, self.settings, model, datamodule, self._plugins), self.queue)
         except (*exceptions, TrainerError):
             raise
         except Exception as problem:

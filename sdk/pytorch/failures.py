@@ -1,0 +1,117 @@
+"""Exceptions on their way from one process to another: themselves where possible, told in full where not."""
+
+import pickle
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from proctor.sdk.pytorch.errors import RankFailedError
+
+_LOST_PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl")
+
+
+class RankTraceback(Exception):
+    """The traceback of another process, as the cause of the exception that came from there."""
+
+    def __str__(self) -> str:
+        return f"in another process:\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a rank."""
+
+    rank: int
+    at: float  # the monotonic clock of the machine, which its processes share
+    is_consequence: bool  # that another rank is gone, which then is the reason
+    summary: str
+    traceback: str
+    error: "bytes | None"  # the exception, if it can be sent
+
+
+def describe_failure(rank: int, problem: BaseException) -> Failure:
+    """Return what another process is to be told of an exception."""
+    return Failure(
+        rank,
+        time.monotonic(),
+        _tells_of_lost_peer(problem),
+        f"{type(problem).__name__}: {problem}",
+        "".join(traceback.format_exception(type(problem), problem, problem.__traceback__)),
+        _pack(problem),
+    )
+
+
+def describe_death(rank: int, exit_code: "int | None", *, has_begun: bool) -> Failure:
+    """Return what is known of a rank that ended without a word."""
+    code = exit_code or 0
+    text = f"rank {rank} was ended by {_name_signal(-code)}" if code < 0 else f"rank {rank} ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        text += " (kill -9, or out of memory)"
+    if not has_begun and code > 0:
+        text += (
+            " before it began, see its output. Every process imports the script that calls fit: keep what it "
+            "does under if __name__ == '__main__'"
+        )
+    return Failure(rank, time.monotonic(), False, text, "", None)
+
+
+def find_reason(failures: "list[Failure]") -> Failure:
+    """Return the failure that the others follow from: the first one that is not about a lost peer."""
+    return min(failures, key=lambda failure: (failure.is_consequence, failure.at))
+
+
+def make_error(failure: Failure) -> BaseException:
+    """Return the exception to raise in this process: the rank's own one, or a `RankFailedError` that tells it."""
+    told = RankTraceback(failure.traceback) if failure.traceback else None
+    error = None if failure.error is None else _unpack(failure.error)
+    if error is None:
+        text = failure.summary if not failure.traceback else f"rank {failure.rank} failed: {failure.summary}"
+        error = RankFailedError(f"{text}. The other ranks were ended; the run continues from its latest checkpoint.")
+    elif isinstance(error, SystemExit):  # a rank's must not end the caller, least of all with 0
+        error = RankFailedError(f"rank {failure.rank} raised {failure.summary}.")
+    error.__cause__ = told
+    return error
+
+
+def _tells_of_lost_peer(problem: "BaseException | None") -> bool:
+    while problem is not None:
+        if isinstance(problem, getattr(dist, "DistError", ())):
+            return True
+        if isinstance(problem, RuntimeError) and any(word in str(problem).lower() for word in _LOST_PEER_WORDS):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
+
+
+def _pack(problem: BaseException) -> "bytes | None":
+    """Pickle an exception in a way that does not call its constructor, whose arguments may be others than `args`."""
+    kind = type(problem)
+    for args, attributes in ((problem.args, vars(problem)), (tuple(str(arg) for arg in problem.args), {})):
+        try:
+            packed = pickle.dumps((kind, args, attributes))
+        except Exception:
+            continue
+        if _unpack(packed) is not None:
+            return packed
+    return None
+
+
+def _unpack(packed: bytes) -> "BaseException | None":
+    try:
+        kind, args, attributes = pickle.loads(packed)
+        error: BaseException = kind.__new__(kind, *args)
+        error.args = args
+        error.__dict__.update(attributes)
+    except Exception:
+        return None
+    return error
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

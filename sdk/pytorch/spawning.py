@@ -1,0 +1,149 @@
+"""Several processes on one machine, one for each device: started, supervised, and none of them left behind.
+
+Each rank has a pipe of its own to the launcher, on which it tells that it has begun, hands values over, and says what
+came of its work. What the ranks need to find each other is a store in the launcher, on a port that the system chooses.
+
+A rank that fails tells it and ends; the others, which would wait for it, notice by themselves or are killed after
+`SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from proctor.sdk.pytorch.devices import choose_threads, on_device
+from proctor.sdk.pytorch.distributed import adopt_ranks
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.failures import describe_failure
+from proctor.sdk.pytorch.groups import GroupRanks, join_group
+from proctor.sdk.pytorch.lifelines import die_with_parent
+from proctor.sdk.pytorch.queues import HandoverQueue
+from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.supervision import BEGUN, FAILURE, RESULT, VALUE, Child, end_children, supervise
+
+START_SECONDS = 600.0
+_ADDRESS = "127.0.0.1"
+
+Work = Callable[[Ranks, torch.device, HandoverQueue], Any]
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a rank is told besides its work."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    backend: "str | None"
+    port: int
+    threads: int
+    launcher: int
+
+
+def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", backend: "str | None", queue: HandoverQueue) -> Any:
+    """Do the work once for each device, each in a new process, and return what the main rank's returned.
+
+    :param work: importable by its name, as are the classes of what it holds; each rank gets a copy.
+    :param queue: takes the values that the ranks hand over.
+    :raises ConfigurationError: the work cannot be sent to another process.
+    :raises RankFailedError: a rank died, or its exception cannot be brought here.
+    :raises BaseException: what a rank raised, with the rank's traceback as its cause.
+    """
+    payload = _pack(work)
+    store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
+    threads = choose_threads(len(devices))
+    starts = [
+        _Start(rank, len(devices), device, backend, store.port, threads, os.getpid())
+        for rank, device in enumerate(devices)
+    ]
+    children: list[Child] = []
+    try:
+        for start in starts:
+            children.append(_start(start, payload))
+        return supervise(children, queue, start_seconds=START_SECONDS)
+    finally:
+        end_children(children)
+
+
+def _pack(work: Work) -> bytes:
+    """Pickle plainly: PyTorch's pickling for processes would make all ranks share the memory of the same weights."""
+    try:
+        return pickle.dumps(work)
+    except Exception as problem:
+        raise ConfigurationError(
+            f"the model, the data module and the plug-ins are sent to a process for each device, and cannot be: {problem}. "
+            "Define their classes at the top level of a module, and make what cannot be copied in setup."
+        ) from problem
+
+
+def _start(start: _Start, payload: bytes) -> Child:
+    context = multiprocessing.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    # No daemon: those may not have children, and a rank's loaders have workers.
+    process = context.Process(
+        target=_run_rank, args=(start, payload, writer), name=f"proctor-rank-{start.rank}", daemon=False
+    )
+    process.start()
+    writer.close()
+    return Child(start.rank, process, reader)
+
+
+def _run_rank(start: _Start, payload: bytes, writer: "Connection[Any, Any]") -> None:
+    """The life of a rank, from its first statement to its last word."""
+    die_with_parent(start.launcher)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the launcher decides
+    line = _Line(writer)
+    line.send(BEGUN, None)
+    try:
+        work: Work = pickle.loads(payload)
+        with _group(start) as ranks, on_device(start.device):
+            result = work(ranks, start.device, HandoverQueue(line.send_value))
+        line.send(RESULT, result if ranks.is_main else None)
+    except BaseException as problem:
+        line.send(FAILURE, describe_failure(start.rank, problem))
+        sys.exit(1)
+
+
+@contextmanager
+def _group(start: _Start) -> "Iterator[Ranks]":
+    """Be one of the ranks; after a failure the group is left to the end of the process, which cannot hang."""
+    torch.set_num_threads(start.threads)
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are here, whatever the host's name resolves to
+    store = dist.TCPStore(_ADDRESS, start.port, is_master=False, timeout=timedelta(seconds=START_SECONDS))
+    join_group(start.device, start.backend, store=store, rank=start.rank, world_size=start.world_size)
+    ranks = GroupRanks(start.rank, owns_group=True)
+    adopt_ranks(ranks)
+    yield ranks
+    ranks.barrier()  # nobody leaves while others still talk
+    ranks.close()
+
+
+class _Line:
+    """A rank's end of its pipe."""
+
+    def __init__(self, writer: "Connection[Any, Any]") -> None:
+        self._writer = writer
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, body: Any) -> None:
+        """Send one message; returns when the launcher's system has it."""
+        data = pickle.dumps((kind, body))
+        with self._lock:
+            self._writer.send_bytes(data)
+
+    def send_value(self, value: Any) -> None:
+        """Hand a value over."""
+        self.send(VALUE, value)

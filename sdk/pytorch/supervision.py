@@ -1,0 +1,138 @@
+"""What a launcher does while its ranks work: it listens to them, and notices when one is gone."""
+
+import pickle
+import time
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from proctor.sdk.pytorch.errors import RankFailedError
+from proctor.sdk.pytorch.failures import Failure, describe_death, find_reason, make_error
+from proctor.sdk.pytorch.queues import HandoverQueue
+
+# Kinds of messages of a rank; each is a pair of its kind and a body.
+BEGUN = "begun"  # the process runs and could import what it needs
+VALUE = "value"  # for the queue
+RESULT = "result"  # what the work returned; the main rank's counts
+FAILURE = "failure"  # a `Failure`
+
+SETTLE_SECONDS = 5.0  # for the ranks that are left to notice a failure and to tear down
+END_SECONDS = 30.0  # for a rank that has told its result to end
+
+
+@dataclass
+class Child:
+    """A rank as its launcher sees it."""
+
+    rank: int
+    process: SpawnProcess
+    reader: "Connection[Any, Any]"
+    has_begun: bool = False
+    has_result: bool = False
+    has_failed: bool = False
+    has_ended: bool = False
+
+
+@dataclass
+class _Hearing:
+    """What has been heard so far."""
+
+    children: "list[Child]"
+    queue: HandoverQueue
+    failures: "list[Failure]" = field(default_factory=list)
+    result: Any = None
+
+    def listen(self, until: "float | None") -> bool:
+        """Take in what comes next, or return False when the time is over."""
+        sources: dict[Any, Child] = {child.process.sentinel: child for child in self.children if not child.has_ended}
+        sources.update((child.reader, child) for child in self.children if not child.reader.closed)
+        wait_seconds = None if until is None else max(0.0, until - time.monotonic())
+        ready = connection.wait(list(sources), wait_seconds)
+        for source in ready:
+            if source is sources[source].reader:
+                self._read(sources[source])
+        for source in ready:
+            if source is not sources[source].reader:
+                self._end(sources[source])
+        return bool(ready)
+
+    def _read(self, child: Child) -> None:
+        """Take one message; at the end of the pipe close it."""
+        if child.reader.closed:
+            return
+        try:
+            kind, body = pickle.loads(child.reader.recv_bytes())
+        except (EOFError, OSError):
+            child.reader.close()
+            return
+        except Exception as problem:
+            self._note(child, RankFailedError(f"what rank {child.rank} handed over cannot be read here: {problem!r}."))
+            return
+        self._take(child, kind, body)
+
+    def _take(self, child: Child, kind: str, body: Any) -> None:
+        if kind == BEGUN:
+            child.has_begun = True
+        elif kind == VALUE:
+            self.queue.put(body)
+        elif kind == FAILURE:
+            child.has_failed = True
+            self.failures.append(body)
+        elif kind == RESULT:
+            child.has_result = True
+            self.result = body if child.rank == 0 else self.result
+
+    def _end(self, child: Child) -> None:
+        """Take the last words of a rank that has ended, and note it if there was none."""
+        while not child.reader.closed and child.reader.poll():
+            self._read(child)
+        child.reader.close()
+        child.process.join()
+        child.has_ended = True
+        if not child.has_failed and not child.has_result:
+            self.failures.append(describe_death(child.rank, child.process.exitcode, has_begun=child.has_begun))
+
+    def _note(self, child: Child, problem: Exception) -> None:
+        child.has_failed = True
+        self.failures.append(Failure(child.rank, time.monotonic(), False, str(problem), "", None))
+
+
+def supervise(children: "list[Child]", queue: HandoverQueue, *, start_seconds: float) -> Any:
+    """Return the main rank's result when all ranks have one.
+
+    :param start_seconds: how long the processes may take until they have begun.
+    :raises BaseException: what came of the rank that failed first; see `make_error`.
+    """
+    hearing = _Hearing(children, queue)
+    start_until = time.monotonic() + start_seconds
+    while not hearing.failures and not all(child.has_result for child in children):
+        is_starting = not all(child.has_begun for child in children)
+        if not hearing.listen(start_until if is_starting else None) and is_starting:
+            late = [child.rank for child in children if not child.has_begun]
+            raise RankFailedError(
+                f"ranks {late} had not begun {start_seconds:g} s after they were started; is the machine out of memory, or "
+                "does an import in the script that calls fit not return?"
+            )
+    _settle(hearing, SETTLE_SECONDS if hearing.failures else END_SECONDS)
+    if hearing.failures:
+        raise make_error(find_reason(hearing.failures))
+    return hearing.result
+
+
+def end_children(children: "list[Child]") -> None:
+    """Kill what still runs and let go of everything; returns when no process is left."""
+    for child in children:
+        child.process.kill()
+    for child in children:
+        child.process.join(END_SECONDS)
+        child.reader.close()
+        if child.process.exitcode is not None:
+            child.process.close()
+
+
+def _settle(hearing: _Hearing, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not all(child.has_ended for child in hearing.children) and time.monotonic() < until:
+        hearing.listen(until)
