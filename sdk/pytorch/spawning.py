@@ -83,8 +83,8 @@ def _pack(work: Work) -> bytes:
         return pickle.dumps(work)
     except Exception as problem:
         raise ConfigurationError(
-            f"the model, the data module and the plug-ins are sent to a process for each device, and cannot be: {problem}. "
-            "Define their classes at the top level of a module, and make what cannot be copied in setup."
+            f"the model, the data module and the plug-ins are sent to a process for each device, and cannot be: "
+            f"{problem}. Define their classes at the top level of a module, and make what cannot be copied in setup."
         ) from problem
 
 

@@ -112,8 +112,8 @@ def supervise(children: "list[Child]", queue: HandoverQueue, *, start_seconds: f
         if not hearing.listen(start_until if is_starting else None) and is_starting:
             late = [child.rank for child in children if not child.has_begun]
             raise RankFailedError(
-                f"ranks {late} had not begun {start_seconds:g} s after they were started; is the machine out of memory, or "
-                "does an import in the script that calls fit not return?"
+                f"ranks {late} had not begun {start_seconds:g} s after they were started; is the machine out of memory, "
+                "or does an import in the script that calls fit not return?"
             )
     _settle(hearing, SETTLE_SECONDS if hearing.failures else END_SECONDS)
     if hearing.failures:

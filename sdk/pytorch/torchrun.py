@@ -59,7 +59,7 @@ def choose_local_device(place: TorchrunPlace, devices: "tuple[torch.device, ...]
         return devices[0]
     if place.local_world_size > len(devices):
         raise ConfigurationError(
-            f"torchrun started {place.local_world_size} processes on this machine and there are GPUs for {len(devices)}; "
+            f"torchrun started {place.local_world_size} processes on this machine and there are {len(devices)} GPUs; "
             f"use --nproc-per-node={len(devices)}, or use_cpu=True."
         )
     return devices[place.local_rank]
