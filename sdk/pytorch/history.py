@@ -17,7 +17,7 @@ from time import time
 from typing import Any
 
 HISTORY_FILE = "history.jsonl"
-_TIME = "time"
+_TIME = "time_ms"  # of as many digits in each row, so that equal runs have equal positions
 _NO_ROWS = hashlib.sha256(b"proctor history").hexdigest()
 
 
@@ -73,7 +73,7 @@ class History:
         values = {name: _plain(name, value) for name, value in metrics.items()}
         row = {"step": step, "iteration": iteration, "epoch": epoch, "metrics": values}
         digest = _chain(self._position.digest, row)
-        line = _encode({**row, _TIME: round(time(), 3)}) + b"\n"
+        line = _encode({**row, _TIME: int(time() * 1000)}) + b"\n"
         self._write(line)
         self._position = HistoryPosition(self._position.rows + 1, self._position.size + len(line), digest)
 
