@@ -23,6 +23,7 @@ from proctor.trial_keeper.protocol import PROTOCOL_VERSION, Registration, Report
 log = logging.getLogger(__name__)
 
 _LATE = 2.0  # a tick that took so many heartbeats is late
+_FEWEST = 2  # missed heartbeats before a node can be lost: of one that is well, one may fall between two ticks
 
 
 @dataclass(slots=True)
@@ -64,11 +65,12 @@ class KeeperWatch:
         self._ticked_at = (0.0, 0.0)
 
     def limit(self, node_id: str, lost_after_seconds: float | None) -> None:
-        """How long this node may stay away before it is lost; None: for ever. The window begins now. Needs a running
-        event loop when there is a limit."""
+        """How long this node may stay away before it is lost, at least two heartbeats; None: for ever. The window
+        begins now. Needs a running event loop when there is a limit."""
         pulse = self._pulses.setdefault(node_id, _Pulse())
-        pulse.limit_seconds = lost_after_seconds
+        pulse.limit_seconds = None
         if lost_after_seconds is not None:
+            pulse.limit_seconds = max(lost_after_seconds, _FEWEST * self._heartbeat_seconds)
             self._start()
 
     def connect(self, node_id: str, registration: Registration) -> None:

@@ -103,6 +103,20 @@ def test_nodes_that_are_all_gone_are_silent_but_never_lost() -> None:
     played(scene)
 
 
+def test_a_single_missed_heartbeat_never_loses_a_node_however_short_its_limit() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        stage.watch.limit("a", HEARTBEAT / 2)
+        for _ in range(5):
+            await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
+            stage.watch.hear("a", ReportHeader("s"))
+        assert stage.lost == []
+        await stage.speak("b", for_seconds=3 * HEARTBEAT)
+        assert stage.lost == ["a"]
+
+    played(scene)
+
+
 def test_what_is_to_stop_on_nodes_that_are_all_gone_is_given_up_after_their_limit() -> None:
     async def scene(stage: Stage) -> None:
         stage.connect("a", "b")
