@@ -40,10 +40,19 @@ class TrainingLoop:
     def run(self) -> StopReason:
         """Train until a rule stops the run; a checkpoint has been made by then if there is a place for one."""
         if self.state.global_iteration:
+            if (reason := self._leave_finished_epoch()) is not None:
+                return reason
             self._advance_phase()
         while (reason := self._run_epoch()) is None:
             pass
         return reason
+
+    def _leave_finished_epoch(self) -> "StopReason | None":
+        """Go behind an epoch that has no batch left: another trainer's checkpoint, or data that has become shorter."""
+        if self.state.batch < self.run_parts.datamodule.open(Phase.TRAINING, self.state.phase).epoch_length:
+            return None
+        self.state.end_epoch()
+        return self._pass_boundary(False) if self._by_epoch else None
 
     def _run_epoch(self) -> "StopReason | None":
         loader = self._enter_epoch()

@@ -125,6 +125,8 @@ def fit(run: Run) -> Outcome:
     switches = kernel_switches(deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark)
     with switches as run.gaps:
         try:
+            if run.storage is not None and run.ranks.is_main:
+                run.storage.open()
             _set_up(run)
             _check(run)
             content = _resume(run)
@@ -167,8 +169,6 @@ def find_end(run: Run) -> "StopReason | None":
 
 
 def _set_up(run: Run) -> None:
-    if run.storage is not None and run.ranks.is_main:
-        run.storage.open()
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
     run.model.queue, run.model._log = run.queue, run.log
