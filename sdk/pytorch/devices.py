@@ -56,7 +56,7 @@ def choose_backend(device: torch.device, backend: "str | None") -> str:
 
 def choose_threads(processes: int) -> int:
     """Return how many threads each process computes with: a fair share, or what `OMP_NUM_THREADS` says."""
-    threads = torch.get_num_threads()
+    threads = int(torch.get_num_threads())
     return threads if "OMP_NUM_THREADS" in os.environ else max(1, threads // processes)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -63,5 +62,5 @@ def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: tor
         return _execute(task, ranks, device, queue)
 
 
-def _execute(task: Task, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> Any:
+def _execute(task: Task, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> Outcome:
     return task.execute(Place(device=device, ranks=ranks, queue=queue))

@@ -18,7 +18,7 @@ from proctor.sdk.pytorch.ranks import Ranks
 _PASSES = 2  # the first fills the old buckets, the second begins by making the new ones
 
 
-class Replica(DistributedDataParallel):  # type: ignore[misc]
+class Replica(DistributedDataParallel):
     """A network on one rank; its state has the names of the network alone, for any number of ranks."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,8 +79,10 @@ def _settle_buckets(replica: Replica, parameters: "Sequence[torch.nn.Parameter]"
     try:
         with torch.enable_grad():
             for _ in range(_PASSES):
+                replica.require_forward_param_sync = False  # the stand-in has no buffers to spread
                 replica(torch.zeros((), device=parameters[0].device)).backward()
     finally:
         replica.module = network
+        replica.require_forward_param_sync = True
     for parameter in parameters:
         parameter.grad = None

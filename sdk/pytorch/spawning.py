@@ -33,6 +33,7 @@ from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.supervision import BEGUN, FAILURE, RESULT, VALUE, Child, end_children, supervise
 
+START_METHOD = "spawn"  # a fork would share CUDA and the locks of threads that are not there
 START_SECONDS = 600.0
 _ADDRESS = "127.0.0.1"
 
@@ -89,7 +90,7 @@ def _pack(work: Work) -> bytes:
 
 
 def _start(start: _Start, payload: bytes) -> Child:
-    context = multiprocessing.get_context("spawn")
+    context: Any = multiprocessing.get_context(START_METHOD)
     reader, writer = context.Pipe(duplex=False)
     # No daemon: those may not have children, and a rank's loaders have workers.
     process = context.Process(

@@ -3,9 +3,10 @@
 import pickle
 import time
 from dataclasses import dataclass, field
+from math import inf
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from proctor.sdk.pytorch.errors import RankFailedError
@@ -20,6 +21,7 @@ FAILURE = "failure"  # a `Failure`
 
 SETTLE_SECONDS = 5.0  # for the ranks that are left to notice a failure and to tear down
 END_SECONDS = 30.0  # for a rank that has told its result to end
+CHECK_SECONDS = 2.0  # an ended rank may leave a child behind that keeps its pipes open: then only asking helps
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Child:
     """A rank as its launcher sees it."""
 
     rank: int
-    process: SpawnProcess
+    process: BaseProcess
     reader: "Connection[Any, Any]"
     has_begun: bool = False
     has_result: bool = False
@@ -44,19 +46,17 @@ class _Hearing:
     failures: "list[Failure]" = field(default_factory=list)
     result: Any = None
 
-    def listen(self, until: "float | None") -> bool:
-        """Take in what comes next, or return False when the time is over."""
+    def listen(self, until: float = inf) -> None:
+        """Take in what comes next; returns after a while, and when the time is over, without it."""
         sources: dict[Any, Child] = {child.process.sentinel: child for child in self.children if not child.has_ended}
         sources.update((child.reader, child) for child in self.children if not child.reader.closed)
-        wait_seconds = None if until is None else max(0.0, until - time.monotonic())
-        ready = connection.wait(list(sources), wait_seconds)
-        for source in ready:
+        wait_seconds = max(0.0, min(until - time.monotonic(), CHECK_SECONDS))
+        for source in connection.wait(list(sources), wait_seconds):
             if source is sources[source].reader:
                 self._read(sources[source])
-        for source in ready:
-            if source is not sources[source].reader:
-                self._end(sources[source])
-        return bool(ready)
+        for child in self.children:
+            if not child.has_ended and child.process.exitcode is not None:
+                self._end(child)
 
     def _read(self, child: Child) -> None:
         """Take one message; at the end of the pipe close it."""
@@ -89,7 +89,6 @@ class _Hearing:
         while not child.reader.closed and child.reader.poll():
             self._read(child)
         child.reader.close()
-        child.process.join()
         child.has_ended = True
         if not child.has_failed and not child.has_result:
             self.failures.append(describe_death(child.rank, child.process.exitcode, has_begun=child.has_begun))
@@ -108,12 +107,12 @@ def supervise(children: "list[Child]", queue: HandoverQueue, *, start_seconds: f
     hearing = _Hearing(children, queue)
     start_until = time.monotonic() + start_seconds
     while not hearing.failures and not all(child.has_result for child in children):
-        is_starting = not all(child.has_begun for child in children)
-        if not hearing.listen(start_until if is_starting else None) and is_starting:
-            late = [child.rank for child in children if not child.has_begun]
+        hearing.listen()
+        late = [child.rank for child in children if not child.has_begun]
+        if late and not hearing.failures and time.monotonic() > start_until:
             raise RankFailedError(
-                f"ranks {late} had not begun {start_seconds:g} s after they were started; is the machine out of memory, "
-                "or does an import in the script that calls fit not return?"
+                f"ranks {late} had not begun {start_seconds:g} s after their start; is the machine out of memory, "
+                "or does an import of the script that calls fit not return?"
             )
     _settle(hearing, SETTLE_SECONDS if hearing.failures else END_SECONDS)
     if hearing.failures:

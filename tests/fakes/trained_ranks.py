@@ -1,0 +1,102 @@
+"""A run of several ranks that may die, for the tests: what each rank trained comes back through the queue.
+
+The functions are called in incarnations (see `incarnations`), which have torch imported. There the ranks are forks, too:
+a real start takes each of them seconds. That the trainer's own way of starting them works is tested by itself.
+"""
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fakes.trained_models import DigitsData, DigitsModel, DisturbedDigits, Recipe, hash_state
+from proctor.sdk.pytorch import DataLoaderParams, Trainer, get_rng_state_dict, spawning, wrap_for_ranks
+from proctor.sdk.pytorch.distributed import get_ranks
+
+
+class KillAt:
+    """A watch (see `DigitsModel`) that kills its rank, or the launcher, at the n-th passage through a place."""
+
+    def __init__(self, rank: int, place: str, passage: int, *, launcher: bool = False) -> None:
+        self.rank = rank
+        self.place = place
+        self.left = passage
+        self.launcher = launcher
+
+    def __call__(self, place: str, number: int) -> None:
+        if place != self.place or get_ranks().rank != self.rank:
+            return
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getppid() if self.launcher else os.getpid(), signal.SIGKILL)
+
+
+class RankData(DigitsData):
+    """Enough samples for several batches of every rank."""
+
+    def setup(self) -> None:
+        params = DataLoaderParams(batch_size=4, shuffle=True, num_workers=self.recipe.workers)
+        self.add_train_phase(DisturbedDigits(44), params)
+        self.set_validation(DisturbedDigits(10, first=150), DataLoaderParams(batch_size=4))
+
+
+class RankModel(DigitsModel):
+    """The model of `DigitsModel` on several ranks."""
+
+    def __init__(self, recipe: Recipe, kill: "KillAt | None") -> None:
+        super().__init__(recipe)
+        self.watch = kill or pass_by
+
+    def setup(self) -> None:
+        super().setup()
+        torch.rand(3)  # the streams are in use before the first step
+        before, buffers = hash_state(get_rng_state_dict()), hash_state(dict(self.net.named_buffers()))
+        self.net = wrap_for_ranks(self.net, self.ranks)
+        assert before == hash_state(get_rng_state_dict())
+        assert buffers == hash_state(dict(self.net.module.named_buffers()))  # type: ignore[union-attr]
+
+    def on_training_end(self) -> None:
+        super().on_training_end()
+        state = self.state_dict()
+        self.queue.put(
+            {
+                "rank": self.ranks.rank,
+                "weights": hash_state(state["net"]),
+                "optimizer": hash_state([state["optimizer"], state["scheduler"]]),
+                "streams": hash_state(get_rng_state_dict()),
+                "samples": self.samples,
+                "draw": torch.rand(1).item(),
+            }
+        )
+
+
+def pass_by(place: str, number: int) -> None:
+    """A watch that does nothing."""
+
+
+def train(
+    root: str, recipe: "dict[str, Any]", *, processes: int, kill: "list[Any] | None" = None, options: Any = None
+) -> "dict[str, Any]":
+    """Train on forked ranks, from the latest checkpoint, and return what every rank handed over.
+
+    :param kill: the arguments of `KillAt`.
+    """
+    spawning.START_METHOD = "fork"
+    random.seed()
+    cell = Recipe(**recipe)
+    trainer = Trainer("run", **{**cell.options(), **(options or {}), "chkpt_root": root, "processes": processes})
+    killer = None if kill is None else KillAt(*kill[:3], launcher=len(kill) > 3)
+    try:
+        outcome = trainer.fit(RankModel(cell, killer), RankData(cell))
+    except Exception as problem:
+        return {"error": f"{type(problem).__name__}: {problem}"}
+    ranks = sorted(trainer.queue.get_all(), key=lambda values: values["rank"])
+    return {
+        "reason": None if outcome.reason is None else outcome.reason.value,
+        "state": outcome.state.state_dict(),
+        "history": (Path(root) / "run" / "history.jsonl").read_text().count("\n"),
+        "ranks": ranks,
+    }
