@@ -131,6 +131,7 @@ def fit(run: Run) -> Outcome:
             _check(run)
             content = _resume(run)
             if content is not None and (reason := find_end(run)) is not None:
+                snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
                 return run.finish(reason)
             return run.finish(_train(run, content))
         finally:

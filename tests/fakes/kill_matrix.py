@@ -1,0 +1,131 @@
+"""The cells of the kill matrix: which combinations of options are trained, where they are killed, what must be equal."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+from fakes.incarnations import SAMPLE_FILE, Incarnations
+from fakes.trained_models import Recipe
+
+AXES: "dict[str, Sequence[Any]]" = {
+    "model": ("cnn", "transformer"),
+    "unit": ("epoch", "iteration"),
+    "shuffle": (True, False),
+    "workers": ("none", "two", "two that live on"),
+    "accumulation": (1, 4, 3),
+    "amp": (False, True),
+    "scheduler": ("step", "plateau", "warm-up, then cosine"),
+    "phases": (1, 2),
+    "validation": (True, False),
+    "flush": (False, True),
+    "background": (True, False),
+}
+PLACES = ("batch", "backward", "step", "epoch end", "validation")
+FAIL_POINTS = (
+    "trainer.checkpoint.written",
+    "trainer.checkpoint.renamed",
+    "trainer.pointer.written",
+    "trainer.pointer.renamed",
+)
+EQUAL = ("weights", "optimizer", "streams", "state", "history", "reason")
+Cell = dict[str, Any]
+
+
+def choose_pairwise(axes: "dict[str, Sequence[Any]]", seed: int, size: int) -> "list[Cell]":
+    """Return `size` cells that together hold every pair of values of any two axes.
+
+    Each is the best of some drawn at random; the drawing begins anew until the size does.
+    """
+    draw = random.Random(seed)
+    while True:
+        missing = set(_all_pairs(axes))
+        cells = []
+        for _ in range(size):
+            drawn = [{name: draw.choice(values) for name, values in axes.items()} for _ in range(4)]
+            improved = [_improve(cell, axes, missing=missing) for cell in drawn]
+            best = max(improved, key=lambda cell: _gain(cell, missing))
+            cells.append(best)
+            missing.difference_update(_pairs(best))
+        if not missing:
+            return cells
+
+
+def list_all(axes: "dict[str, Sequence[Any]]") -> "list[Cell]":
+    """Every combination."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def name_cell(cell: Cell) -> str:
+    """A name for a test."""
+    return "-".join(str(value).replace(" ", "_").replace(",", "") for value in cell.values())
+
+
+def check_cell(incarnations: Incarnations, cell: Cell, *, kills: int, seed: "str | int", root: Path) -> None:
+    """Train a cell without and with kills, and compare everything that came of it."""
+    recipe, options = _make_recipe(cell), {"background_writes": cell["background"]}
+    reference = incarnations.run(recipe, root / "uninterrupted", **options)
+    batches = reference["state"]["global_iteration"]
+    for kill in draw_kills(kills, batches=batches, seed=f"{seed} {name_cell(cell)}"):
+        incarnations.run(recipe, root / "killed", kill=kill, **options)
+    last = incarnations.run(recipe, root / "killed", **options)
+    assert not last["killed"]
+    for part in EQUAL:
+        assert last[part] == reference[part], f"{part} of {cell}"
+    check_samples(root / "uninterrupted", root / "killed")
+
+
+def draw_kills(count: int, *, batches: int, seed: str) -> "list[tuple[str, int]]":
+    """Where the incarnations die: at later and later batches, every third time at a place of another kind."""
+    draw = random.Random(seed)
+    at = sorted(draw.sample(range(2, batches + 1), min(count, batches - 1)))
+    kills: list[tuple[str, int]] = [(draw.choice(("batch", "backward", "step")), batch) for batch in at]
+    for turn in range(1, count, 3):
+        place = draw.choice((*FAIL_POINTS, "epoch end", "validation"))
+        kills[turn] = (place, draw.randint(1, 2))
+    return kills
+
+
+def check_samples(reference: Path, killed: Path) -> None:
+    """Each batch of each incarnation had the samples that it has in the uninterrupted run, and none was left out."""
+    expected = dict(_read_samples(reference))
+    seen = set()
+    for batch, samples in _read_samples(killed):
+        assert samples == expected[batch], f"batch {batch}"
+        seen.add(batch)
+    assert seen == set(expected)
+
+
+def _read_samples(root: Path) -> "Iterator[tuple[int, str]]":
+    for line in (root / SAMPLE_FILE).read_text().splitlines():
+        batch, _, samples = line.partition(" ")
+        yield int(batch), samples
+
+
+def _make_recipe(cell: Cell) -> Recipe:
+    chosen = {name: value for name, value in cell.items() if name not in ("workers", "background")}
+    return Recipe(**chosen, workers=2 * (cell["workers"] != "none"), persistent=cell["workers"] == "two that live on")
+
+
+def _improve(cell: Cell, axes: "dict[str, Sequence[Any]]", *, missing: "set[Any]") -> Cell:
+    while True:
+        changed = [{**cell, name: value} for name, values in axes.items() for value in values]
+        best = max(changed, key=lambda other: _gain(other, missing))
+        if _gain(best, missing) <= _gain(cell, missing):
+            return cell
+        cell = best
+
+
+def _gain(cell: Cell, missing: "set[Any]") -> int:
+    return sum(pair in missing for pair in _pairs(cell))
+
+
+def _pairs(cell: Cell) -> "Iterator[Any]":
+    return combinations(cell.items(), 2)
+
+
+def _all_pairs(axes: "dict[str, Sequence[Any]]") -> "Iterator[Any]":
+    for one, other in combinations(axes, 2):
+        for value, other_value in product(axes[one], axes[other]):
+            yield (one, value), (other, other_value)
