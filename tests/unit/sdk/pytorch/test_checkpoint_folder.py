@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: whole or not at all, found by the pointer, kept as asked (rows C2, C3, C8 to C10)."""
+"""The folder of a run's checkpoints: whole or not at all, found by the pointer, kept as asked (rows C2, C3, C8-C10)."""
 
 import errno
 import json
@@ -202,7 +202,7 @@ def test_C9_a_full_disk_costs_a_checkpoint_and_not_the_run(writer: Writer, monke
     writer.save(1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", _fail)
-        with pytest.raises(CheckpointNotStoredError, match="iter_2.pth could not be stored.*No space left"):
+        with pytest.raises(CheckpointNotStoredError, match=r"iter_2\.pth could not be stored.*No space left"):
             writer.save(2)
     assert numbers(writer.storage) == [1]
     assert not list(writer.storage.path.glob(".unfinished*"))

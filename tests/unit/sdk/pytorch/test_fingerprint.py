@@ -100,7 +100,7 @@ def test_R6_each_difference_is_a_warning_of_its_own(saved: "fingerprints.Fingerp
 
 def test_R6_strict_refuses_and_names_all_differences(saved: "fingerprints.Fingerprint") -> None:
     now = {**saved, "world size": 2, "threads": 99}
-    with pytest.raises(NotExactError, match="threads was .*world size was 1, is 2.*strict_resume=False"):
+    with pytest.raises(NotExactError, match=r"threads was .*world size was 1, is 2.*strict_resume=False"):
         compare_fingerprints(saved, now, strict=True)
 
 

@@ -206,5 +206,5 @@ def test_C13_older_formats_are_brought_up_step_by_step(monkeypatch: pytest.Monke
 
 
 def test_C13_a_file_without_its_parts_is_incomplete() -> None:
-    with pytest.raises(UnreadableCheckpointError, match="a.pth is incomplete: it has no model, rng"):
+    with pytest.raises(UnreadableCheckpointError, match=r"a\.pth is incomplete: it has no model, rng"):
         upgrade({"format": FORMAT, "training_state": OrderedDict()}, "a.pth")
