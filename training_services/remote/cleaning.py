@@ -10,7 +10,7 @@ from proctor.training_services.remote.bootstrap import NodeConnection, Site
 from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.look import look
 from proctor.training_services.remote.machine import Means
-from proctor.training_services.remote.node_folder import NodeFolder
+from proctor.training_services.remote.node_folder import NodeFolder, keeper_folder
 from proctor.training_services.remote.node_keeper import read_answer
 from proctor.training_services.remote.visit import leave
 
@@ -76,10 +76,11 @@ async def _take_away(
     """What was removed there and what is left. A check of a manager that was killed may have left a folder too."""
     python_path, archive = claim.machine.python_path, await means.archive()
     manager_id = means.context.manager_id
-    facts = await look(connection, f"{manager_id}-{node_id}", python_path=python_path, now=means.now())
+    key = keeper_folder(manager_id, node_id)
+    facts = await look(connection, key, python_path=python_path, now=means.now())
     request = json.dumps({"prefix": f"{manager_id}-check-"}).encode()
     listed = await connection.python(facts.python, _LIST_CHECKS, input=request, timeout_seconds=_SECONDS)
-    keys = [f"{manager_id}-{node_id}"] if facts.exists else []
+    keys = [key] if facts.exists else []
     keys += read_answer(listed, "looking for what checks have left")["names"]
     left = []
     for key in keys:

@@ -27,7 +27,7 @@ from proctor.training_services.remote.errors import (
     LoginRefused,
     RemoteError,
 )
-from proctor.training_services.remote.node_folder import KIND, NodeFolder, NodeRecord
+from proctor.training_services.remote.node_folder import KIND, NodeFolder, NodeRecord, keeper_folder
 from proctor.training_services.remote.route_trace import RouteTrace
 from proctor.training_services.remote.settings import MachineSettings
 from proctor.training_services.remote.visit import Visit, leave
@@ -274,7 +274,7 @@ class Machine:
         self._pool.set_status(self.node_id, status, clause)
 
     def _site(self, archive: Archive) -> Site:
-        key = f"{self._means.context.manager_id}-{self.node_id}"
+        key = keeper_folder(self._means.context.manager_id, self.node_id)
         return Site(self.node_id, key, self.settings.python_path, archive)
 
     def _without(self, experiment_id: str) -> tuple[Claim, ...]:

@@ -17,7 +17,7 @@ from proctor.training_services.providers import RECORD_FILE
 from proctor.training_services.remote.claims import Claim
 from proctor.trial_keeper.files import replace_file
 
-__all__ = ["KIND", "NodeFolder", "NodeRecord", "choose_node_id", "read_records"]
+__all__ = ["KIND", "NodeFolder", "NodeRecord", "choose_node_id", "keeper_folder", "read_records"]
 
 KIND = "remote"
 SECRET_FILE = "secret"
@@ -88,6 +88,11 @@ def read_records(nodes_directory: Path) -> list[NodeRecord]:
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("%s should say how a machine is reached, but: %s; it is left alone", path, error)
     return found
+
+
+def keeper_folder(manager_id: str, node_id: str) -> str:
+    """What a node's keeper directory is called, below ~/.proctor/nodes there: no two managers share one."""
+    return f"{manager_id}-{node_id}"
 
 
 def choose_node_id(host: str, taken: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from proctor.training_services.remote.delivery import Archive
 from proctor.training_services.remote.host_keys import HostKeys
 from proctor.training_services.remote.inspection import inspect_machines
 from proctor.training_services.remote.machine import Connect, Machine, Means
-from proctor.training_services.remote.node_folder import NodeRecord, choose_node_id, read_records
+from proctor.training_services.remote.node_folder import NodeRecord, choose_node_id, keeper_folder, read_records
 from proctor.training_services.remote.route_trace import RouteTrace
 from proctor.training_services.remote.settings import MachineSettings, RemoteSettings
 
@@ -146,7 +146,7 @@ class RemoteProvider(NodeProvider):
 
     def keeper_folder(self, node_id: str) -> str:
         """What a node's keeper directory is called, below ~/.proctor/nodes there."""
-        return f"{self._context.manager_id}-{node_id}"
+        return keeper_folder(self._context.manager_id, node_id)
 
     def check(self, node_id: str) -> None:
         self.machine(node_id).wake()
