@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 120.0
+Kill = tuple[str, int]
 SAMPLE_FILE = "samples"  # what was trained on: a line for each batch, of all incarnations
 
 
@@ -34,13 +36,11 @@ class Incarnations:
             text=True,
         )
 
-    def run(
-        self, recipe: Any, root: Path, *, kill: "tuple[str, int] | None" = None, **options: Any
-    ) -> "dict[str, Any]":
+    def run(self, recipe: Any, root: Path, *, kill: "Kill | None" = None, **options: Any) -> "dict[str, Any]":
         """Run one incarnation to its end and return what it wrote, or `{"killed": True}`.
 
-        :param kill: where it kills itself: a place of `DigitsModel.watch` and its number, or a fail point of the product
-            and at which passage.
+        :param kill: where it kills itself: a place of `DigitsModel.watch` and its number, or a fail point and its
+            passage.
         :param options: further options of the trainer.
         """
         return self._order({"recipe": asdict(recipe), "root": str(root), "kill": kill, "options": options})
@@ -68,9 +68,8 @@ class Incarnations:
 
 def serve() -> None:
     """Fork an incarnation for each order on standard input and tell how it ended on standard output."""
-    import torch
-
     import fakes.trained_models  # noqa: F401  (imported before the forks)
+    import torch
 
     torch.set_num_threads(1)
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first optimizer imports a second's worth of modules
@@ -94,10 +93,8 @@ def _wait(child: int, reader: int) -> "dict[str, Any]":
     finally:
         timer.cancel()
         timer.join()
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # its loader workers, which would find out by themselves after seconds
-    except ProcessLookupError:
-        pass
     with os.fdopen(reader) as pipe:
         written = pipe.read()
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
@@ -122,6 +119,7 @@ def _call(order: "dict[str, Any]") -> Any:
 
 def _train(order: "dict[str, Any]") -> "dict[str, Any]":
     from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
+
     from proctor.sdk.pytorch import Trainer, get_rng_state_dict
 
     random.seed()  # an incarnation begins with streams of its own, as a new process does
@@ -149,7 +147,7 @@ def _read_history(path: Path) -> "list[dict[str, Any]]":
     return [{key: value for key, value in row.items() if key != "time_ms"} for row in rows]
 
 
-def _make_watch(kill: "tuple[str, int] | None") -> Any:
+def _make_watch(kill: "Kill | None") -> Any:
     if kill is None:
         return None
     place, number = kill

@@ -1,4 +1,4 @@
-"""The cells of the kill matrix: which combinations of options are trained, where they are killed, what must be equal."""
+"""The cells of the kill matrix: which combinations of options are trained, where they are killed, what is compared."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,13 @@ AXES: "dict[str, Sequence[Any]]" = {
     "flush": (False, True),
     "background": (True, False),
 }
-PLACES = ("batch", "backward", "step", "epoch end", "validation")
 FAIL_POINTS = (
     "trainer.checkpoint.written",
     "trainer.checkpoint.renamed",
     "trainer.pointer.written",
     "trainer.pointer.renamed",
 )
+EDGES = ("epoch end", "validation")
 EQUAL = ("weights", "optimizer", "streams", "state", "history", "reason")
 Cell = dict[str, Any]
 
@@ -82,7 +82,7 @@ def draw_kills(count: int, *, batches: int, seed: str) -> "list[tuple[str, int]]
     at = sorted(draw.sample(range(2, batches + 1), min(count, batches - 1)))
     kills: list[tuple[str, int]] = [(draw.choice(("batch", "backward", "step")), batch) for batch in at]
     for turn in range(1, count, 3):
-        place = draw.choice((*FAIL_POINTS, "epoch end", "validation"))
+        place = draw.choice((*FAIL_POINTS, *EDGES))
         kills[turn] = (place, draw.randint(1, 2))
     return kills
 

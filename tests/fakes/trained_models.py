@@ -69,7 +69,7 @@ class DisturbedDigits:
 class DigitsData(DataModule):
     """One or two phases of training data, and data to validate on."""
 
-    def __init__(self, recipe: Recipe = Recipe(), batch_size: int = 4) -> None:  # noqa: B008 (frozen)
+    def __init__(self, recipe: Recipe = Recipe(), batch_size: int = 4) -> None:
         self.recipe = recipe
         self.batch_size = batch_size
 
@@ -97,7 +97,7 @@ class DigitsModel(Model):
 
     def __init__(
         self,
-        recipe: Recipe = Recipe(),  # noqa: B008 (frozen)
+        recipe: Recipe = Recipe(),
         watch: "Callable[[str, int], None] | None" = None,
         sample_file: "Path | None" = None,
     ) -> None:

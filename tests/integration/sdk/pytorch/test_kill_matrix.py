@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes.incarnations import Incarnations
-from fakes.kill_matrix import AXES, EQUAL, Cell, check_cell, check_samples, choose_pairwise, name_cell
-from fakes.trained_models import Recipe
+from fakes.kill_matrix import AXES, Cell, check_cell, choose_pairwise, name_cell
 
 CELLS = choose_pairwise(AXES, 7, 12)
 

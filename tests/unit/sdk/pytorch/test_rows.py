@@ -1,0 +1,125 @@
+"""Every behaviour that the trainer promises has a row, and every row a test that is called after it.
+
+The rows are those of the behaviours of a reproducible trainer, in the groups seeding (S), data (D), checkpoints (C),
+counting and stopping (T), devices and logs (X), proofs (R). A test of row D9 is called `test_D9_…`.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[3]
+UNIT = "unit/sdk/pytorch"
+INTEGRATION = "integration/sdk/pytorch"
+
+# Where the test of each row is; it may have more elsewhere.
+ROWS: "dict[str, str]" = {
+    "S1": f"{UNIT}/test_seeding.py",
+    "S2": f"{UNIT}/test_seeding.py",
+    "S3": f"{UNIT}/test_trainer.py",
+    "S4": f"{UNIT}/test_seeding.py",
+    "S5": f"{UNIT}/test_seeding.py",
+    "S6": f"{UNIT}/test_seeding.py",
+    "S7": f"{UNIT}/test_trainer.py",
+    "S8": f"{UNIT}/test_trainer.py",
+    "S9": f"{UNIT}/test_loaders.py",
+    "S10": f"{UNIT}/test_data.py",
+    "S11": f"{UNIT}/test_trainer.py",
+    "D1": f"{UNIT}/test_samplers.py",
+    "D2": f"{UNIT}/test_samplers.py",
+    "D3": f"{UNIT}/test_samplers.py",
+    "D4": f"{UNIT}/test_samplers.py",
+    "D5": f"{UNIT}/test_data.py",
+    "D6": f"{UNIT}/test_data.py",
+    "D7": f"{UNIT}/test_loaders.py",
+    "D8": f"{UNIT}/test_loaders.py",
+    "D9": f"{UNIT}/test_resume.py",
+    "D10": f"{UNIT}/test_resume.py",
+    "D11": f"{UNIT}/test_resume.py",
+    "D12": f"{INTEGRATION}/test_kill_matrix.py",
+    "D13": f"{UNIT}/test_loaders.py",
+    "D14": f"{UNIT}/test_loaders.py",
+    "D15": f"{UNIT}/test_data.py",
+    "D16": f"{UNIT}/test_resume.py",
+    "D17": f"{UNIT}/test_data.py",
+    "C1": f"{UNIT}/test_settings.py",
+    "C2": f"{UNIT}/test_checkpoints.py",
+    "C3": f"{UNIT}/test_checkpoints.py",
+    "C4": f"{UNIT}/test_plugins.py",
+    "C5": f"{UNIT}/test_migration.py",
+    "C6": f"{UNIT}/test_trainer.py",
+    "C7": f"{UNIT}/test_state.py",
+    "C8": f"{UNIT}/test_checkpoints.py",
+    "C9": f"{UNIT}/test_checkpoints.py",
+    "C10": f"{UNIT}/test_retention.py",
+    "C11": f"{UNIT}/test_serialising.py",
+    "C12": f"{UNIT}/test_serialising.py",
+    "C13": f"{UNIT}/test_migration.py",
+    "C14": f"{UNIT}/test_migration.py",
+    "C15": f"{UNIT}/test_stopping.py",
+    "C16": f"{UNIT}/test_trainer.py",
+    "C17": f"{UNIT}/test_stopping.py",
+    "C18": f"{UNIT}/test_plugins.py",
+    "T1": f"{UNIT}/test_settings.py",
+    "T2": f"{UNIT}/test_settings.py",
+    "T3": f"{UNIT}/test_state.py",
+    "T4": f"{UNIT}/test_state.py",
+    "T5": f"{UNIT}/test_state.py",
+    "T6": f"{UNIT}/test_stopping.py",
+    "T7": f"{UNIT}/test_stopping.py",
+    "T8": f"{UNIT}/test_settings.py",
+    "T9": f"{UNIT}/test_stopping.py",
+    "T10": f"{UNIT}/test_stopping.py",
+    "T11": f"{UNIT}/test_stopping.py",
+    "T12": f"{UNIT}/test_resume.py",
+    "T13": f"{UNIT}/test_hooks.py",
+    "T14": f"{UNIT}/test_batches.py",
+    "T15": f"{UNIT}/test_averages.py",
+    "T16": f"{UNIT}/test_precision.py",
+    "T17": f"{UNIT}/test_precision.py",
+    "T18": f"{UNIT}/test_precision.py",
+    "X1": f"{UNIT}/test_devices.py",
+    "X2": f"{INTEGRATION}/test_processes.py",
+    "X3": f"{INTEGRATION}/test_processes.py",
+    "X4": f"{UNIT}/test_distributed.py",
+    "X5": f"{UNIT}/test_distributed.py",
+    "X6": f"{INTEGRATION}/test_processes.py",
+    "X7": f"{UNIT}/test_trainer.py",
+    "X8": f"{UNIT}/test_kernels.py",
+    "X9": f"{UNIT}/test_logs.py",
+    "X10": f"{UNIT}/test_logs.py",
+    "X11": f"{UNIT}/test_logs.py",
+    "X12": f"{UNIT}/test_logs.py",
+    "X13": f"{UNIT}/test_progress.py",
+    "X14": f"{UNIT}/test_plugins.py",
+    "R1": f"{INTEGRATION}/test_kill_matrix.py",
+    "R2": f"{INTEGRATION}/test_kills_at_any_time.py",
+    "R3": f"{INTEGRATION}/test_kills_at_edges.py",
+    "R4": f"{INTEGRATION}/test_kills_at_edges.py",
+    "R5": f"{INTEGRATION}/test_kills_at_any_time.py",
+    "R6": f"{UNIT}/test_fingerprint.py",
+    "R7": f"{INTEGRATION}/test_processes.py",
+}
+
+# The rows whose test is still to be written. Must become empty.
+MISSING: "set[str]" = set(ROWS) - {"R1"}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_has_a_test_that_is_called_after_it(row: str) -> None:
+    path = TESTS / ROWS[row]
+    names = re.findall(rf"^(?:async )?def (test_{row}_\w+)", path.read_text(), re.MULTILINE) if path.exists() else []
+    if row in MISSING:
+        assert not names, f"{row} has a test: take it out of MISSING"
+    else:
+        assert names, f"{row} needs a test in {ROWS[row]} whose name begins with test_{row}_"
+
+
+def test_every_row_is_listed() -> None:
+    expected = {f"{group}{number}" for group, last in _GROUPS.items() for number in range(1, last + 1)}
+    assert set(ROWS) == expected
+    assert expected >= MISSING
+
+
+_GROUPS = {"S": 11, "D": 17, "C": 18, "T": 18, "X": 14, "R": 7}
