@@ -1,0 +1,321 @@
+"""Checkpoints as a run makes and finds them (rows C1, C4, C6, C7, C15 to C18, R6, X10, X11)."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
+from proctor.sdk.pytorch import (
+    CheckpointWarning,
+    ConfigurationError,
+    DataLoaderParams,
+    DataModule,
+    Model,
+    NotExactError,
+    NotExactWarning,
+    Outcome,
+    Plugin,
+    StopReason,
+    Trainer,
+    TrainingState,
+)
+from proctor.sdk.pytorch.history import digest_rows, read_history
+from proctor.sdk.pytorch.migrate import migrate_checkpoints
+from proctor.sdk.pytorch.migration import FORMAT
+from proctor.sdk.pytorch.plugins import RESERVED_NAMES
+from proctor.sdk.pytorch.pointer import read_pointer
+from proctor.sdk.pytorch.serialising import load, serialise
+
+FILES = Path(__file__).parent / "files"
+EPOCHS = {"total_steps": 2, "chkpt_frequency": 1, "use_cpu": True}
+STEPS = {"train_unit": "iteration", "total_steps": 8, "chkpt_frequency": 2, "use_cpu": True}
+
+
+def fit(root: Path, model: "Model | None" = None, *, batch_size: int = 4, name: str = "run", **options: Any) -> Outcome:
+    chosen = {**EPOCHS, **options, "chkpt_root": root}
+    return Trainer(name, **chosen).fit(model or DigitsModel(), DigitsData(batch_size=batch_size))
+
+
+def content(outcome: Outcome) -> "dict[str, Any]":
+    assert outcome.checkpoint is not None
+    return load(outcome.checkpoint)
+
+
+def names(root: Path) -> "list[str]":
+    return sorted(path.name for path in (root / "run").glob("*.pth"))
+
+
+def test_C1_a_frequency_without_a_root_is_refused_before_training() -> None:
+    model = DigitsModel()
+    with pytest.raises(ConfigurationError, match="chkpt_frequency needs chkpt_root"):
+        Trainer("run", **EPOCHS).fit(model, DigitsData())
+    assert model.samples == []
+
+
+@pytest.mark.parametrize("frequency", [0, -1, 1.5, True])
+def test_C1_a_frequency_that_is_none_is_refused(frequency: Any) -> None:
+    with pytest.raises(ConfigurationError, match="chkpt_frequency must be an integer of at least 1 or None"):
+        Trainer("run", chkpt_frequency=frequency)
+
+
+def test_C4_a_checkpoint_holds_these_parts(tmp_path: Path) -> None:
+    found = content(fit(tmp_path))
+    assert set(found) == {
+        "format", "version", "training_state", "model", "rng", "history", "metrics", "plugins", "observers",
+        "log_path", "run_path", "fingerprint",
+    }  # fmt: skip
+    assert found["format"] == FORMAT
+
+
+@pytest.mark.parametrize("name", ["model", "rng", "version", "training_state", "fingerprint"])
+def test_C4_a_plugin_cannot_have_the_name_of_a_part(name: str) -> None:
+    assert name in RESERVED_NAMES
+    with pytest.raises(ConfigurationError, match=f"{name!r} is a part of every checkpoint"):
+        Trainer("run").register_plugin(Plugin(name))
+
+
+def test_C6_the_model_and_its_scaler_are_parts_of_their_own(tmp_path: Path) -> None:
+    found = content(fit(tmp_path, DigitsModel(Recipe(amp=True))))
+    assert set(found["model"]) == {"net", "optimizer", "scheduler"}
+    assert "amp_scaler" in found
+
+
+def test_C7_equal_runs_write_equal_checkpoints_to_the_last_bit(tmp_path: Path) -> None:
+    first, second = fit(tmp_path / "a"), fit(tmp_path / "b")
+    assert first.checkpoint is not None
+    assert second.checkpoint is not None
+    assert first.checkpoint.read_bytes() == second.checkpoint.read_bytes()
+
+
+def test_C9_a_run_resumes_from_the_checkpoint_before_a_torn_one_and_ends_alike(tmp_path: Path) -> None:
+    whole = fit(tmp_path / "a")
+    partial = fit(tmp_path / "b", total_steps=1)
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    fit(tmp_path / "c")
+    assert partial.checkpoint is not None
+    newest = tmp_path / "c" / "run" / names(tmp_path / "c")[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    with pytest.warns(CheckpointWarning, match="not what was stored"):
+        resumed = fit(tmp_path / "c")
+    assert resumed.resumed_from is not None
+    assert resumed.resumed_from.name == partial.checkpoint.name
+    assert hash_state(content(resumed)["model"]) == hash_state(content(whole)["model"])
+
+
+class Picky(DigitsModel):
+    """Saves no checkpoint that is due, and judges itself by a score that falls after the first epoch."""
+
+    saves = True
+
+    def should_save_checkpoint(self) -> bool:
+        return self.saves
+
+    def on_training_epoch_end(self, epoch: int) -> None:
+        self.log({"score": -float(epoch)})
+
+
+def test_C15_the_best_and_the_one_to_resume_from_are_kept_apart(tmp_path: Path) -> None:
+    options = {"total_steps": 4, "keep_last": 1, "keep_best": 1, "best_metric": "score"}
+    outcome = fit(tmp_path, Picky(), **options)
+    entries = read_pointer(tmp_path / "run")
+    assert entries is not None
+    assert [entry.epoch for entry in entries] == [4, 1]
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.name == entries[0].name
+
+
+def test_C15_a_model_that_skips_a_checkpoint_still_has_one_when_it_stops(tmp_path: Path) -> None:
+    model = Picky()
+    model.saves = False
+    fit(tmp_path, model)
+    assert names(tmp_path) == ["run_epoch_2_iter_12.pth"]
+
+
+class Judged(DigitsModel):
+    """Records how it came to be tested."""
+
+    loads = 0
+
+    def load_for_testing(self) -> None:
+        self.loads += 1
+
+    def test_step(self, batch: Any, step: int) -> None:
+        self.net(batch[0])
+
+
+def test_C16_a_checkpoint_counts_for_a_test_whatever_is_in_it(tmp_path: Path) -> None:
+    fit(tmp_path)
+    path = tmp_path / "run" / names(tmp_path)[-1]
+    untouched = {**load(path), "training_state": TrainingState().state_dict()}
+    for file in (tmp_path / "run").iterdir():
+        file.unlink()
+    path.write_bytes(serialise(untouched))
+    model = Judged()
+    Trainer("run", chkpt_root=tmp_path, use_cpu=True).test(model, DigitsData())
+    assert model.loads == 0
+
+
+def test_C16_without_a_checkpoint_the_model_loads_for_a_test(tmp_path: Path) -> None:
+    model = Judged()
+    Trainer("run", chkpt_root=tmp_path, use_cpu=True).test(model, DigitsData())
+    assert model.loads == 1
+
+
+@pytest.mark.parametrize("options", [EPOCHS, STEPS], ids=["epoch", "iteration"])
+def test_C17_a_finished_run_is_left_as_it_is(tmp_path: Path, options: "dict[str, Any]") -> None:
+    first = fit(tmp_path, **options)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    model = DigitsModel()
+    again = fit(tmp_path, model, **options)
+    assert model.samples == []
+    assert again.reason is StopReason.COMPLETED
+    assert again.state == first.state
+    assert again.metrics == first.metrics
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+class Counter(Plugin):
+    """Counts batches over all incarnations."""
+
+    def __init__(self, plugin_id: str = "counter") -> None:
+        super().__init__(plugin_id)
+        self.batches = 0
+
+    def process_training_batch(self, batch: Any, state: TrainingState) -> Any:
+        self.batches += 1
+        return batch
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.batches = state["batches"]
+
+
+def test_C18_a_plugins_state_goes_on(tmp_path: Path) -> None:
+    for total in (1, 2):
+        trainer = Trainer("run", **{**EPOCHS, "total_steps": total, "chkpt_root": tmp_path})
+        trainer.register_plugin(plugin := Counter())
+        trainer.fit(DigitsModel(), DigitsData())
+    assert plugin.batches == 12
+
+
+def test_R6_another_batch_size_is_told_and_strict_resume_refuses_it(tmp_path: Path) -> None:
+    fit(tmp_path, total_steps=1)
+    with pytest.raises(NotExactError, match="batch size of training 0 was 4, is 2"):
+        fit(tmp_path, batch_size=2, strict_resume=True)
+    with pytest.warns(NotExactWarning, match="batch size of .* was 4, is 2"):
+        fit(tmp_path, batch_size=2)
+
+
+def test_R6_another_number_of_threads_is_told(tmp_path: Path) -> None:
+    fit(tmp_path, total_steps=1)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.warns(NotExactWarning, match=f"threads was {threads}, is {threads + 1}"):
+            fit(tmp_path)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_R6_an_exact_resume_tells_nothing(tmp_path: Path) -> None:
+    fit(tmp_path, total_steps=1)
+    assert fit(tmp_path, strict_resume=True).reason is StopReason.COMPLETED
+
+
+def test_X10_two_runs_under_one_root_share_nothing(tmp_path: Path) -> None:
+    fit(tmp_path, name="one", total_steps=1)
+    fit(tmp_path, name="one_more", total_steps=1)
+    for name in ("one", "one_more"):
+        assert [path.name for path in (tmp_path / name).glob("*.pth")] == [f"{name}_epoch_1_iter_6.pth"]
+
+
+def test_X11_the_history_of_a_resumed_run_is_that_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    fit(tmp_path / "a")
+    fit(tmp_path / "b", total_steps=1)
+    with open(tmp_path / "b" / "run" / "history.jsonl", "ab") as file:
+        file.write(b'{"a step": "between checkpoint and kill"}\n{"torn')
+    outcome = fit(tmp_path / "b")
+    digests = [digest_rows(read_history(tmp_path / folder / "run" / "history.jsonl")) for folder in ("a", "b")]
+    assert digests[0] == digests[1] == content(outcome)["history"]["digest"]
+
+
+def test_a_run_that_starts_anew_forgets_the_checkpoints_of_the_one_before(tmp_path: Path) -> None:
+    fit(tmp_path)
+    outcome = fit(tmp_path, total_steps=1, resume=False)
+    assert outcome.resumed_from is None
+    entries = read_pointer(tmp_path / "run")
+    assert entries is not None
+    assert [entry.epoch for entry in entries] == [1]
+
+
+def test_a_disk_that_is_full_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(RuntimeError, match="could not be stored"):
+        fit(tmp_path, total_steps=1)
+
+
+class Line(Model):
+    """The model of the Helios files: one weight."""
+
+    def setup(self) -> None:
+        self.net = torch.nn.Linear(1, 1)
+        self.opt = torch.optim.Adam(self.net.parameters())
+        self.batches = 0
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        self.batches += 1
+        self.opt.zero_grad()
+        ((self.net(batch[0]) - batch[1]) ** 2).mean().backward()
+        self.opt.step()
+
+
+class LineData(DataModule):
+    def __init__(self, samples: int = 20) -> None:
+        self.samples = samples
+
+    def setup(self) -> None:
+        x = torch.arange(float(self.samples)).view(-1, 1)
+        self.add_train_phase(torch.utils.data.TensorDataset(x, 2 * x), DataLoaderParams(batch_size=4, shuffle=True))
+
+
+def migrated(tmp_path: Path, version: str) -> Path:
+    (tmp_path / "old").mkdir()
+    shutil.copy(FILES / f"helios_{version}.pth", tmp_path / "old" / "tiny_epoch_2_iter_6.pth")
+    migrate_checkpoints(tmp_path / "old", tmp_path / "run")
+    return tmp_path
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "2.0.1"])
+def test_C14_a_run_of_helios_goes_on_after_migration_and_says_that_it_is_not_exact(
+    tmp_path: Path, version: str
+) -> None:
+    model = Line()
+    root = migrated(tmp_path, version)
+    with pytest.warns(NotExactWarning, match="no fingerprint"):
+        outcome = Trainer("run", **{**STEPS, "total_steps": 12, "chkpt_root": root}).fit(model, LineData())
+    assert model.batches == 6
+    assert (outcome.state.epoch, outcome.state.batch, outcome.state.global_epoch) == (2, 2, 3)
+    assert float(model.opt.state_dict()["state"][0]["step"]) == 12
+
+
+def test_D11_a_checkpoint_of_helios_on_the_last_batch_of_an_epoch_does_not_loop_for_ever(tmp_path: Path) -> None:
+    path = migrated(tmp_path, "2.0.1") / "run" / "tiny_epoch_2_iter_6.pth"
+    old = load(path)
+    old["training_state"]["batch"] = 5  # as Helios counts it there: all batches of the epoch
+    path.write_bytes(serialise(old))
+    (path.parent / "latest.json").unlink()
+    model = Line()
+    with pytest.warns(NotExactWarning):
+        outcome = Trainer("run", **{**STEPS, "chkpt_root": tmp_path}).fit(model, LineData())
+    assert model.batches == 2
+    assert (outcome.state.epoch, outcome.state.batch, outcome.state.global_epoch) == (2, 2, 3)
