@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from fakes.machines.machine import Machine
+from fakes.machines.requirements import needs_nft
 from fakes.machines.scene import Scene, read_records
 
 pytestmark = pytest.mark.slow
@@ -80,11 +81,9 @@ def test_a_manager_that_is_killed_and_started_finds_its_trials_again(stage: Call
 
 def test_a_manager_that_sleeps_for_longer_than_node_timeout_loses_no_node(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
-    timeout = 3
-    service = {"nodeTimeout": timeout}
-    experiment, _ = scene.spread(2, trainingService=service)
+    experiment, _ = scene.spread(2, trainingService={"nodeTimeout": 3})
     scene.manager.signal(signal.SIGSTOP)
-    until_steps(scene, scene.machines[0], 3 * timeout * STEPS_A_SECOND)
+    until_steps(scene, scene.machines[0], 12 * STEPS_A_SECOND)
     scene.manager.signal(signal.SIGCONT)
     for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
@@ -98,5 +97,39 @@ def test_a_manager_that_sleeps_for_longer_than_node_timeout_loses_no_node(stage:
     scene.let_go()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1, 1]
+    scene.expect_all_reports(experiment)
+    scene.leave()
+
+
+def test_when_our_own_network_is_gone_no_machine_is_lost(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    network = scene.group.network
+    assert network is not None
+    experiment, _ = scene.spread(2, trainingService={"nodeTimeout": 3})
+    network.cut_manager()
+    for machine in scene.machines:
+        scene.until_node(machine, "SILENT", "FAILED", "CONNECTING")
+    until_steps(scene, scene.machines[0], 12 * STEPS_A_SECOND)  # longer than any machine may stay away alone
+    network.heal_manager()
+    for machine in scene.machines:
+        scene.manager.command_line("nodes", "check", scene.node(machine)["id"])
+        scene.until_node(machine, "CONNECTED")
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
+    assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1, 1]
+    scene.expect_all_reports(experiment)
+    scene.leave()
+
+
+@needs_nft
+def test_a_poor_link_is_slow_and_loses_nothing(stage: Callable[..., Scene]) -> None:
+    scene = stage(1)
+    [machine] = scene.machines
+    machine.lose(5)
+    machine.slow(8000)
+    experiment = scene.create(trialConcurrency=2, maxTrialNumber=2)
+    scene.until_running(experiment, 2)
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     scene.expect_all_reports(experiment)
     scene.leave()

@@ -46,7 +46,7 @@ def test_many_trials_on_one_machine_need_few_sessions(stage: Callable[..., Scene
     experiment = scene.create(trialConcurrency=24, maxTrialNumber=24)  # more than MaxSessions
     running = scene.until_running(experiment, 24)
     for trial in running:
-        assert "trial begins" in scene.manager.command_line("trial", "log", trial["id"])
+        assert scene.manager.client.trial_log(trial["id"]).data == b"trial begins\n"
     scene.let_go()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 24}
     scene.expect_all_reports(experiment)

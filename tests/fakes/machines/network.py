@@ -40,12 +40,12 @@ class Network:
         self._switch.run(lambda: raise_interface(_cable(index + _MANAGER + 1)))
 
     def cut_manager(self) -> None:
-        """The manager loses everybody at once."""
-        self._switch.run(lambda: lower_interface(_cable(_MANAGER)))
+        """The manager's own interface is switched off: it is told at once that there is no way to anybody."""
+        self.manager.run(lambda: lower_interface("eth0"))
 
     def heal_manager(self) -> None:
         """Undo `cut_manager`."""
-        self._switch.run(lambda: raise_interface(_cable(_MANAGER)))
+        self.manager.run(lambda: raise_interface("eth0"))
 
     def lose(self, index: int, percent: int) -> None:
         """This share of the packets to a machine is lost, at random: 0 to 99. Needs nft."""
