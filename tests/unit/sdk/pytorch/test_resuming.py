@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
+
 from proctor.sdk.pytorch import (
     CheckpointWarning,
     ConfigurationError,
