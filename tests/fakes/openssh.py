@@ -141,7 +141,7 @@ def _wait_for(process: subprocess.Popen[bytes], host: str, port: int, folder: Pa
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
     """The server first, so that no new connection comes, then those that are open."""
-    children = _descendants(process.pid)
+    children = descendants(process.pid)
     process.terminate()
     process.wait(_PATIENCE_SECONDS)
     for pid in children:
@@ -153,10 +153,11 @@ def _end_all(process: subprocess.Popen[bytes]) -> None:
 
 def connections_of(server: OpenSsh) -> list[int]:
     """The processes that serve its connections."""
-    return _descendants(server.pid)
+    return descendants(server.pid)
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Every process that a process has started, directly or not."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -164,7 +165,7 @@ def _descendants(pid: int) -> list[int]:
         except OSError:
             continue
         if parent == pid:
-            found += [int(entry.name), *_descendants(int(entry.name))]
+            found += [int(entry.name), *descendants(int(entry.name))]
     return found
 
 

@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from threading import enumerate as threads
 
 import pytest
-from fakes.openssh import OpenSsh, call, connections_of, make_key, missing, openssh_server, ssh_agent
+from fakes.openssh import OpenSsh, call, connections_of, descendants, make_key, missing, openssh_server, ssh_agent
 
 from proctor.training_services.remote.connection import Connection, HostKeys, RouteTrace, open_connection
 from proctor.training_services.remote.errors import (
@@ -23,6 +24,7 @@ from proctor.training_services.remote.errors import (
     NoRoom,
     NotWritable,
     RemoteError,
+    Unreachable,
 )
 from proctor.training_services.remote.settings import Login, MachineSettings
 
@@ -308,6 +310,30 @@ async def test_the_way_leads_through_a_jump_host(serve: Serve, folder: Path, hom
         kill_connections(jump)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await there.until_ended()
+
+
+async def test_a_proxy_command_makes_the_connection(serve: Serve, folder: Path, home: Path) -> None:
+    server = serve()
+    (folder / "pass.py").write_text(
+        "import os, select, socket, sys\n"
+        "there = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
+        "while True:\n"
+        "    ready, _, _ = select.select([0, there], [], [])\n"
+        "    data = there.recv(65536) if there in ready else os.read(0, 65536)\n"
+        "    if not data: break\n"
+        "    os.write(1, data) if there in ready else there.sendall(data)\n"
+    )
+    before = set(descendants(os.getpid()))
+    config = home / ".ssh" / "config"
+    config.write_text(f"Host inner\n HostName {server.host}\n ProxyCommand python3 {folder}/pass.py %h %p\n")
+    await say_hello(server, host="inner")
+    config.write_text(f"Host inner\n HostName {server.host}\n ProxyCommand false\n")
+    with pytest.raises(Unreachable, match=f"the ProxyCommand for {server.host}:{server.port} ended before"):
+        await say_hello(server, host="inner")
+    # the library does not wait for these, nor for the threads that do
+    await until(lambda: before.issuperset(descendants(os.getpid())))
+    await until(lambda: not any(thread.name.startswith("waitpid") for thread in threads()))
+    await asyncio.sleep(0)
 
 
 async def test_a_connection_whose_server_dies_has_ended(serve: Serve) -> None:

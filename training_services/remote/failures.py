@@ -54,6 +54,8 @@ def login_failed(hop: Hop, error: Exception, client: "LoginClient") -> RemoteErr
     lost = isinstance(error, OSError) or said == _LOST
     if isinstance(error, OSError) and not client.connected:
         return no_answer(hop, error)
+    if not client.greeting and hop.by_command:
+        return Unreachable(f"the ProxyCommand for {hop.place} ended before an SSH server answered; try it by hand")
     if not client.greeting:
         return hung_up(hop) if lost else broken_off(hop, said)
     if client.attempt.reached and not lost:

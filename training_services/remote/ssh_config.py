@@ -56,6 +56,8 @@ class Hop:
     jumps: tuple[Jump, ...]
     by_address: bool
     """Whether its name is looked up here (no jump, no ProxyCommand, no canonical domains)."""
+    by_command: bool
+    """Whether a ProxyCommand of the user makes the connection."""
     picks_host_key_algorithms: bool
     """Whether the user has chosen HostKeyAlgorithms."""
 
@@ -64,7 +66,7 @@ class Hop:
         """From the answers of ~/.ssh/config. Raises ValueError for a ProxyJump that nobody can understand."""
         agent, source = _agent(options.get("IdentityAgent", _AGENT_VARIABLE))
         jumps = parse_jumps(str(options.get("ProxyJump") or ""))
-        indirect = bool(jumps or options.get("ProxyCommand") or options.get("CanonicalizeHostname"))
+        by_command = bool(options.get("ProxyCommand")) and not jumps
         return cls(
             name=name,
             host=host,
@@ -77,7 +79,8 @@ class Hop:
             agent_source=source,
             known_hosts=tuple(_known_hosts(options)),
             jumps=jumps,
-            by_address=not indirect,
+            by_address=not (jumps or by_command or options.get("CanonicalizeHostname")),
+            by_command=by_command,
             picks_host_key_algorithms=bool(options.get("HostKeyAlgorithms")),
         )
 

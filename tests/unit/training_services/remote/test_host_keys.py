@@ -30,6 +30,7 @@ def hop(tmp_path: Path) -> Hop:
         known_hosts=(tmp_path / "known_hosts",),
         jumps=(),
         by_address=True,
+        by_command=False,
         picks_host_key_algorithms=False,
     )
 
