@@ -128,5 +128,21 @@ class Observers(Observer):
 
 
 def make_observers(settings: Settings, *, is_main: bool) -> Observers:
-    """Return the observers that the options ask for; none on the other ranks."""
-    return Observers([])
+    """Return the observers that the options ask for; none on the other ranks. What is not asked for is not imported.
+
+    :raises ConfigurationError: an option needs a package that is not installed.
+    """
+    found: list[Observer] = []
+    if is_main and settings.enable_file_logging and settings.log_path is not None:
+        from proctor.sdk.pytorch.logs import FileLog
+
+        found.append(FileLog(settings.run_name, settings.log_path))
+    if is_main and settings.enable_tensorboard and settings.run_path is not None:
+        from proctor.sdk.pytorch.tensorboard import TensorBoardRun
+
+        found.append(TensorBoardRun(settings.run_name, settings.run_path))
+    if is_main and settings.enable_progress_bar:
+        from proctor.sdk.pytorch.progress import Progress
+
+        found.append(Progress())
+    return Observers(found)

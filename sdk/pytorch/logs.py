@@ -1,0 +1,112 @@
+"""The log file of a run: what happened, line by line, in one file from the first start to the end.
+
+The file takes whatever goes to the logger `proctor.sdk.pytorch`; a model may log there too. A resumed run appends to
+the file that it was started with. Lines are not taken back when a run is cut off and steps are done again: the file
+tells what happened. Metrics that stand there once for each step are in the history and in TensorBoard.
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+from proctor.sdk.pytorch.observing import Observer, Record
+from proctor.sdk.pytorch.places import make_file, name_start
+from proctor.sdk.pytorch.settings import Settings
+from proctor.sdk.pytorch.state import TrainingState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOGGER = logging.getLogger("proctor.sdk.pytorch")
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class FileLog(Observer):
+    """Writes the log file. Its handler is on the logger only while the run is under way."""
+
+    name = "log_file"
+
+    def __init__(self, run_name: str, folder: Path) -> None:
+        self._run_name = run_name
+        self._folder = folder
+        self._path: Path | None = None
+        self._handler: logging.Handler | None = None
+        self._level_before = logging.NOTSET
+
+    def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
+        """Open the file and say from where the run goes on."""
+        self._open()
+        if resumed_from is None:
+            LOGGER.info("run %s starts, seed %d", settings.run_name, settings.random_seed)
+        else:
+            LOGGER.info("run %s continues from %s, %s", settings.run_name, resumed_from, _describe(state))
+
+    def on_epoch_start(self, state: TrainingState, batches: int) -> None:
+        """Say which epoch is entered, and where."""
+        LOGGER.info("epoch %d is entered after %d of %d batches", state.global_epoch, state.batch, batches)
+
+    def on_evaluation_start(self, phase: str, batches: int) -> None:
+        """Say what is judged; a test has no `on_start`."""
+        self._open()
+        LOGGER.info("%s of %d batches", phase, batches)
+
+    def on_metrics(self, record: Record) -> None:
+        """Write a line of metrics."""
+        values = " ".join(f"{name}={value:.6g}" for name, value in record.metrics.items())
+        LOGGER.info("epoch %d step %d: %s", record.epoch, record.step, values)
+
+    def on_checkpoint(self, path: Path, state: TrainingState) -> None:
+        """Name the checkpoint."""
+        LOGGER.info("checkpoint %s, %s", path.name, _describe(state))
+
+    def on_end(self, reason: str) -> None:
+        """Say why the run ended."""
+        LOGGER.info("run %s ended: %s", self._run_name, reason)
+
+    def close(self) -> None:
+        """Say what the run failed of, if it did, and let the file go."""
+        if self._handler is None:
+            return
+        if (problem := sys.exc_info()[1]) is not None:
+            LOGGER.error("run %s failed: %s: %s", self._run_name, type(problem).__name__, problem, exc_info=problem)
+        LOGGER.removeHandler(self._handler)
+        LOGGER.setLevel(self._level_before)
+        self._handler.close()
+        self._handler = None
+
+    def state_dict(self) -> "dict[str, Any]":
+        """Where the file is."""
+        return {} if self._path is None else {"path": str(self._path)}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Go back to that file, if it is there; on another machine it is not."""
+        found = Path(state["path"]) if "path" in state else None
+        if found is not None and found.is_file():
+            self._path = found
+
+    def _open(self) -> None:
+        if self._handler is not None:
+            return
+        if self._path is None:
+            self._path = make_file(self._folder, name_start(self._run_name), ".log")
+        _end_torn_line(self._path)
+        self._handler = logging.FileHandler(self._path, encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter(_FORMAT))
+        self._level_before = LOGGER.level
+        if self._level_before == logging.NOTSET:
+            LOGGER.setLevel(logging.INFO)
+        LOGGER.addHandler(self._handler)
+
+
+def _describe(state: TrainingState) -> str:
+    return f"epoch {state.global_epoch}, step {state.current_iteration}, batch {state.global_iteration}"
+
+
+def _end_torn_line(path: Path) -> None:
+    """A kill may have left a line without its end."""
+    with open(path, "rb+") as file:
+        if file.seek(0, 2) > 0:
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
