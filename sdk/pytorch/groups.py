@@ -1,6 +1,8 @@
 """The ranks of a run with several processes, over a process group of PyTorch; the device follows the tensor."""
 
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -59,11 +61,20 @@ class GroupRanks(Ranks):
         self._owns_group = False
 
 
-def join_group(device: torch.device, backend: "str | None", **where: Any) -> None:
+@dataclass(frozen=True)
+class GroupOptions:
+    """How the ranks talk."""
+
+    backend: "str | None" = None  # None chooses by the device
+    timeout_seconds: "float | None" = None  # of a collective; None leaves it to PyTorch
+
+
+def join_group(device: torch.device, options: GroupOptions, **where: Any) -> None:
     """Enter the default process group, which waits for all ranks.
 
     :param where: store, rank and world_size, or nothing, if the environment tells them.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group(choose_backend(device, backend), **where)
+    timeout = None if options.timeout_seconds is None else timedelta(seconds=options.timeout_seconds)
+    dist.init_process_group(choose_backend(device, options.backend), timeout=timeout, **where)

@@ -9,6 +9,7 @@ import torch
 from proctor.sdk.pytorch.data import DataModule
 from proctor.sdk.pytorch.devices import choose_devices, on_device
 from proctor.sdk.pytorch.distributed import adopt_ranks
+from proctor.sdk.pytorch.groups import GroupOptions
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.plugins import Plugins
 from proctor.sdk.pytorch.queues import HandoverQueue
@@ -48,12 +49,12 @@ def launch(task: Task, queue: HandoverQueue) -> Outcome:
     if len(devices) == 1:
         with on_device(devices[0]):
             return work(Ranks(), devices[0], queue)
-    outcome: Outcome = spawn_ranks(work, devices=devices, backend=task.settings.backend, queue=queue)
+    outcome: Outcome = spawn_ranks(work, devices=devices, options=_group_options(task), queue=queue)
     return outcome
 
 
 def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: torch.device) -> Outcome:
-    ranks = join_torchrun(place, device, task.settings.backend)
+    ranks = join_torchrun(place, device, _group_options(task))
     adopt_ranks(ranks)
     with on_device(device):
         if ranks.local_rank == 0:
@@ -64,3 +65,7 @@ def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: tor
 
 def _execute(task: Task, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> Outcome:
     return task.execute(Place(device=device, ranks=ranks, queue=queue))
+
+
+def _group_options(task: Task) -> GroupOptions:
+    return GroupOptions(task.settings.backend, task.settings.group_timeout_seconds)

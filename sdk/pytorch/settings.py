@@ -33,6 +33,7 @@ class Settings:
     gpus: "tuple[int, ...] | None" = None
     processes: int = 1
     backend: "str | None" = None
+    group_timeout_seconds: "float | None" = None
     random_seed: int = -1
     chkpt_root: "Path | None" = None
     log_path: "Path | None" = None
@@ -62,6 +63,7 @@ class Settings:
         _check_count("accumulation_steps", self.accumulation_steps, may_be_none=False)
         _check_count("processes", self.processes, may_be_none=False)
         _check_total(self.total_steps)
+        _check_seconds("group_timeout_seconds", self.group_timeout_seconds)
         _check_contradictions(self)
 
 
@@ -109,6 +111,11 @@ def _check_count(name: str, value: "int | None", may_be_none: bool = True) -> No
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         alternative = " or None" if may_be_none else ""
         raise ConfigurationError(f"{name} must be an integer of at least 1{alternative}; found {value!r}.")
+
+
+def _check_seconds(name: str, value: "float | None") -> None:
+    if value is not None and not 0 < value < float("inf"):
+        raise ConfigurationError(f"{name} must be a number of seconds above 0, or None; found {value!r}.")
 
 
 def _check_total(total: float) -> None:

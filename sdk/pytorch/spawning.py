@@ -27,7 +27,7 @@ from proctor.sdk.pytorch.devices import choose_threads, on_device
 from proctor.sdk.pytorch.distributed import adopt_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.failures import describe_failure
-from proctor.sdk.pytorch.groups import GroupRanks, join_group
+from proctor.sdk.pytorch.groups import GroupOptions, GroupRanks, join_group
 from proctor.sdk.pytorch.lifelines import die_with_parent
 from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
@@ -47,13 +47,13 @@ class _Start:
     rank: int
     world_size: int
     device: torch.device
-    backend: "str | None"
+    options: GroupOptions
     port: int
     threads: int
     launcher: int
 
 
-def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", backend: "str | None", queue: HandoverQueue) -> Any:
+def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", options: GroupOptions, queue: HandoverQueue) -> Any:
     """Do the work once for each device, each in a new process, and return what the main rank's returned.
 
     :param work: importable by its name, as are the classes of what it holds; each rank gets a copy.
@@ -66,7 +66,7 @@ def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", backend: "str 
     store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
     threads = choose_threads(len(devices))
     starts = [
-        _Start(rank, len(devices), device, backend, store.port, threads, os.getpid())
+        _Start(rank, len(devices), device, options, store.port, threads, os.getpid())
         for rank, device in enumerate(devices)
     ]
     children: list[Child] = []
@@ -124,7 +124,9 @@ def _group(start: _Start) -> "Iterator[Ranks]":
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are here, whatever the host's name resolves to
     store = dist.TCPStore(_ADDRESS, start.port, is_master=False, timeout=timedelta(seconds=START_SECONDS))
-    join_group(start.device, start.backend, store=store, rank=start.rank, world_size=start.world_size)
+    store.set(f"rank {start.rank}", "here")
+    store.wait([f"rank {rank}" for rank in range(start.world_size)])  # a start may take longer than a collective
+    join_group(start.device, start.options, store=store, rank=start.rank, world_size=start.world_size)
     ranks = GroupRanks(start.rank, owns_group=True)
     adopt_ranks(ranks)
     yield ranks

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.groups import GroupRanks, join_group
+from proctor.sdk.pytorch.groups import GroupOptions, GroupRanks, join_group
 
 _MARK = "TORCHELASTIC_RUN_ID"
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
@@ -65,10 +65,10 @@ def choose_local_device(place: TorchrunPlace, devices: "tuple[torch.device, ...]
     return devices[place.local_rank]
 
 
-def join_torchrun(place: TorchrunPlace, device: torch.device, backend: "str | None") -> GroupRanks:
+def join_torchrun(place: TorchrunPlace, device: torch.device, options: GroupOptions) -> GroupRanks:
     """Return the ranks of all processes; the group is made at the first call and left when the process ends."""
     if not dist.is_initialized():
-        join_group(device, backend)
+        join_group(device, options)
         atexit.register(_leave)
     return GroupRanks(place.local_rank, owns_group=False)
 

@@ -7,20 +7,25 @@ a real start takes each of them seconds. That the trainer's own way of starting 
 import os
 import random
 import signal
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fakes.trained_models import DigitsData, DigitsModel, DisturbedDigits, Recipe, hash_state
-from proctor.sdk.pytorch import DataLoaderParams, Trainer, get_rng_state_dict, spawning, wrap_for_ranks
+from proctor.sdk.pytorch import DataLoaderParams, NotExactWarning, Trainer, get_rng_state_dict, spawning, wrap_for_ranks
 from proctor.sdk.pytorch.distributed import get_ranks
+
+
+PATIENCE_SECONDS = 60.0
 
 
 class KillAt:
     """A watch (see `DigitsModel`) that kills its rank, or the launcher, at the n-th passage through a place."""
 
-    def __init__(self, rank: int, place: str, passage: int, *, launcher: bool = False) -> None:
+    def __init__(self, *, rank: int, place: str, passage: int, launcher: bool = False) -> None:
         self.rank = rank
         self.place = place
         self.left = passage
@@ -78,25 +83,68 @@ def pass_by(place: str, number: int) -> None:
 
 
 def train(
-    root: str, recipe: "dict[str, Any]", *, processes: int, kill: "list[Any] | None" = None, options: Any = None
+    root: str,
+    recipe: "dict[str, Any]",
+    *,
+    processes: int,
+    kill: "dict[str, Any] | None" = None,
+    start: str = "fork",
+    options: Any = None,
 ) -> "dict[str, Any]":
-    """Train on forked ranks, from the latest checkpoint, and return what every rank handed over.
+    """Train on ranks, from the latest checkpoint, and return what every rank handed over, or the error.
 
     :param kill: the arguments of `KillAt`.
+    :param start: "fork", or "spawn" as the trainer itself does.
     """
-    spawning.START_METHOD = "fork"
+    spawning.START_METHOD = start
     random.seed()
+    warnings.simplefilter("ignore", NotExactWarning)
     cell = Recipe(**recipe)
     trainer = Trainer("run", **{**cell.options(), **(options or {}), "chkpt_root": root, "processes": processes})
-    killer = None if kill is None else KillAt(*kill[:3], launcher=len(kill) > 3)
+    killer = None if kill is None else KillAt(**kill)
     try:
         outcome = trainer.fit(RankModel(cell, killer), RankData(cell))
     except Exception as problem:
         return {"error": f"{type(problem).__name__}: {problem}"}
     ranks = sorted(trainer.queue.get_all(), key=lambda values: values["rank"])
     return {
+        "error": None,
         "reason": None if outcome.reason is None else outcome.reason.value,
         "state": outcome.state.state_dict(),
         "history": (Path(root) / "run" / "history.jsonl").read_text().count("\n"),
         "ranks": ranks,
     }
+
+
+def train_under_a_killed_launcher(**arguments: Any) -> "list[str]":
+    """`train` in a process of its own, which a rank kills, and return the commands of what is still there after that."""
+    launcher = os.fork()
+    if launcher == 0:
+        train(**arguments)
+        os._exit(0)
+    _, status = os.waitpid(launcher, 0)
+    assert os.WIFSIGNALED(status), f"the launcher was to be killed and ended with {status}"
+    return wait_for_the_end_of_others()
+
+
+def wait_for_the_end_of_others() -> "list[str]":
+    """Wait until no other process of this session is left, and return the commands of those that stay."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while (others := find_others()) and time.monotonic() < until:
+        time.sleep(0.25)
+    return others
+
+
+def find_others() -> "list[str]":
+    """The commands of the living processes of this session, without this one."""
+    others = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            _, _, rest = (folder / "stat").read_text().rpartition(")")
+            state, _, _, session = rest.split()[:4]
+            command = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # it has ended
+        if int(session) == os.getsid(0) and state != "Z" and int(folder.name) != os.getpid():
+            others.append(f"{folder.name}: {command}")
+    return others

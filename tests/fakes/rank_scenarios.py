@@ -1,0 +1,175 @@
+"""What ranks do in the tests of how they are started, how they talk, and how they end. Called in incarnations."""
+
+import contextlib
+import io
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fakes.trained_models import DigitsData, DigitsModel
+from fakes.trained_ranks import wait_for_the_end_of_others
+from proctor.sdk.pytorch import (
+    HandoverQueue,
+    Trainer,
+    all_reduce_tensors,
+    barrier,
+    gather_into_tensor,
+    global_print,
+    local_print,
+    spawning,
+)
+from proctor.sdk.pytorch.groups import GroupOptions
+from proctor.sdk.pytorch.ranks import Ranks
+
+CPU = torch.device("cpu")
+
+
+class OddError(Exception):
+    """An exception whose constructor takes other arguments than `args` holds."""
+
+    def __init__(self, place: str, *, number: int) -> None:
+        super().__init__(f"{place} number {number}")
+        self.number = number
+
+
+def talk() -> "dict[str, Any]":
+    """Let three ranks talk in every way they can, and return what each saw."""
+    spawning.START_METHOD = "fork"
+    queue = HandoverQueue()
+    result = spawning.spawn_ranks(_talk, devices=[CPU] * 3, options=GroupOptions(timeout_seconds=60.0), queue=queue)
+    seen = sorted(queue.get_all(), key=lambda values: values["rank"])
+    return {"result": result, "seen": seen, "left": wait_for_the_end_of_others()}
+
+
+def _talk(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        global_print("for all")
+        local_print("for a machine")
+    mine = torch.tensor([ranks.rank, 10 * ranks.rank], dtype=torch.float64)
+    transposed = torch.full((2, 3), float(ranks.rank)).t()
+    values = {
+        "rank": ranks.rank,
+        "gathered tensor": gather_into_tensor(mine).tolist(),
+        "gathered scalar": gather_into_tensor(torch.tensor(ranks.rank)).tolist(),
+        "gathered shape": list(gather_into_tensor(mine, (3, 2)).shape),
+        "stacked": ranks.gather_tensor(mine).tolist(),
+        "sum": all_reduce_tensors(mine).tolist(),
+        "sum in place": mine.tolist(),
+        "sum of several": all_reduce_tensors([torch.tensor(1.0), torch.tensor(float(ranks.rank))]).tolist(),
+        "sum of a transposed one": all_reduce_tensors(transposed).tolist(),
+        "device": str(gather_into_tensor(mine).device),
+        "gathered objects": ranks.gather({"rank": ranks.rank}),
+        "told": ranks.broadcast(f"rank {ranks.rank} speaks"),
+        "any": [ranks.any(ranks.rank == 2), ranks.any(False), ranks.any(True)],
+        "printed": printed.getvalue(),
+        "threads": torch.get_num_threads(),
+    }
+    barrier()
+    queue.put(values)
+    return f"from rank {ranks.rank}"
+
+
+class FailingModel(DigitsModel):
+    """A model whose second rank fails at its second batch."""
+
+    def __init__(self, fail: "Callable[[], Any]") -> None:
+        super().__init__()
+        self.fail = fail
+        self.watch = _watch_nothing
+
+    def train_step(self, batch: Any, state: Any) -> None:
+        if state.global_iteration == 2 and self.ranks.rank == 1:
+            self.queue.put("about to fail")
+            self.fail()
+        self.ranks.barrier()
+
+
+class FailingData(DigitsData):
+    """Data whose teardown is told."""
+
+    def teardown(self) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{self._ranks.rank}\n")
+
+    path = ""
+
+
+def fail(kinds: "list[str]", path: str) -> "dict[str, Any]":
+    """Let a rank fail in each way, and return what its caller saw."""
+    spawning.START_METHOD = "fork"
+    return {kind: _see(kind, f"{path}-{kind}") for kind in kinds}
+
+
+def _see(kind: str, path: str) -> "dict[str, Any]":
+    trainer = Trainer("run", total_steps=1, use_cpu=True, processes=2, train_exceptions=(OddError,))
+    data = FailingData()
+    data.path = path
+    try:
+        trainer.fit(FailingModel(WAYS[kind]), data)
+    except BaseException as problem:
+        cause = problem.__cause__
+        return {
+            "type": type(problem).__name__,
+            "text": str(problem),
+            "number": getattr(problem, "number", None),
+            "cause": type(cause).__name__,
+            "cause text": str(cause),
+            "cause of the cause": str(getattr(cause, "__cause__", None)),
+            "handed over": trainer.queue.get_all(),
+            "torn down": _read(path),
+            "left": wait_for_the_end_of_others(),
+        }
+    return {"type": "no failure"}
+
+
+def _read(path: str) -> "list[str]":
+    try:
+        with open(path) as file:
+            return sorted(file.read().split())
+    except FileNotFoundError:
+        return []
+
+
+def _watch_nothing(place: str, number: int) -> None:
+    pass
+
+
+def _fail_oddly() -> None:
+    raise OddError("a place", number=7)
+
+
+def _fail_plainly() -> None:
+    raise LookupError("nothing there")
+
+
+def _fail_locally() -> None:
+    class LocalError(Exception):
+        pass
+
+    raise LocalError("of a class that has no name elsewhere")
+
+
+def _leave() -> None:
+    raise SystemExit(0)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end() -> None:
+    os._exit(3)
+
+
+WAYS: "dict[str, Callable[[], Any]]" = {
+    "oddly": _fail_oddly,
+    "plainly": _fail_plainly,
+    "locally": _fail_locally,
+    "by leaving": _leave,
+    "by a signal": _die,
+    "by an exit code": _end,
+}
