@@ -1,0 +1,127 @@
+"""A run that is left at any batch and continued sees each batch as if it had not been left."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.recording_model import RangeData, RecordingModel
+
+from proctor.sdk.pytorch import StopReason, Trainer
+
+OPTIONS: "dict[str, dict[str, Any]]" = {
+    "epochs": {"train_unit": "epoch", "total_steps": 4},
+    "epochs of windows": {"train_unit": "epoch", "total_steps": 4, "accumulation_steps": 3},
+    "iterations": {"train_unit": "iteration", "total_steps": 20},
+    "windows": {"train_unit": "iteration", "total_steps": 10, "accumulation_steps": 2},
+    "windows that end with epochs": {
+        "train_unit": "iteration",
+        "total_steps": 10,
+        "accumulation_steps": 3,
+        "flush_at_epoch_end": True,
+    },
+    "validated": {"train_unit": "iteration", "total_steps": 20, "valid_frequency": 3},
+}
+
+
+def make_data() -> RangeData:
+    """Epochs of five batches, the last one smaller."""
+    return RangeData(14, batch_size=3, shuffle=True)
+
+
+def run(root: "Path | None", options: "dict[str, Any]", **model_options: Any) -> "tuple[RecordingModel, Any]":
+    """One incarnation."""
+    model = RecordingModel(**model_options)
+    return model, Trainer("run", chkpt_root=root, use_cpu=True, **options).fit(model, make_data())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_D9_whatever_the_batch_at_which_it_stops_a_run_goes_on_with_the_next_one(name: str, tmp_path: Path) -> None:
+    reference, expected = run(None, OPTIONS[name])
+    for stop in range(1, len(reference.batches)):
+        root = tmp_path / str(stop)
+        first, _ = run(root, OPTIONS[name], stop_after=stop)
+        second, outcome = run(root, OPTIONS[name])
+        assert first.batches + second.batches == reference.batches, stop
+        assert first.counters + second.counters == reference.counters, stop
+        assert outcome.state == expected.state
+
+
+@pytest.mark.parametrize("name", ["iterations", "windows", "epochs"])
+def test_D10_the_epochs_after_the_resumed_one_are_whole(name: str, tmp_path: Path) -> None:
+    run(tmp_path, OPTIONS[name], stop_after=3)
+    model, _ = run(tmp_path, OPTIONS[name])
+    skipped = 5 - len(model.batches) % 5
+    for epoch in range(1, 4):
+        samples = [sample for batch in model.batches[epoch * 5 - skipped :][:5] for sample in batch]
+        assert sorted(samples) == list(range(14)), epoch
+
+
+@pytest.mark.parametrize("name", ["iterations", "windows that end with epochs", "epochs"])
+def test_D11_a_run_left_at_the_last_batch_of_an_epoch_begins_the_next_one(name: str, tmp_path: Path) -> None:
+    reference, _ = run(None, OPTIONS[name])
+    first, _ = run(tmp_path, OPTIONS[name], stop_after=5)
+    model, outcome = run(tmp_path, OPTIONS[name])
+    assert len(first.batches) == 5
+    assert model.batches[0] == reference.batches[5]
+    assert model.hooks.index("on_training_epoch_start") < model.hooks.index("train_step")
+    assert outcome.reason is StopReason.COMPLETED
+
+
+def test_T12_a_run_paused_inside_each_epoch_sees_each_sample_once_an_epoch(tmp_path: Path) -> None:
+    batches: list[list[int]] = []
+    stop: int | None = 2
+    while stop is not None:
+        model, outcome = run(tmp_path, OPTIONS["epochs"], stop_after=stop)
+        batches += model.batches
+        stop = None if outcome.reason is StopReason.COMPLETED else stop + 2
+    assert len(batches) == 20
+    for epoch in range(4):
+        assert sorted(sample for batch in batches[5 * epoch :][:5] for sample in batch) == list(range(14))
+
+
+@pytest.mark.parametrize("unit", ["epoch", "iteration"])
+def test_D16_a_run_left_in_a_later_phase_goes_on_with_that_phases_data(unit: str, tmp_path: Path) -> None:
+    options = {"train_unit": unit, "total_steps": 5 if unit == "epoch" else 18, "use_cpu": True}
+
+    def train(root: "Path | None", stop: "int | None") -> RecordingModel:
+        model = RecordingModel(stop_after=stop, advance_at=5)
+        Trainer("run", chkpt_root=root, **options).fit(model, RangeData(4, 3, 2, shuffle=True))  # type: ignore[arg-type]
+        return model
+
+    reference = train(None, None)
+    hundreds = [batch[0] // 100 for batch in reference.batches]
+    assert hundreds == sorted(hundreds)
+    assert set(hundreds) == {0, 1, 2}
+    assert hundreds.index(1) == (8 if unit == "epoch" else 5)
+    for stop in range(1, len(reference.batches)):
+        first = train(tmp_path / str(stop), stop)
+        second = train(tmp_path / str(stop), None)
+        assert first.batches + second.batches == reference.batches, stop
+
+
+def test_the_phase_after_the_last_one_is_the_last_one() -> None:
+    model = RecordingModel(advance_at=1)
+    Trainer("run", train_unit="iteration", total_steps=9, use_cpu=True).fit(model, RangeData(3, 3))
+    assert [batch[0] // 100 for batch in model.batches] == [0] + [1] * 8
+
+
+def test_a_run_that_shall_not_resume_begins_anew(tmp_path: Path) -> None:
+    run(tmp_path, OPTIONS["epochs"], stop_after=7)
+    model, outcome = run(tmp_path, {**OPTIONS["epochs"], "resume": False})
+    assert len(model.batches) == 20
+    assert outcome.resumed_from is None
+    assert outcome.state.global_iteration == 20
+
+
+def test_a_pause_that_the_manager_asks_for_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, _ = run(None, OPTIONS["windows"])
+    wishes = iter([False, False, True])
+    monkeypatch.setattr("proctor.sdk.pytorch.trial.should_stop", lambda: next(wishes, False))
+    first, outcome = run(tmp_path, OPTIONS["windows"])
+    second, last = run(tmp_path, OPTIONS["windows"])
+    assert outcome.reason is StopReason.REQUESTED
+    assert outcome.state.stop_reason == ""
+    assert "on_training_end" not in first.hooks
+    assert len(first.batches) == 6
+    assert first.batches + second.batches == reference.batches
+    assert last.reason is StopReason.COMPLETED

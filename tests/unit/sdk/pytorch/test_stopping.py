@@ -1,0 +1,202 @@
+"""Why and where runs stop, and that a run that has ended stays as it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.recording_model import RangeData, RecordingModel
+
+from proctor.sdk.pytorch import Model, Override, Plugin, StopReason, Trainer, TrainingState
+
+BOTH_UNITS = pytest.mark.parametrize("unit", ["epoch", "iteration"])
+
+
+def make_trainer(root: Path, **options: Any) -> Trainer:
+    """A run in its own folder."""
+    return Trainer("run", **{"chkpt_root": root, "use_cpu": True, "total_steps": 20, **options})
+
+
+def saved_state(path: "Path | None") -> "dict[str, Any]":
+    """The counters in a checkpoint."""
+    assert path is not None
+    state: dict[str, Any] = torch.load(path, weights_only=True)["training_state"]
+    return state
+
+
+@BOTH_UNITS
+def test_T9_the_run_stops_after_so_many_validations_without_improvement_and_saves_the_count(
+    unit: str, tmp_path: Path
+) -> None:
+    model = RecordingModel(improves=(True, False, True, False, False, True))
+    trainer = make_trainer(tmp_path, train_unit=unit, valid_frequency=1, early_stop_cycles=2)
+    outcome = trainer.fit(model, RangeData(2))
+    assert outcome.reason is StopReason.EARLY_STOP
+    assert outcome.state.validation_cycles == 5
+    assert saved_state(outcome.checkpoint)["early_stop_count"] == 2
+    assert model.hooks[-2:] == ["checkpoint", "on_training_end"]
+
+
+@BOTH_UNITS
+def test_T10_a_run_that_stopped_early_is_left_as_it_is(unit: str, tmp_path: Path) -> None:
+    options = {"train_unit": unit, "valid_frequency": 1, "early_stop_cycles": 1, "chkpt_frequency": 1}
+    first = make_trainer(tmp_path, **options).fit(RecordingModel(improves=(False,)), RangeData(3))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.pth")}
+    model = RecordingModel()
+    again = make_trainer(tmp_path, **options).fit(model, RangeData(3))
+    assert model.batches == []
+    assert model.hooks == ["setup", "load_state_dict"]
+    assert again.reason is StopReason.EARLY_STOP
+    assert again.state == first.state
+    assert again.checkpoint == first.checkpoint
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.pth")} == before
+
+
+@BOTH_UNITS
+def test_C17_a_finished_run_is_left_as_it_is(unit: str, tmp_path: Path) -> None:
+    first = make_trainer(tmp_path, train_unit=unit, total_steps=3).fit(RecordingModel(), RangeData(3))
+    model = RecordingModel()
+    again = make_trainer(tmp_path, train_unit=unit, total_steps=3).fit(model, RangeData(3))
+    assert first.reason is again.reason is StopReason.COMPLETED
+    assert model.batches == []
+    assert again.state == first.state
+
+
+@BOTH_UNITS
+def test_a_finished_run_goes_on_when_it_is_given_more_to_do(unit: str, tmp_path: Path) -> None:
+    make_trainer(tmp_path, train_unit=unit, total_steps=3).fit(RecordingModel(), RangeData(2, shuffle=True))
+    model, whole = RecordingModel(), RecordingModel()
+    outcome = make_trainer(tmp_path, train_unit=unit, total_steps=5).fit(model, RangeData(2, shuffle=True))
+    make_trainer(tmp_path / "other", train_unit=unit, total_steps=5).fit(whole, RangeData(2, shuffle=True))
+    assert outcome.reason is StopReason.COMPLETED
+    assert model.batches == whole.batches[-len(model.batches) :]
+
+
+@BOTH_UNITS
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+def test_T11_a_stop_that_the_model_wants_implies_a_checkpoint(unit: str, stop: int, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, train_unit=unit)
+    outcome = trainer.fit(RecordingModel(stop_after=stop), RangeData(3))
+    assert outcome.reason is StopReason.MODEL
+    assert saved_state(outcome.checkpoint)["global_iteration"] == stop
+
+
+def test_T11_the_question_is_asked_after_a_validation_too(tmp_path: Path) -> None:
+    class Satisfied(RecordingModel):
+        """Stops when it has been validated."""
+
+        def should_training_stop(self) -> bool:
+            return "on_validation_end" in self.hooks
+
+    outcome = make_trainer(tmp_path, train_unit="iteration", valid_frequency=2).fit(Satisfied(), RangeData(5))
+    assert outcome.reason is StopReason.MODEL
+    assert outcome.state.current_iteration == 2
+
+
+def test_T11_a_plug_in_that_has_claimed_the_question_can_stop_the_run(tmp_path: Path) -> None:
+    class Stopper(Plugin):
+        """Wants to stop at once."""
+
+        overrides = frozenset({Override.SHOULD_TRAINING_STOP})
+
+        def should_training_stop(self) -> bool:
+            return True
+
+    trainer = make_trainer(tmp_path)
+    trainer.register_plugin(Stopper("stopper"))
+    outcome = trainer.fit(RecordingModel(), RangeData(5))
+    assert outcome.reason is StopReason.MODEL
+    assert outcome.state.global_iteration == 1
+
+
+@BOTH_UNITS
+def test_a_run_that_its_model_stopped_is_left_as_it_is_while_the_model_still_wants_that(
+    unit: str, tmp_path: Path
+) -> None:
+    make_trainer(tmp_path, train_unit=unit).fit(RecordingModel(stop_after=4), RangeData(3))
+    model = RecordingModel(stop_after=4)
+    assert make_trainer(tmp_path, train_unit=unit).fit(model, RangeData(3)).reason is StopReason.MODEL
+    assert model.batches == []
+
+
+@pytest.mark.parametrize(("unit", "ends"), [("epoch", [3, 5, 8]), ("iteration", [3, 6, 9])])
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_T6_a_stop_waits_for_the_end_of_the_window(unit: str, ends: "list[int]", stop: int, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, train_unit=unit, accumulation_steps=3)
+    outcome = trainer.fit(RecordingModel(stop_after=stop), RangeData(5))
+    assert outcome.state.global_iteration == min(end for end in ends if end >= stop)
+    assert saved_state(outcome.checkpoint)["window"] == 0
+
+
+def test_T7_a_window_is_validated_logged_and_saved_once(tmp_path: Path) -> None:
+    saved: list[int] = []
+
+    class Saving(RecordingModel):
+        """Writes down when it is saved."""
+
+        def append_metadata_to_chkpt_name(self) -> str:
+            saved.append(self.done)
+            return ""
+
+    model = Saving()
+    make_trainer(
+        tmp_path,
+        train_unit="iteration",
+        accumulation_steps=3,
+        total_steps=4,
+        chkpt_frequency=1,
+        valid_frequency=2,
+        print_frequency=1,
+    ).fit(model, RangeData(5))
+    assert saved == [3, 6, 9, 12]
+    assert model.logged == [3, 6, 9, 12]
+    assert model.hooks.count("on_validation_start") == 2
+
+
+def test_print_frequency_counts_batches_by_epoch() -> None:
+    model = RecordingModel()
+    Trainer("run", total_steps=2, print_frequency=2, use_cpu=True).fit(model, RangeData(3))
+    assert model.logged == [2, 4, 6]
+
+
+def test_C15_a_model_may_skip_a_checkpoint_that_is_due_but_not_the_one_of_a_stop(tmp_path: Path) -> None:
+    class Picky(RecordingModel):
+        """Skips whatever it may."""
+
+        def should_save_checkpoint(self) -> bool:
+            return False
+
+    outcome = make_trainer(tmp_path, total_steps=3, chkpt_frequency=1).fit(Picky(), RangeData(2))
+    assert [path.name for path in (tmp_path / "run").glob("*.pth")] == ["run_epoch_3_iter_6.pth"]
+    assert outcome.checkpoint is not None
+
+
+def test_C15_best_checkpoints_are_kept_besides_those_to_resume_from(tmp_path: Path) -> None:
+    class Judged(RecordingModel):
+        """Gets worse from the second epoch on."""
+
+        def on_validation_end(self, validation_cycle: int) -> None:
+            self.log({"score": [1, 5, 3, 2, 1][validation_cycle]})
+
+    options = {"chkpt_frequency": 1, "valid_frequency": 1, "keep_last": 2, "keep_best": 1, "best_metric": "score"}
+    make_trainer(tmp_path, total_steps=5, **options).fit(Judged(), RangeData(2))
+    names = sorted(path.name for path in (tmp_path / "run").glob("*.pth"))
+    assert names == ["run_epoch_2_iter_4.pth", "run_epoch_4_iter_8.pth", "run_epoch_5_iter_10.pth"]
+
+
+def test_an_endless_run_ends_by_its_rule(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, total_steps=float("inf"), valid_frequency=1, early_stop_cycles=1)
+    model = RecordingModel(improves=(True, True, False))
+    assert trainer.fit(model, RangeData(2)).state.epoch == 3
+
+
+def test_a_run_without_a_folder_trains_and_keeps_nothing() -> None:
+    class Silent(Model):
+        """Does nothing."""
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            self.log({"x": state.global_iteration})
+
+    outcome = Trainer("run", total_steps=2, use_cpu=True).fit(Silent(), RangeData(3))
+    assert outcome.checkpoint is None
+    assert outcome.metrics == {"x": 6.0}
