@@ -7,7 +7,7 @@ write, sync, rename, and only then does the pointer move. A kill at any place le
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.migration import upgrade
 from proctor.sdk.pytorch.naming import SUFFIX, name_checkpoint
 from proctor.sdk.pytorch.pointer import read_pointer, write_pointer
+from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Entry, Retention
 from proctor.sdk.pytorch.serialising import load, serialise
 from proctor.sdk.pytorch.syncing import BackgroundStorage
@@ -43,7 +44,7 @@ class CheckpointFolder:
 
     :param in_background: sync to the disk while training goes on; else `save` returns when all is stored.
     :param safe_types: classes of the user that may be in a checkpoint.
-    :param on_stored: called with the folder after the pointer has moved (in the background thread).
+    :param registrar: makes the newest checkpoint that of the trial, if this is one.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class CheckpointFolder:
         retention: "Retention | None" = None,
         in_background: bool = True,
         safe_types: "Sequence[type]" = (),
-        on_stored: "Callable[[CheckpointFolder], None] | None" = None,
+        registrar: "Registrar | None" = None,
     ) -> None:
         self.path = root / run_name
         self.run_name = run_name
@@ -62,7 +63,7 @@ class CheckpointFolder:
         self._retention = retention or Retention()
         self._in_background = in_background
         self._safe_types = tuple(safe_types)
-        self._on_stored = on_stored
+        self._registrar = registrar
         self._storage = BackgroundStorage()
         self._lock = FolderLock(self.path)
         self._entries: list[Entry] = []  # newest first; changed by the background thread only while it runs
@@ -84,6 +85,8 @@ class CheckpointFolder:
         """
         try:
             self._storage.wait()
+            if self._registrar is not None:
+                self._registrar.catch_up(self)
         finally:
             self.history.close()
             self._lock.release()
@@ -201,8 +204,8 @@ class CheckpointFolder:
         for other in gone:
             with suppress(FileNotFoundError):
                 os.unlink(self.path / other.name)
-        if self._on_stored is not None:
-            self._on_stored(self)
+        if self._registrar is not None:
+            self._registrar.on_stored(self)
 
     def _pinned(self) -> "set[str]":
         return {path.name[: -len(PIN_SUFFIX)] for path in self.path.glob(f"*{PIN_SUFFIX}")}

@@ -20,6 +20,7 @@ from proctor.sdk.pytorch.options import Phase, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
 from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Retention
 from proctor.sdk.pytorch.seeding import derive_seed, seed_rngs
 from proctor.sdk.pytorch.settings import Settings
@@ -261,7 +262,7 @@ def _make_storage(settings: Settings, model: Model) -> "CheckpointFolder | None"
         retention=Retention(settings.keep_last, settings.keep_best, settings.best_mode),
         in_background=settings.background_writes,
         safe_types=model.types_for_safe_load(),
-        on_stored=trial.register_checkpoint if trial.is_in_trial() else None,
+        registrar=Registrar() if trial.is_in_trial() else None,
     )
 
 

@@ -5,7 +5,6 @@ through the SDK, wherever that attempt ran, and the trainer continues from it wi
 """
 
 import os
-import tempfile
 from pathlib import Path
 
 from proctor.sdk import trial as sdk
@@ -13,7 +12,6 @@ from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.observing import Record
 from proctor.sdk.pytorch.settings import Settings
-from proctor.sdk.unfinished import UNFINISHED_PREFIX
 
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
 
@@ -53,10 +51,3 @@ def adopt_checkpoint(storage: CheckpointFolder) -> None:
     found = sdk.get_checkpoint() if is_in_trial() else None
     if found is not None:
         storage.adopt(Path(found))
-
-
-def register_checkpoint(storage: CheckpointFolder) -> None:
-    """Register the newest checkpoint, with the history that belongs to it, as the trial's; it is copied."""
-    with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=storage.path) as folder:
-        storage.export(Path(folder))
-        sdk.save_checkpoint(folder, step=storage.entries()[0].iteration)

@@ -24,6 +24,7 @@ from proctor.sdk.pytorch.errors import (
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.pointer import POINTER_FILE
+from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Retention
 from proctor.sdk.pytorch.state import TrainingState
 
@@ -374,10 +375,11 @@ def test_a_pointer_of_a_newer_version_is_told_and_the_contents_decide(writer: Wr
 
 
 def test_a_save_that_fails_for_another_reason_than_the_disk_stops_the_run(writer: Writer) -> None:
-    def fail(_: CheckpointFolder) -> None:
-        raise KeyError("register")
+    class Failing(Registrar):
+        def on_stored(self, storage: CheckpointFolder) -> None:
+            raise KeyError("register")
 
-    writer.storage._on_stored = fail
+    writer.storage._registrar = Failing()
     with pytest.raises(CheckpointNotStoredError, match="KeyError"):
         writer.save(1)
     assert issubclass(CheckpointNotStoredError, TrainerError)

@@ -1,0 +1,75 @@
+"""A retried trial continues from the checkpoint of the attempt before, wherever it runs, without a line of code."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.incarnations import Incarnations
+from fakes.trained_models import Recipe
+from fakes.trial_incarnations import run_job
+
+from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints
+from proctor.sdk.protocol import JOURNAL_FILE
+from proctor.sdk.pytorch.pointer import read_pointer
+
+RECIPE = Recipe(unit="iteration", validation=False)
+EQUAL = ("weights", "optimizer", "history")
+
+
+@pytest.fixture(scope="module")
+def incarnations() -> Iterator[Incarnations]:
+    """The processes that die."""
+    server = Incarnations()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactory) -> "dict[str, Any]":
+    """What the trial comes to at its first attempt."""
+    return run_job(incarnations, RECIPE, tmp_path_factory.mktemp("uninterrupted"))
+
+
+def registered(job: Path) -> "list[dict[str, Any]]":
+    lines = (job / JOURNAL_FILE).read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "checkpoint"]
+
+
+def test_a_retry_elsewhere_continues_and_ends_with_the_same_bits(
+    incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path
+) -> None:
+    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    assert run_job(incarnations, RECIPE, first, kill=("batch", 8))["killed"]
+    carried = tmp_path / "carried"  # to another machine, where nothing else of the first attempt is
+    shutil.move(find_newest_checkpoint(str(first)) or "", carried)
+    shutil.rmtree(first)
+    assert run_job(incarnations, RECIPE, second, resume=str(carried), kill=("batch", 14))["killed"]
+    found = run_job(incarnations, RECIPE, third, resume=find_newest_checkpoint(str(second)))
+    assert found["resumed"]
+    assert found["batches"] < uninterrupted["batches"]
+    assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
+
+
+def test_another_trials_checkpoint_wins_over_an_older_one_of_this_trial(
+    incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path
+) -> None:
+    root = str(tmp_path / "root")
+    assert run_job(incarnations, RECIPE, tmp_path / "one", kill=("batch", 14))["killed"]
+    assert run_job(incarnations, RECIPE, tmp_path / "other", kill=("batch", 4), chkpt_root=root)["killed"]
+    clone = find_newest_checkpoint(str(tmp_path / "one"))
+    found = run_job(incarnations, RECIPE, tmp_path / "again", resume=clone, chkpt_root=root)
+    assert found["resumed"]
+    assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
+
+
+def test_the_last_checkpoint_of_an_attempt_is_always_registered(incarnations: Incarnations, tmp_path: Path) -> None:
+    run_job(incarnations, RECIPE, tmp_path)
+    newest = Path(find_newest_checkpoint(str(tmp_path)) or "")
+    entries = read_pointer(newest)
+    assert entries is not None
+    assert [entry.iteration for entry in entries] == [18]
+    assert registered(tmp_path)[-1]["step"] == 18
+    assert len(list_checkpoints(str(tmp_path))) <= len(registered(tmp_path))

@@ -1,0 +1,70 @@
+"""Registering the run's checkpoints as its trial's: seldom, at the end, and without filling the disk."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from proctor.sdk import trial as sdk
+from proctor.sdk.checkpoints import list_checkpoints, save_checkpoint
+from proctor.sdk.protocol import ENV_JOB_DIRECTORY
+from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.pointer import read_pointer
+from proctor.sdk.pytorch.registering import Registrar, remove_superseded
+from proctor.sdk.pytorch.state import TrainingState
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The directory of the job that this process seems to be."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    monkeypatch.setenv(ENV_JOB_DIRECTORY, str(folder))
+    monkeypatch.setattr(sdk._State, "opened", False)
+    monkeypatch.setattr(sdk._State, "channel", None)
+    return str(folder)
+
+
+def save(storage: CheckpointFolder, number: int) -> None:
+    state = TrainingState(global_epoch=1, current_iteration=number, global_iteration=number)
+    storage.save({"format": 1, "training_state": state.state_dict(), "model": {}, "rng": []})
+    storage.wait()
+
+
+def steps(job: str) -> "list[int]":
+    return [(read_pointer(Path(path)) or [])[0].iteration for path in list_checkpoints(job)]
+
+
+def test_a_run_that_saves_all_the_time_registers_now_and_then_and_at_the_end(job: str, tmp_path: Path) -> None:
+    now = 100.0
+    registrar = Registrar(interval_seconds=5.0, clock=lambda: now)
+    storage = CheckpointFolder(tmp_path, "run", registrar=registrar)
+    storage.open()
+    for number in range(1, 5):
+        save(storage, number)
+        now += 3.0
+    assert steps(job) == [1, 3]
+    storage.close()
+    assert steps(job) == [1, 3, 4]
+    storage.close()
+    assert steps(job) == [1, 3, 4]
+
+
+def test_superseded_copies_go_after_a_while_and_the_users_own_stay(job: str, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    save_checkpoint(str(own), job)
+    storage = CheckpointFolder(tmp_path, "run", registrar=Registrar(interval_seconds=0.0))
+    storage.open()
+    for number in range(1, 5):
+        save(storage, number)
+    storage.close()
+    paths = list_checkpoints(job)
+    assert len(paths) == 5
+    for path in paths[:3]:
+        os.utime(path, (0.0, 0.0))
+    remove_superseded(job, older_than_seconds=60.0)
+    assert list_checkpoints(job) == [paths[0], *paths[3:]]
+    remove_superseded(job, older_than_seconds=-1.0)
+    assert list_checkpoints(job) == [paths[0], *paths[3:]]
+    assert not [name for name in os.listdir(os.path.dirname(paths[0])) if name.startswith(".")]
