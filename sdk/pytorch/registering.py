@@ -1,8 +1,8 @@
 """The run's checkpoints as its trial's: what a retry, a move to another machine or another trial continues from.
 
 Registering copies the checkpoint into the job's own folder. A run that saves all the time registers the newest one
-every few seconds and when it ends; the copies that it has superseded are removed, but only after a while, because a trial
-that is just starting may have been told to continue from one of them.
+every few seconds and when it ends; the copies that it has superseded are removed, but only after a while, because a
+trial that is just starting may have been told to continue from one of them.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""An incarnation inside a trial: its job's directory is laid out as the keeper does, and the trainer is told nothing."""
+"""An incarnation inside a trial: its job's directory is laid out as by the keeper, and the trainer is told nothing."""
 
 import os
 from dataclasses import asdict
