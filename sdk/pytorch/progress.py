@@ -1,4 +1,4 @@
-"""Progress on a terminal: two bars for EPOCH (epochs, and the epoch's batches), one for ITERATION, one for a validation.
+"""Progress on a terminal: bars for epochs and an epoch's batches, one for iterations, one for an evaluation.
 
 Bars are drawn by tqdm or, without it, by rich; without both, an epoch and an evaluation are a line each. Nothing is
 drawn if standard error is no terminal, and nothing of it ever is in the log file.

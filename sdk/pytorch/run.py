@@ -128,23 +128,24 @@ def fit(run: Run) -> Outcome:
         try:
             if run.storage is not None and run.ranks.is_main:
                 run.storage.open()
-            _set_up(run)
+            set_up(run)
             _check(run)
-            content = _resume(run)
+            content = resume(run)
             if content is not None and (reason := find_end(run)) is not None:
                 snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
                 return run.finish(reason)
             return run.finish(_train(run, content))
         finally:
-            _tear_down(run)
+            tear_down(run)
 
 
 def test(run: Run) -> Outcome:
     """Test the latest checkpoint; the random streams are not those of the training, so its length does not matter."""
     settings = run.settings
+    run.history = History(None)  # what a test measures is no part of the training's history
     with kernel_switches(deterministic=settings.enable_deterministic, benchmark=False):
         try:
-            _set_up(run)
+            set_up(run)
             content = run.find_checkpoint()
             if content is None:
                 run.model.load_for_testing()
@@ -154,7 +155,7 @@ def test(run: Run) -> Outcome:
             evaluate(run, Phase.TESTING)
             return run.finish(None)
         finally:
-            _tear_down(run)
+            tear_down(run)
 
 
 def find_end(run: Run) -> "StopReason | None":
@@ -170,7 +171,8 @@ def find_end(run: Run) -> "StopReason | None":
     return None
 
 
-def _set_up(run: Run) -> None:
+def set_up(run: Run) -> None:
+    """Seed the streams and make everything that the run works with."""
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
     run.model.queue, run.model._log = run.queue, run.log
@@ -202,7 +204,8 @@ def _check(run: Run) -> None:
         )
 
 
-def _resume(run: Run) -> "dict[str, Any] | None":
+def resume(run: Run) -> "dict[str, Any] | None":
+    """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
     content = run.find_checkpoint() if run.settings.resume else None
     if content is None:
         if run.ranks.rank > 0:  # set-up was alike everywhere; from here each rank draws its own
@@ -226,13 +229,18 @@ def _compare(run: Run, content: "dict[str, Any]") -> None:
         raise NotExactError(told)
 
 
-def _train(run: Run, content: "dict[str, Any] | None") -> StopReason:
+def begin(run: Run, content: "dict[str, Any] | None") -> None:
+    """Begin to train: tell or refuse what is not exact, cut the history, open what looks on (collective)."""
     run.state.stop_reason = ""
     if content is not None:
         _compare(run, content)
         if run.storage is not None and run.ranks.is_main:
             run.storage.restore_history(content)
     run.observers.on_start(run.settings, run.state, run.resumed_from)
+
+
+def _train(run: Run, content: "dict[str, Any] | None") -> StopReason:
+    begin(run, content)
     for plugin in run.plugins:
         plugin.on_training_start()
     run.model.on_training_start()
@@ -266,7 +274,8 @@ def _make_storage(settings: Settings, model: Model) -> "CheckpointFolder | None"
     )
 
 
-def _tear_down(run: Run) -> None:
+def tear_down(run: Run) -> None:
+    """Close everything, however the run has ended."""
     with ExitStack() as stack:  # every one is closed, whatever the others raise
         if run.storage is not None and run.ranks.is_main:
             stack.callback(run.storage.close)

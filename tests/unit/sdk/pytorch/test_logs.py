@@ -1,0 +1,152 @@
+"""The log file of a run (rows X9, X10, X12)."""
+
+import logging
+from pathlib import Path
+from time import localtime
+from typing import Any
+
+import pytest
+from fakes.trained_models import DigitsData, DigitsModel
+
+from proctor.sdk import trial as sdk
+from proctor.sdk.pytorch import ConfigurationError, Outcome, Trainer, TrainingState
+from proctor.sdk.pytorch.logs import LOGGER
+from proctor.sdk.pytorch.places import make_file, make_folder, name_start
+from proctor.sdk.pytorch.progress import Progress
+from proctor.sdk.pytorch.serialising import load
+
+
+def fit(root: Path, model: "DigitsModel | None" = None, **options: Any) -> Outcome:
+    chosen = {"total_steps": 1, "chkpt_frequency": 1, "use_cpu": True, "enable_file_logging": True, **options}
+    chosen.setdefault("log_path", root / "logs")
+    return Trainer("run", chkpt_root=root / "chkpt", **chosen).fit(model or DigitsModel(), DigitsData())
+
+
+def logs(root: Path) -> "list[Path]":
+    return sorted((root / "logs").glob("*.log"))
+
+
+def test_X9_without_file_logging_no_file_is_written_though_a_folder_is_named(tmp_path: Path) -> None:
+    fit(tmp_path, enable_file_logging=False)
+    assert not (tmp_path / "logs").exists()
+
+
+def test_X9_file_logging_without_a_folder_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="enable_file_logging needs log_path"):
+        Trainer("run", enable_file_logging=True)
+
+
+def test_X9_the_folder_is_made_and_the_file_tells_the_run(tmp_path: Path) -> None:
+    fit(tmp_path)
+    (path,) = logs(tmp_path)
+    text = path.read_text()
+    for part in (
+        "run run starts, seed 6691",
+        "epoch 1 step 6: loss=",
+        "checkpoint run_epoch_1_iter_6.pth",
+        "completed",
+    ):
+        assert part in text
+
+
+class Failing(DigitsModel):
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        if state.global_iteration == 3:
+            raise ValueError("no such sample")
+        super().train_step(batch, state)
+
+
+def test_X9_a_failure_is_in_the_file_with_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no such sample"):
+        fit(tmp_path, Failing())
+    text = logs(tmp_path)[0].read_text()
+    assert "run run failed: ValueError: no such sample" in text
+    assert "in train_step" in text
+
+
+def test_X10_a_name_has_the_run_the_trial_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = localtime(0)
+    clock = f"{start.tm_hour:02d}-{start.tm_min:02d}-{start.tm_sec:02d}"
+    month = "Jan01" if start.tm_mon == 1 else "Dec31"
+    assert name_start("run", start) == f"run_{month}_{clock}"
+    monkeypatch.setattr("proctor.sdk.pytorch.places.is_in_trial", lambda: True)
+    monkeypatch.setattr(sdk, "get_trial_id", lambda: "aB3xYz")
+    assert name_start("run", start) == f"run_aB3xYz_{month}_{clock}"
+
+
+def test_X10_two_starts_in_one_second_have_places_of_their_own(tmp_path: Path) -> None:
+    files = [make_file(tmp_path / "logs", "run", ".log") for _ in range(3)]
+    folders = [make_folder(tmp_path / "runs", "run") for _ in range(3)]
+    assert [file.name for file in files] == ["run.log", "run_2.log", "run_3.log"]
+    assert [folder.name for folder in folders] == ["run", "run_2", "run_3"]
+
+
+def test_X10_a_resumed_run_goes_on_in_the_file_it_began_though_another_folder_is_named(tmp_path: Path) -> None:
+    fit(tmp_path)
+    (path,) = logs(tmp_path)
+    with open(path, "a") as file:
+        file.write("a line that a kill has to")  # no end
+    outcome = fit(tmp_path, total_steps=2, log_path=tmp_path / "elsewhere")
+    assert logs(tmp_path) == [path]
+    assert not (tmp_path / "elsewhere").exists()
+    lines = path.read_text().splitlines()
+    assert "a line that a kill has to" in lines
+    assert sum("run run continues from" in line and "epoch 1, step 6" in line for line in lines) == 1
+    assert outcome.checkpoint is not None
+    assert load(outcome.checkpoint)["observers"]["log_file"] == {"path": str(path)}
+
+
+def test_X10_where_the_first_file_is_gone_a_resumed_run_begins_a_new_one(tmp_path: Path) -> None:
+    fit(tmp_path)
+    logs(tmp_path)[0].unlink()
+    fit(tmp_path, total_steps=2)
+    assert "continues from" in logs(tmp_path)[0].read_text()
+
+
+def test_X12_the_third_run_of_a_process_writes_each_line_once(tmp_path: Path) -> None:
+    before = (list(LOGGER.handlers), LOGGER.level)
+    for epochs in (1, 2, 3):
+        fit(tmp_path, total_steps=epochs)
+    assert (list(LOGGER.handlers), LOGGER.level) == before
+    lines = logs(tmp_path)[0].read_text().splitlines()
+    assert sum("epoch 3 step 18: loss=" in line for line in lines) == 1
+
+
+def test_X12_a_run_that_fails_leaves_no_handler(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        fit(tmp_path, Failing())
+    assert not [handler for handler in LOGGER.handlers if isinstance(handler, logging.FileHandler)]
+
+
+class Judged(DigitsModel):
+    def test_step(self, batch: Any, step: int) -> None:
+        self.log({"accuracy": 0.5})
+
+
+def test_a_test_appends_to_the_file_of_the_training_and_leaves_its_history_alone(tmp_path: Path) -> None:
+    fit(tmp_path)
+    history = (tmp_path / "chkpt" / "run" / "history.jsonl").read_bytes()
+    trainer = Trainer(
+        "run", chkpt_root=tmp_path / "chkpt", log_path=tmp_path / "logs", use_cpu=True, enable_file_logging=True
+    )
+    trainer.test(Judged(), DigitsData())
+    (path,) = logs(tmp_path)
+    assert "testing of 3 batches" in path.read_text()
+    assert "accuracy=0.5" in path.read_text()
+    assert (tmp_path / "chkpt" / "run" / "history.jsonl").read_bytes() == history
+
+
+def test_what_is_drawn_on_a_terminal_is_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drawn:
+        def __init__(self, title: str, total: "int | None", start: int) -> None:
+            print(f"|###| {title}")
+
+        def move(self, place: int) -> None:
+            print("|####|")
+
+        def close(self) -> None:
+            print("|####|")
+
+    monkeypatch.setattr("proctor.sdk.pytorch.progress.Progress", lambda: Progress(Drawn))
+    fit(tmp_path, enable_progress_bar=True)
+    assert "|#" not in logs(tmp_path)[0].read_text()

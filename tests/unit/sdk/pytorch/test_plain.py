@@ -1,0 +1,81 @@
+"""A training loop of one's own, resumed bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.trained_models import SAMPLES, DigitsModel, DisturbedDigits, hash_state
+
+from proctor.sdk.pytorch import ConfigurationError, DataLoaderParams, NotExactWarning
+from proctor.sdk.pytorch.history import read_history
+from proctor.sdk.pytorch.plain import open_run, remaining_batches, save_if_due
+
+BATCHES = -(-SAMPLES // 4)
+PARAMS = DataLoaderParams(batch_size=4, shuffle=True)
+
+
+class Killed(Exception):
+    """As if the process had been killed."""
+
+
+def make_parts() -> "dict[str, Any]":
+    model = DigitsModel()
+    model.setup()
+    return {"network": model.net, "optimizer": model.optimizer, "scheduler": model.scheduler}
+
+
+def train(root: Path, *, kill: int = 0, epochs: int = 3, params: DataLoaderParams = PARAMS) -> "tuple[str, list[Any]]":
+    """Train and return the hash of what came of it and the samples of every batch; `kill` is a batch, 0 never."""
+    samples = []
+    options: dict[str, Any] = {"chkpt_root": root, "chkpt_frequency": 4, "use_cpu": True}
+    with open_run("run", make_parts, dataset=DisturbedDigits(), params=params, **options) as run:
+        network, optimizer = run.model.network, run.model.optimizer
+        while run.state.epoch < epochs:
+            for images, labels, indices in remaining_batches(run):
+                samples.append(indices.tolist())
+                loss = torch.nn.functional.cross_entropy(network(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.model.scheduler.step()
+                run.log({"loss": loss})
+                if run.state.global_iteration == kill:
+                    raise Killed
+                if save_if_due(run):
+                    return "stopped", samples
+        return hash_state(run.model.state_dict()), samples
+
+
+@pytest.mark.parametrize("kill", [5, BATCHES, BATCHES + 1, 2 * BATCHES + 3])
+def test_a_loop_that_was_killed_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, kill: int) -> None:
+    whole, all_samples = train(tmp_path / "whole")
+    with pytest.raises(Killed):
+        train(tmp_path / "cut", kill=kill)
+    resumed, rest = train(tmp_path / "cut")
+    assert resumed == whole
+    assert rest == all_samples[kill // 4 * 4 :]
+    steps = [row["step"] for row in read_history(tmp_path / "cut" / "run" / "history.jsonl")]
+    assert steps == list(range(1, 3 * BATCHES + 1))
+
+
+def test_a_loop_that_is_asked_to_stop_saves_and_goes_on_with_the_next_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, all_samples = train(tmp_path / "whole", epochs=1)
+    monkeypatch.setattr("proctor.sdk.pytorch.trial.should_stop", lambda: True)
+    assert train(tmp_path / "cut", epochs=1) == ("stopped", all_samples[:1])
+    monkeypatch.undo()
+    assert train(tmp_path / "cut", epochs=1) == (whole, all_samples[1:])
+
+
+def test_a_loop_that_is_resumed_with_another_batch_size_is_told(tmp_path: Path) -> None:
+    train(tmp_path, epochs=1)
+    with pytest.warns(NotExactWarning, match="batch size of .* was 4, is 2"):
+        train(tmp_path, epochs=2, params=DataLoaderParams(batch_size=2, shuffle=True))
+
+
+def test_a_frequency_without_a_folder_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="chkpt_frequency needs chkpt_root"):
+        with open_run("run", make_parts, dataset=DisturbedDigits(), params=PARAMS, chkpt_frequency=1):
+            pass

@@ -1,0 +1,118 @@
+"""A run in TensorBoard (row X11): each step once in the event files, however often it was cut off."""
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.trained_models import DigitsData, DigitsModel
+
+from proctor.sdk.pytorch import ConfigurationError, Outcome, Trainer, TrainingState
+
+needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+
+
+class Interrupted(Exception):
+    """As if the process had been killed, after metrics were written."""
+
+
+class Cut(DigitsModel):
+    """Raises in a step after its metrics were written; `at` is 0 for never."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__()
+        self.at = at
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        super().train_step(batch, state)
+        if state.global_iteration == self.at:
+            raise Interrupted
+
+
+def fit(root: Path, cut: int = 0) -> "Outcome | None":
+    trainer = Trainer(
+        "run",
+        train_unit="iteration",
+        total_steps=12,
+        chkpt_frequency=4,
+        chkpt_root=root / "chkpt",
+        run_path=root / "runs",
+        enable_tensorboard=True,
+        use_cpu=True,
+        train_exceptions=(Interrupted,),
+    )
+    try:
+        return trainer.fit(Cut(cut), DigitsData())
+    except Interrupted:
+        return None
+
+
+def points(folder: Path) -> "list[tuple[int, float]]":
+    """Every point of the loss that is in the files, hidden or not."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    found = []
+    for path in folder.glob("events.*"):
+        for event in EventFileLoader(str(path)).Load():
+            found += [(event.step, value.tensor.float_val[0]) for value in event.summary.value if value.tag == "loss"]
+    return sorted(found)
+
+
+def run_folders(root: Path) -> "list[Path]":
+    return sorted((root / "runs").iterdir())
+
+
+@needs_tensorboard
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_X11_a_run_that_was_cut_off_twice_has_each_step_once_and_the_values_of_one_that_was_not(tmp_path: Path) -> None:
+    fit(tmp_path / "whole")
+    fit(tmp_path / "cut", cut=6)
+    fit(tmp_path / "cut", cut=11)
+    fit(tmp_path / "cut")
+    (whole,) = run_folders(tmp_path / "whole")
+    (folder,) = run_folders(tmp_path / "cut")
+    assert [step for step, _ in points(folder)] == list(range(1, 13))
+    assert points(folder) == points(whole)
+
+
+@needs_tensorboard
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("damage", ["gone", "torn"])
+def test_X11_where_the_event_files_are_not_a_new_folder_is_filled_from_the_history(tmp_path: Path, damage: str) -> None:
+    fit(tmp_path, cut=6)
+    (folder,) = run_folders(tmp_path)
+    if damage == "gone":
+        shutil.rmtree(folder)
+    else:
+        (events,) = folder.glob("events.*")
+        os.truncate(events, 10)
+    fit(tmp_path)
+    newest = run_folders(tmp_path)[-1]
+    assert [step for step, _ in points(newest)] == list(range(1, 13))
+
+
+@needs_tensorboard
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_test_of_a_run_does_not_touch_the_points_of_its_training(tmp_path: Path) -> None:
+    fit(tmp_path, cut=6)
+
+    class Judged(DigitsModel):
+        def test_step(self, batch: Any, step: int) -> None:
+            self.log({"accuracy": 0.5})
+
+    trainer = Trainer(
+        "run", chkpt_root=tmp_path / "chkpt", run_path=tmp_path / "runs", enable_tensorboard=True, use_cpu=True
+    )
+    trainer.test(Judged(), DigitsData())
+    fit(tmp_path)
+    (folder,) = run_folders(tmp_path)
+    assert len(list(folder.glob("events.*.test"))) == 1
+    assert [step for step, _ in points(folder)] == list(range(1, 13))
+
+
+def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.tensorboard.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'proctor\[tensorboard\]'"):
+        fit(tmp_path)
