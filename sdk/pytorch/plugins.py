@@ -16,7 +16,19 @@ if TYPE_CHECKING:
 
 # The names of a checkpoint's own parts: a plug-in of such a name would look like one of them.
 RESERVED_NAMES = frozenset(
-    {"version", "training_state", "model", "amp_scaler", "rng", "history", "fingerprint", "plugins", "observers"}
+    {
+        "format",
+        "version",
+        "metrics",
+        "training_state",
+        "model",
+        "amp_scaler",
+        "rng",
+        "history",
+        "fingerprint",
+        "plugins",
+        "observers",
+    }
     | {"log_path", "run_path", "loggers", "datamodule", "settings"}
 )
 
@@ -115,9 +127,8 @@ class Plugins:
         """The states of all plug-ins by id."""
         return {name: plugin.state_dict() for name, plugin in self._by_id.items()}
 
-    def load_state_dict(self, state: "dict[str, Any]") -> "list[str]":
-        """Hand the states out and return the ids that are on one side only."""
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Hand the states out; a plug-in that is on one side only is a difference of the fingerprints."""
         for name, plugin in self._by_id.items():
             if name in state:
                 plugin.load_state_dict(state[name])
-        return sorted(set(state) ^ set(self._by_id))

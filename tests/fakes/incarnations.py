@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 120.0
+FEW_PROCESSORS = "ignore:This DataLoader will create:UserWarning"
 Kill = tuple[str, int]
 SAMPLE_FILE = "samples"  # what was trained on: a line for each batch, of all incarnations
 
@@ -29,7 +30,7 @@ class Incarnations:
         tests = Path(__file__).resolve().parent.parent
         paths = os.pathsep.join([str(tests), str(tests.parent / "src")])
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "fakes.incarnations"],
+            [sys.executable, "-W", "error", "-W", FEW_PROCESSORS, "-m", "fakes.incarnations"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},

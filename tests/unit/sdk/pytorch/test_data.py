@@ -1,0 +1,166 @@
+"""Data modules: which sampler is chosen, when their methods are called, which seed decides."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fakes.recording_model import RangeData, RecordingModel
+
+from proctor.sdk.pytorch import (
+    ConfigurationError,
+    DataLoaderParams,
+    DataModule,
+    Phase,
+    ResumableDistributedSampler,
+    ResumableRandomSampler,
+    ResumableSampler,
+    ResumableSequentialSampler,
+    Trainer,
+)
+from proctor.sdk.pytorch.ranks import Ranks
+
+
+class TwoRanks(Ranks):
+    """The second of two."""
+
+    rank = 1
+    world_size = 2
+
+
+def make_module(seed: int = 0, ranks: "Ranks | None" = None, **params: Any) -> RangeData:
+    """A data module that has been set up."""
+    module = RangeData(16, 7, **params)
+    module.bind(seed, ranks or Ranks())
+    module.setup()
+    return module
+
+
+def read(module: DataModule, epoch: int = 0, start: int = 0) -> "list[list[int]]":
+    """An epoch of the first phase."""
+    loader = module.open(Phase.TRAINING)
+    loader.set_epoch(epoch, start)
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "params", "expected"),
+    [
+        (Ranks(), {"shuffle": True}, ResumableRandomSampler),
+        (Ranks(), {}, ResumableSequentialSampler),
+        (TwoRanks(), {"shuffle": True}, ResumableDistributedSampler),
+        (TwoRanks(), {}, ResumableDistributedSampler),
+        (TwoRanks(), {"is_distributed": False}, ResumableSequentialSampler),
+    ],
+)
+def test_D5_each_default_sampler_enters_the_epoch_at_batches_times_batch_size(
+    ranks: Ranks, params: "dict[str, Any]", expected: type
+) -> None:
+    module = make_module(ranks=ranks, batch_size=2, **params)
+    whole = read(module, 1)
+    assert type(module.open(Phase.TRAINING).sampler) is expected
+    assert read(module, 1, 2) == whole[2:]
+    assert len(whole) == (4 if expected is ResumableDistributedSampler else 8)
+
+
+class Backwards(ResumableSampler):
+    """An order of one's own."""
+
+    def order(self) -> "Sequence[int]":
+        return range(len(self.data) - 1, -1, -1)
+
+
+def test_D6_a_sampler_of_ones_own_is_entered_like_the_others() -> None:
+    module = make_module(batch_size=4, sampler=Backwards(range(16)))
+    assert read(module, 0, 2) == [[7, 6, 5, 4], [3, 2, 1, 0]]
+
+
+def test_D6_a_subclass_may_choose_the_sampler() -> None:
+    class Own(RangeData):
+        """Reads backwards while training."""
+
+        def make_sampler(self, dataset: Any, params: DataLoaderParams, *, phase: Phase, **rest: Any) -> Any:
+            chosen = super().make_sampler(dataset, params, phase=phase, **rest)
+            return Backwards(dataset) if phase is Phase.TRAINING else chosen
+
+    module = Own(4)
+    module.bind(0, Ranks())
+    module.setup()
+    assert read(module) == [[3], [2], [1], [0]]
+    assert [batch.tolist() for batch in module.open(Phase.VALIDATION)] == [[0], [1]]
+
+
+def test_D6_a_sampler_that_cannot_be_entered_is_a_type_error_that_names_those_that_can() -> None:
+    module = make_module(sampler=range(3))
+    with pytest.raises(TypeError, match="ResumableRandomSampler, ResumableSequentialSampler"):
+        module.open(Phase.TRAINING)
+
+
+def test_D15_the_length_of_an_epoch_is_known_for_each_phase() -> None:
+    module = make_module(batch_size=3)
+    assert module.get_train_steps_per_epoch() == 6
+    assert module.get_train_steps_per_epoch(1) == 3
+    assert module.open(Phase.TRAINING, 1) is module.open(Phase.TRAINING, 1)
+    with pytest.raises(ConfigurationError, match="add_train_phase"):
+        module.get_train_steps_per_epoch(2)
+
+
+def test_D15_the_length_follows_the_phase_that_is_in_use() -> None:
+    lengths: list[int] = []
+    model = RecordingModel(
+        advance_at=3, on_batch=lambda state: lengths.append(model.datamodule.get_train_steps_per_epoch())
+    )
+    Trainer("run", total_steps=2, use_cpu=True).fit(model, RangeData(3, 2))
+    assert lengths == [3, 3, 3, 2, 2]
+
+
+def test_D17_preparing_comes_first_and_tearing_down_last() -> None:
+    data = RangeData(2)
+    Trainer("run", total_steps=1, use_cpu=True).fit(RecordingModel(), data)
+    assert data.calls == ["prepare_data", "setup", "teardown"]
+
+
+@pytest.mark.parametrize("where", ["batch", "setup of the model", "setup of the data"])
+def test_D17_tearing_down_happens_when_the_run_fails(where: str) -> None:
+    class Failing(RecordingModel):
+        """Fails where it is told to."""
+
+        def setup(self) -> None:
+            if where == "setup of the model":
+                raise OSError("no")
+
+    class FailingData(RangeData):
+        """Likewise."""
+
+        def setup(self) -> None:
+            super().setup()
+            if where == "setup of the data":
+                raise OSError("no")
+
+    def fail(state: object) -> None:
+        raise OSError("no")
+
+    data = FailingData(2)
+    with pytest.raises(RuntimeError, match="OSError: no"):
+        Trainer("run", total_steps=1, use_cpu=True).fit(Failing(on_batch=fail), data)
+    assert data.calls == ["prepare_data", "setup", "teardown"]
+
+
+def test_D17_tearing_down_happens_at_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.trial.should_stop", lambda: True)
+    data = RangeData(2)
+    Trainer("run", total_steps=3, use_cpu=True).fit(RecordingModel(), data)
+    assert data.calls[-1] == "teardown"
+
+
+def test_S10_one_seed_decides_every_order_and_one_loader_can_be_pinned() -> None:
+    def shuffle(seed: int, **params: Any) -> "list[list[int]]":
+        return read(make_module(seed, shuffle=True, **params))
+
+    assert shuffle(1) == shuffle(1)
+    assert shuffle(1) != shuffle(2)
+    assert shuffle(1, random_seed=5) == shuffle(2, random_seed=5) != shuffle(1)
+
+
+def test_data_is_named_in_setup_and_not_before() -> None:
+    with pytest.raises(ConfigurationError, match=r"in setup\(\)"):
+        DataModule().add_train_phase(range(3))

@@ -1,0 +1,178 @@
+"""Loaders: what they are made of, how long they say they are, and where the draws of their workers come from."""
+
+import random
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from proctor.sdk.pytorch import (
+    ConfigurationError,
+    DataLoaderParams,
+    ResumableRandomSampler,
+    ResumableSequentialSampler,
+    get_default_numpy_rng,
+    seed_rngs,
+)
+from proctor.sdk.pytorch.loaders import EpochLoader
+
+# there may be fewer processors than workers
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+class Drawing:
+    """A dataset whose samples are draws of every stream."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        import numpy
+
+        draws = [float(torch.rand(1)), random.random(), float(get_default_numpy_rng().random()), numpy.random.random()]
+        return torch.tensor([float(index), *draws], dtype=torch.float64)
+
+
+def make_loader(dataset: Any = None, *, seed: int = 3, **params: Any) -> EpochLoader:
+    """Batches of two, shuffled."""
+    dataset = Drawing() if dataset is None else dataset
+    sampler = ResumableRandomSampler(dataset, seed=seed)
+    return EpochLoader(dataset, DataLoaderParams(batch_size=2, **params), sampler=sampler, seed=seed)
+
+
+def read(loader: EpochLoader, epoch: int, start: int = 0) -> "list[Any]":
+    """The rest of an epoch."""
+    loader.set_epoch(epoch, start)
+    return [batch.tolist() for batch in loader]
+
+
+def test_D7_the_defaults_are_the_documented_ones() -> None:
+    assert {field.name: field.default for field in fields(DataLoaderParams)} == {
+        "batch_size": 1,
+        "shuffle": False,
+        "num_workers": 0,
+        "pin_memory": False,
+        "drop_last": False,
+        "is_distributed": None,
+        "sampler": None,
+        "collate_fn": None,
+        "prefetch_factor": None,
+        "persistent_workers": False,
+        "timeout": 0,
+        "multiprocessing_context": None,
+        "worker_init_fn": None,
+        "random_seed": None,
+    }
+
+
+def test_D8_the_length_is_what_is_left_of_the_epoch() -> None:
+    dataset = range(23)
+    loader = EpochLoader(dataset, DataLoaderParams(batch_size=4), sampler=ResumableSequentialSampler(dataset), seed=0)
+    for epoch, start in ((0, 0), (0, 2), (0, 5), (0, 6), (1, 0)):
+        loader.set_epoch(epoch, start)
+        assert len(loader) == 6 - start == len(list(loader))
+        assert loader.epoch_length == 6
+
+
+def test_D13_iterating_draws_nothing_from_the_global_streams() -> None:
+    loader = make_loader(range(12))
+    torch.manual_seed(1)
+    expected = float(torch.rand(1))
+    torch.manual_seed(1)
+    read(loader, 0)
+    read(loader, 1, 3)
+    assert float(torch.rand(1)) == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_D14_workers_draw_the_same_for_a_batch_however_it_is_reached(workers: int, persistent: bool) -> None:
+    reference = make_loader(num_workers=1)
+    epochs = [read(reference, epoch) for epoch in range(3)]
+    loader = make_loader(num_workers=workers, persistent_workers=persistent)
+    assert read(loader, 1, 2) == epochs[1][2:]
+    assert read(loader, 2) == epochs[2]
+    assert read(loader, 0, 5) == epochs[0][5:]
+    drawn = [tuple(sample[1:]) for epoch in epochs for batch in epoch for sample in batch]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_D14_batches_that_were_fetched_ahead_and_never_used_change_nothing() -> None:
+    expected = read(make_loader(num_workers=2), 1)
+    loader = make_loader(num_workers=2, persistent_workers=True, prefetch_factor=4)
+    loader.set_epoch(0)
+    next(iter(loader))
+    assert read(loader, 1) == expected
+
+
+def note_worker(worker: int) -> None:
+    """A user's hook; draws to show that the streams are seeded by then."""
+    Noted.draw = float(torch.rand(1)) + random.random()
+
+
+class Noted:
+    """What the hook has drawn in this process."""
+
+    draw = 0.0
+
+
+class Notes:
+    """A dataset that tells what the hook drew."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        return Noted.draw
+
+
+def test_S9_a_users_hook_runs_in_seeded_workers_and_repeats() -> None:
+    found = [read(make_loader(Notes(), num_workers=2, worker_init_fn=note_worker), 0) for _ in range(2)]
+    assert found[0] == found[1]
+    assert 0.0 not in [draw for batch in found[0] for draw in batch]
+    other = read(make_loader(Notes(), seed=4, num_workers=2, worker_init_fn=note_worker), 0)
+    assert other != found[0]
+
+
+def test_S9_draws_of_workers_follow_the_seed() -> None:
+    assert read(make_loader(seed=1, num_workers=1), 0) == read(make_loader(seed=1, num_workers=2), 0)
+    assert read(make_loader(seed=1, num_workers=1), 0) != read(make_loader(seed=2, num_workers=1), 0)
+
+
+def test_without_workers_draws_come_from_the_streams_of_the_process() -> None:
+    seed_rngs(3)
+    expected = [float(torch.rand(1)), random.random()]
+    seed_rngs(3)
+    assert read(make_loader(), 0)[0][0][1:3] == expected
+
+
+def test_a_dataset_that_fetches_batches_itself_is_asked_for_whole_ones() -> None:
+    class Whole(Drawing):
+        """Fetches a batch at once."""
+
+        def __getitems__(self, indices: "list[int]") -> "list[Any]":
+            assert type(indices) is list
+            return [torch.tensor(index) for index in indices]
+
+    assert sorted(sum(read(make_loader(Whole(), num_workers=1), 0), [])) == list(range(12))
+
+
+def test_a_stream_without_indices_is_refused_with_a_way_out() -> None:
+    class Stream(IterableDataset):  # type: ignore[misc]
+        """Has no index."""
+
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(ConfigurationError, match="Give a stream an index"):
+        EpochLoader(Stream(), DataLoaderParams(), sampler=ResumableSequentialSampler([]), seed=0)
+
+
+@pytest.mark.parametrize(("length", "drop_last"), [(0, False), (3, True)])
+def test_data_that_gives_no_batch_is_refused(length: int, drop_last: bool) -> None:
+    dataset = range(length)
+    params = DataLoaderParams(batch_size=4, drop_last=drop_last)
+    with pytest.raises(ConfigurationError, match="gives no batch of 4"):
+        EpochLoader(dataset, params, sampler=ResumableSequentialSampler(dataset), seed=0)

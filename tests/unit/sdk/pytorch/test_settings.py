@@ -1,0 +1,101 @@
+"""Options that contradict each other or are out of range are refused before anything happens."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.recording_model import RangeData, RecordingModel
+
+from proctor.sdk.pytorch import ConfigurationError, Trainer, TrainerError, TrainUnit
+
+
+@pytest.mark.parametrize("value", ["epoch", "iteration", TrainUnit.EPOCH, TrainUnit.ITERATION])
+def test_T1_a_unit_is_the_enum_or_its_name(value: Any) -> None:
+    assert Trainer("run", train_unit=value).settings.train_unit == TrainUnit(value)
+
+
+@pytest.mark.parametrize("value", ["epochs", "EPOCH", 1, None])
+def test_T1_any_other_unit_is_an_error_that_names_those_there_are(value: Any) -> None:
+    with pytest.raises(ValueError, match="'epoch' or 'iteration'"):
+        Trainer("run", train_unit=value)
+
+
+@pytest.mark.parametrize("value", [1.5, -1, 10.0, float("-inf"), float("nan")])
+def test_T2_a_number_of_steps_that_is_no_count_is_refused(value: float) -> None:
+    with pytest.raises(ConfigurationError, match="total_steps"):
+        Trainer("run", total_steps=value)
+
+
+def test_T2_an_endless_run_needs_a_rule_that_stops_it() -> None:
+    class Plain(RecordingModel):
+        """Has no rule of its own."""
+
+    Plain.should_training_stop = RecordingModel.__mro__[1].should_training_stop  # type: ignore[method-assign]
+    model = Plain()
+    with pytest.raises(ConfigurationError, match="nothing would stop the run"):
+        Trainer("run", total_steps=float("inf"), use_cpu=True).fit(model, RangeData())
+    assert model.batches == []
+
+
+def test_T2_nothing_to_do_is_refused_when_training_is_asked_for() -> None:
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Trainer("run", use_cpu=True).fit(RecordingModel(), RangeData())
+
+
+@pytest.mark.parametrize("name", ["valid_frequency", "print_frequency", "chkpt_frequency", "early_stop_cycles"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1"])
+def test_T8_a_frequency_is_none_or_at_least_one(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        Trainer("run", **{"valid_frequency": 1, name: value})  # type: ignore[arg-type]
+
+
+def test_T8_none_is_never(tmp_path: Path) -> None:
+    model = RecordingModel()
+    trainer = Trainer("run", total_steps=2, chkpt_root=tmp_path, use_cpu=True)
+    trainer.fit(model, RangeData(2))
+    assert model.logged == []
+    assert "valid_step" not in model.hooks
+    assert model.hooks.count("checkpoint") == 1  # the one of the end
+
+
+def test_C1_saving_without_a_folder_is_refused_before_training_starts() -> None:
+    model = RecordingModel()
+    with pytest.raises(ConfigurationError, match="chkpt_root"):
+        Trainer("run", total_steps=1, chkpt_frequency=1, use_cpu=True).fit(model, RangeData())
+    assert model.batches == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"enable_cudnn_benchmark": True, "enable_deterministic": True}, "enable_deterministic forbids"),
+        ({"use_cpu": True, "gpus": [0]}, r"gpus=\[0\] contradict"),
+        ({"early_stop_cycles": 1}, "valid_frequency is None"),
+        ({"keep_best": 1}, "best_metric"),
+        ({"best_mode": "highest"}, "'max' or 'min'"),
+        ({"enable_file_logging": True}, "log_path"),
+        ({"enable_tensorboard": True}, "run_path"),
+        ({"accumulation_steps": 0}, "accumulation_steps"),
+        ({"epochs": 3}, "no option epochs"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(options: "dict[str, Any]", told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Trainer("run", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b"])
+def test_a_run_is_called_what_a_file_can_be_called(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="run_name"):
+        Trainer(name)
+
+
+def test_validations_need_data() -> None:
+    class NoValidation(RangeData):
+        """Has only training data."""
+
+        def setup(self) -> None:
+            self.add_train_phase(range(3))
+
+    with pytest.raises(TrainerError, match="set_validation in NoValidation"):
+        Trainer("run", total_steps=1, valid_frequency=1, use_cpu=True).fit(RecordingModel(), NoValidation())

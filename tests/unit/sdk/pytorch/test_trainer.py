@@ -1,0 +1,210 @@
+"""What `fit` and `test` raise, return, seed and restore."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.recording_model import RangeData, RecordingModel
+from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
+
+from proctor.sdk.pytorch import (
+    ConfigurationError,
+    NotExactError,
+    NotExactWarning,
+    StopReason,
+    Trainer,
+    run,
+    seed_rngs,
+)
+from proctor.sdk.pytorch.plugins import Plugins
+from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.seeding import get_rng_state_dict
+
+
+class NoLuck(Exception):
+    """What a model raises."""
+
+
+def fail(state: object) -> None:
+    """A batch that cannot be trained on."""
+    raise NoLuck("not today")
+
+
+def test_X7_a_failure_is_raised_with_its_cause_and_never_returned() -> None:
+    with pytest.raises(RuntimeError, match="fit of run unlucky failed: NoLuck: not today") as caught:
+        Trainer("unlucky", total_steps=1, use_cpu=True).fit(RecordingModel(on_batch=fail), RangeData(1))
+    assert isinstance(caught.value.__cause__, NoLuck)
+
+
+def test_X7_exceptions_that_are_named_pass_as_they_are() -> None:
+    trainer = Trainer("run", total_steps=1, train_exceptions=[NoLuck], use_cpu=True)
+    with pytest.raises(NoLuck):
+        trainer.fit(RecordingModel(on_batch=fail), RangeData(1))
+
+
+def test_X7_tests_have_exceptions_of_their_own() -> None:
+    class Failing(RecordingModel):
+        """Cannot be tested."""
+
+        def test_step(self, batch: Any, step: int) -> None:
+            raise NoLuck("not today")
+
+    with pytest.raises(RuntimeError, match="test of run run failed"):
+        Trainer("run", train_exceptions=[NoLuck], use_cpu=True).test(Failing(), RangeData(1))
+    with pytest.raises(NoLuck):
+        Trainer("run", test_exceptions=[NoLuck], use_cpu=True).test(Failing(), RangeData(1))
+
+
+def test_X7_a_failed_run_is_continued_from_its_last_checkpoint(tmp_path: Path) -> None:
+    def fail_late(state: Any) -> None:
+        if state.global_iteration == 6:
+            raise NoLuck("not today")
+
+    options: dict[str, Any] = {"total_steps": 3, "chkpt_frequency": 1, "chkpt_root": tmp_path, "use_cpu": True}
+    with pytest.raises(RuntimeError):
+        Trainer("run", **options).fit(RecordingModel(on_batch=fail_late), RangeData(4))
+    model = RecordingModel()
+    outcome = Trainer("run", **options).fit(model, RangeData(4))
+    assert len(model.batches) == 8
+    assert outcome.reason is StopReason.COMPLETED
+
+
+def test_S3_weights_made_in_setup_are_the_same_whatever_was_drawn_before() -> None:
+    hashes = []
+    for draws in (0, 3):
+        torch.rand(draws)
+        model = DigitsModel()
+        Trainer("run", use_cpu=True).test(model, DigitsData())
+        hashes.append(hash_state(model.net.state_dict()))
+    assert hashes[0] == hashes[1]
+
+
+def test_S11_a_test_does_not_depend_on_how_long_the_training_took(tmp_path: Path) -> None:
+    class Noisy(DigitsModel):
+        """Draws while it is tested."""
+
+        drawn: "list[float]"
+
+        def test_step(self, batch: Any, step: int) -> None:
+            self.drawn = [*getattr(self, "drawn", []), float(torch.rand(1))]
+
+    found = []
+    for epochs in (1, 2):
+        trainer = Trainer(f"run{epochs}", total_steps=epochs, chkpt_root=tmp_path, use_cpu=True)
+        trainer.fit(DigitsModel(), DigitsData())
+        model = Noisy()
+        outcome = trainer.test(model, DigitsData())
+        assert outcome.state.epoch == epochs
+        found.append(model.drawn)
+    assert found[0] == found[1]
+
+
+def test_C16_without_a_checkpoint_the_model_loads_for_the_test_by_itself(tmp_path: Path) -> None:
+    trainer = Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True)
+    model = RecordingModel()
+    trainer.test(model, RangeData(1))
+    assert "load_for_testing" in model.hooks
+    trainer.fit(RecordingModel(), RangeData(1))
+    model = RecordingModel()
+    trainer.test(model, RangeData(1))
+    assert "load_for_testing" not in model.hooks
+    assert "load_state_dict" in model.hooks
+
+
+def test_C6_networks_optimizers_and_schedulers_are_saved_by_themselves_and_the_scaler_beside(tmp_path: Path) -> None:
+    trainer = Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True)
+    outcome = trainer.fit(DigitsModel(Recipe(amp=True)), DigitsData())
+    content = torch.load(outcome.checkpoint, weights_only=True)
+    assert set(content["model"]) == {"net", "optimizer", "scheduler"}
+    assert "amp_scaler" in content
+
+
+def test_C6_a_model_of_other_parts_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
+    class Grown(DigitsModel):
+        """Has a part more."""
+
+        def setup(self) -> None:
+            super().setup()
+            self.extra = torch.nn.Linear(1, 1)
+
+    trainer = Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True)
+    trainer.fit(DigitsModel(), DigitsData())
+    with pytest.raises(ConfigurationError, match="'extra'"):
+        trainer.fit(Grown(), DigitsData())
+
+
+def test_a_resume_that_cannot_be_exact_warns_or_is_refused(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"total_steps": 3, "chkpt_root": tmp_path, "use_cpu": True}
+    Trainer("run", **options).fit(RecordingModel(stop_after=2), RangeData(4, batch_size=2))
+    with pytest.raises(NotExactError, match="batch size of training 0 was 2, is 1"):
+        Trainer("run", strict_resume=True, **options).fit(RecordingModel(), RangeData(4, batch_size=1))
+    with pytest.warns(NotExactWarning, match="batch size of training 0 was 2, is 1"):
+        Trainer("run", **options).fit(RecordingModel(), RangeData(4, batch_size=1))
+
+
+def test_metrics_come_back_and_outlast_a_resume(tmp_path: Path) -> None:
+    def fit() -> "dict[str, float]":
+        trainer = Trainer("run", total_steps=1, valid_frequency=1, chkpt_root=tmp_path, use_cpu=True)
+        return trainer.fit(DigitsModel(), DigitsData()).metrics
+
+    first = fit()
+    assert set(first) == {"loss", "valid_loss"}
+    assert fit() == first
+
+
+class OneOf(Ranks):
+    """One of several ranks, alone: nothing is exchanged."""
+
+    def __init__(self, rank: int, world_size: int, streams: "list[Any] | None" = None) -> None:
+        self.rank, self.world_size, self.streams = rank, world_size, streams
+
+    def gather(self, value: Any) -> "list[Any] | None":
+        return self.streams or [value] * self.world_size
+
+
+def draw_on(rank: int, world_size: int = 3, **options: Any) -> "tuple[list[float], str]":
+    """What a rank draws in its first batch, and the weights that it begins with."""
+    seen: list[Any] = []
+
+    class Drawing(DigitsModel):
+        """Draws once and stops."""
+
+        def train_step(self, batch: Any, state: Any) -> None:
+            seen.append(([float(torch.rand(1))], hash_state(self.net.state_dict())))
+
+    settings = Trainer("run", total_steps=1, use_cpu=True, **options).settings
+    place = run.Place(torch.device("cpu"), OneOf(rank, world_size))
+    run.fit(run.Run(settings, Drawing(), datamodule=DigitsData(), plugins=Plugins(), place=place))
+    drawn: tuple[list[float], str] = seen[0]
+    return drawn
+
+
+def test_S8_ranks_begin_with_the_same_weights_and_draw_on_their_own() -> None:
+    found = [draw_on(rank) for rank in range(3)]
+    assert len({weights for _, weights in found}) == 1
+    assert len({draws[0] for draws, _ in found}) == 3
+    assert [draw_on(rank) for rank in range(3)] == found
+    assert draw_on(1, random_seed=1)[0] != found[1][0]
+
+
+def test_S7_each_rank_gets_its_own_streams_back(tmp_path: Path) -> None:
+    streams, expected = [], []
+    for rank in range(2):
+        seed_rngs(100 + rank)
+        streams.append(get_rng_state_dict())
+        expected.append(float(torch.rand(1)))
+    settings = Trainer("run", total_steps=2, chkpt_root=tmp_path, use_cpu=True).settings
+
+    def fit(ranks: Ranks, **options: Any) -> RecordingModel:
+        model = RecordingModel(**options)
+        place = run.Place(torch.device("cpu"), ranks)
+        run.fit(run.Run(settings, model, datamodule=RangeData(4), plugins=Plugins(), place=place))
+        return model
+
+    fit(OneOf(0, 2, streams), stop_after=1)
+    found: list[float] = []
+    fit(OneOf(0, 2, streams), on_batch=lambda state: found.append(float(torch.rand(1))), stop_after=2)
+    assert found == expected[:1]
+    content = torch.load(next((tmp_path / "run").glob("*.pth")), weights_only=True)
+    assert [hash_state(state) for state in content["rng"]] == [hash_state(state) for state in streams]
