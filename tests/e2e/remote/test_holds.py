@@ -40,6 +40,7 @@ def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callabl
 def test_a_machine_on_which_only_trials_fail_is_quarantined(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     bad, _ = scene.machines
+    holding, _ = scene.spread(2)  # so that both machines are there when the other experiment begins
     service = {"quarantineAfter": 2}
     experiment = scene.create(
         script=FAILING, seconds=0.3, trialConcurrency=2, maxTrialNumber=10, trainingService=service
@@ -50,6 +51,7 @@ def test_a_machine_on_which_only_trials_fail_is_quarantined(stage: Callable[...,
     assert done["trial_counts"]["SUCCEEDED"] >= 6
     assert done["trial_counts"]["FAILED"] >= 2
     assert "quarantined" in scene.manager.command_line("nodes")
+    assert [trial["status"] for trial in scene.manager.trials(holding)] == ["RUNNING", "RUNNING"]
     scene.manager.command_line("nodes", "resume", scene.node(bad)["id"])
     assert scene.node(bad)["hold"] == ""
     scene.leave()
