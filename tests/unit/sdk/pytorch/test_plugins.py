@@ -112,7 +112,7 @@ def test_C18_a_plug_in_that_comes_or_goes_between_runs_is_told(saves: bool, tmp_
 
 @pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
 def test_C4_a_name_of_the_checkpoints_own_parts_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="reserved|part of every checkpoint"):
+    with pytest.raises(ValueError, match="is a part of every checkpoint"):
         Trainer("run").register_plugin(Plugin(name))
 
 

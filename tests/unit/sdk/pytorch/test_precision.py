@@ -91,7 +91,7 @@ def test_T16_scale_and_growth_go_on_after_a_resume(tmp_path: Path) -> None:
 def test_T16_on_the_cpu_only_bfloat16_is_accepted() -> None:
     model = Model()
     model.device = torch.device("cpu")
-    with pytest.raises(ValueError, match="bfloat16 only; found torch.float16"):
+    with pytest.raises(ValueError, match=r"bfloat16 only; found torch\.float16"):
         model.create_scaler()
     with model.autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
