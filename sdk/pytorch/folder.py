@@ -127,6 +127,11 @@ class CheckpointFolder:
             self._storage.wait()
         return self.path / name
 
+    def is_among_best(self, score: float) -> bool:
+        """Whether a checkpoint of this score, saved now, would be kept as one of the best."""
+        self._storage.settle()
+        return self._retention.is_among_best(score, self._entries)
+
     def load_newest(self, device: "torch.device | str" = "cpu") -> "LoadedCheckpoint | None":
         """Return the checkpoint to continue from, None if the run has none yet.
 

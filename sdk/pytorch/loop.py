@@ -105,7 +105,8 @@ class TrainingLoop:
         run, settings = self.run_parts, self._settings
         done = self.state.epoch if self._by_epoch else self.state.current_iteration
         is_due = ends_epoch or not self._by_epoch
-        if is_due and settings.valid_frequency and done % settings.valid_frequency == 0:
+        is_validated = bool(is_due and settings.valid_frequency and done % settings.valid_frequency == 0)
+        if is_validated:
             validate(run)
             self._stop_wish = self._stop_wish or run.wants_stop()
         reason = self._decide(done)
@@ -113,7 +114,7 @@ class TrainingLoop:
             self.state.stop_reason = "" if reason is StopReason.REQUESTED else reason.value
             if run.storage is not None:
                 run.save()
-        elif is_due and self._is_save_due(done):
+        elif is_due and (self._is_save_due(done) or (is_validated and run.has_new_best())):
             run.save()
         return reason
 

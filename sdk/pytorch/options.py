@@ -63,7 +63,8 @@ class TrainerOptions(TypedDict, total=False):
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be bit-exact.
     :param resume: continue from the latest checkpoint if there is one.
     :param keep_last: how many checkpoints to keep; None keeps all.
-    :param keep_best: how many of the best ones to keep besides, judged by `best_metric`.
+    :param keep_best: how many of the best ones to keep besides, judged by `best_metric`; one is also made after a
+        validation that is among the best when no other is due.
     :param best_metric: the name of the metric that judges the run; inside a trial it is reported as `default`.
     :param best_mode: "max" or "min".
     :param background_writes: sync checkpoints to the disk in a thread while training goes on.

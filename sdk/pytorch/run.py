@@ -87,11 +87,21 @@ class Run:
         """Make a checkpoint of the present position (collective)."""
         content = snapshots.take_snapshot(self)
         if content is not None and self.storage is not None:
-            name = self.settings.best_metric or ""
-            is_fresh = self._logged.get(name) == self.state.global_iteration
             metadata = self.model.append_metadata_to_chkpt_name()
-            path = self.storage.save(content, metadata=metadata, score=self.metrics[name] if is_fresh else None)
+            path = self.storage.save(content, metadata=metadata, score=self._score())
             self.observers.on_checkpoint(path, self.state)
+
+    def has_new_best(self) -> bool:
+        """Whether the metric that judges the run, as it was just logged, makes this point one to keep (collective)."""
+        if self.storage is None or not self.settings.keep_best:
+            return False
+        score = self._score()
+        is_best = self.ranks.is_main and score is not None and self.storage.is_among_best(score)
+        return bool(self.ranks.broadcast(is_best))
+
+    def _score(self) -> "float | None":
+        name = self.settings.best_metric or ""
+        return self.metrics[name] if self._logged.get(name) == self.state.global_iteration else None
 
     def find_checkpoint(self) -> "dict[str, Any] | None":
         """Read the checkpoint to continue from, the same one on all ranks (collective)."""

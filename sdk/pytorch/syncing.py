@@ -68,6 +68,11 @@ class BackgroundStorage:
                 "room or give another chkpt_root, and start again to continue from them."
             ) from problem
 
+    def settle(self) -> None:
+        """Return when nothing is under way; a problem is left to be told by the next `start` or `wait`."""
+        if self._thread is not None:
+            self._thread.join(self._patience_seconds)
+
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()

@@ -129,6 +129,23 @@ def test_C15_the_best_and_the_one_to_resume_from_are_kept_apart(tmp_path: Path) 
     assert outcome.checkpoint.name == entries[0].name
 
 
+class Scored(DigitsModel):
+    """Its validations have these scores."""
+
+    scores = (3.0, 5.0, 4.0, 5.0, 2.0)
+
+    def on_validation_end(self, validation_cycle: int) -> None:
+        self.log({"score": self.scores[validation_cycle]})
+
+
+def test_C15_a_best_validation_is_saved_although_no_checkpoint_is_due(tmp_path: Path) -> None:
+    options = {"total_steps": 5, "chkpt_frequency": 5, "valid_frequency": 1, "keep_last": 1}
+    fit(tmp_path, Scored(), **options, keep_best=1, best_metric="score")
+    entries = read_pointer(tmp_path / "run")
+    assert entries is not None
+    assert [(entry.epoch, entry.score) for entry in entries] == [(5, 2.0), (2, 5.0)]
+
+
 def test_C15_a_model_that_skips_a_checkpoint_still_has_one_when_it_stops(tmp_path: Path) -> None:
     model = Picky()
     model.saves = False
