@@ -76,6 +76,7 @@ def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", options: Group
         return supervise(children, queue, start_seconds=START_SECONDS)
     finally:
         end_children(children)
+        del store  # now, and not when an error's traceback is let go: it has a thread and a port
 
 
 def _pack(work: Work) -> bytes:
