@@ -16,6 +16,8 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from proctor.sdk.pytorch.errors import CheckpointWarning
+
 HISTORY_FILE = "history.jsonl"
 _TIME = "time_ms"  # of as many digits in each row, so that equal runs have equal positions
 _NO_ROWS = hashlib.sha256(b"proctor history").hexdigest()
@@ -88,6 +90,7 @@ class History:
             warnings.warn(
                 f"the history {self._path} has {found} bytes where the checkpoint knows of {position.size}: the first "
                 "rows are missing or it was made anew. The metrics themselves go on exactly.",
+                CheckpointWarning,
                 stacklevel=2,
             )
             self._end_torn_row(found)

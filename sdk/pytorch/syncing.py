@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable
 
-from proctor.sdk.pytorch.errors import CheckpointNotStoredError
+from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
 
 PATIENCE_SECONDS = 3600.0
 _ROOM_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS}
@@ -42,7 +42,9 @@ class BackgroundStorage:
         except CheckpointNotStoredError as error:
             if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _ROOM_PROBLEMS:
                 raise
-            warnings.warn(f"{error} Training goes on and saves again at the next occasion.", stacklevel=3)
+            warnings.warn(
+                f"{error} Training goes on and saves again at the next occasion.", CheckpointWarning, stacklevel=3
+            )
         self._name = name
         self._thread = threading.Thread(target=self._run, args=(work,), name=f"proctor-store-{name}")
         self._thread.start()

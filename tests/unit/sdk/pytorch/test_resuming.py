@@ -325,6 +325,19 @@ def test_C14_a_run_of_helios_goes_on_after_migration_and_says_that_it_is_not_exa
     assert float(model.opt.state_dict()["state"][0]["step"]) == 12
 
 
+def test_C13_a_checkpoint_of_the_first_format_is_continued(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copy(FILES / "proctor_format_1.pth", tmp_path / "run" / "run_epoch_1_iter_4.pth")
+    model = Line()
+    with pytest.warns() as told:
+        outcome = Trainer("run", **{**STEPS, "chkpt_root": tmp_path}).fit(model, LineData())
+    assert {warning.category for warning in told} == {CheckpointWarning, NotExactWarning}  # no history, no fingerprint
+    assert model.batches == 4
+    assert outcome.state.global_iteration == 8
+    assert outcome.metrics == {"loss": 4.0}
+    assert float(model.opt.state_dict()["state"][0]["step"]) == 8
+
+
 def test_D11_a_checkpoint_of_helios_on_the_last_batch_of_an_epoch_does_not_loop_for_ever(tmp_path: Path) -> None:
     path = migrated(tmp_path, "2.0.1") / "run" / "tiny_epoch_2_iter_6.pth"
     old = load(path)

@@ -1,6 +1,6 @@
 """Which checkpoints stay, for any run (row C10)."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from proctor.sdk.pytorch.retention import Entry, Retention
@@ -14,6 +14,7 @@ def entries(scores: "list[float | None]") -> "list[Entry]":
     return found[::-1]
 
 
+@settings(deadline=None)
 @given(some.lists(SCORES, max_size=12), some.integers(1, 4), some.integers(0, 4), some.sampled_from(["max", "min"]))
 def test_C10_saving_one_by_one_keeps_the_newest_and_the_best_of_all(
     scores: "list[float | None]", last: int, best: int, mode: str
@@ -31,6 +32,7 @@ def test_C10_saving_one_by_one_keeps_the_newest_and_the_best_of_all(
     assert len(kept) <= last + best
 
 
+@settings(deadline=None)
 @given(some.lists(SCORES, max_size=8), some.integers(-4, 4).map(float), some.integers(0, 3))
 def test_C10_what_is_called_among_the_best_is_kept_as_one(
     scores: "list[float | None]", score: float, best: int
