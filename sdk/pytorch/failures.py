@@ -87,11 +87,11 @@ def _tells_of_lost_peer(problem: "BaseException | None") -> bool:
 
 
 def _pack(problem: BaseException) -> "bytes | None":
-    """Pickle an exception in a way that does not call its constructor, whose arguments may be others than `args`."""
-    kind = type(problem)
-    for args, attributes in ((problem.args, vars(problem)), (tuple(str(arg) for arg in problem.args), {})):
+    """Pickle an exception; if its constructor takes other arguments than `args`, in a way that does not call it."""
+    kind, told = type(problem), tuple(str(arg) for arg in problem.args)
+    for form in (problem, (kind, problem.args, vars(problem)), (kind, told, {})):
         try:
-            packed = pickle.dumps((kind, args, attributes))
+            packed = pickle.dumps(form)
         except Exception:
             continue
         if _unpack(packed) is not None:
@@ -101,7 +101,10 @@ def _pack(problem: BaseException) -> "bytes | None":
 
 def _unpack(packed: bytes) -> "BaseException | None":
     try:
-        kind, args, attributes = pickle.loads(packed)
+        form = pickle.loads(packed)
+        if isinstance(form, BaseException):
+            return form
+        kind, args, attributes = form
         error: BaseException = kind.__new__(kind, *args)
         error.args = args
         error.__dict__.update(attributes)

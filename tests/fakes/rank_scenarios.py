@@ -5,12 +5,13 @@ import io
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-
 from fakes.trained_models import DigitsData, DigitsModel
 from fakes.trained_ranks import wait_for_the_end_of_others
+
 from proctor.sdk.pytorch import (
     HandoverQueue,
     Trainer,
@@ -71,6 +72,38 @@ def _talk(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
     barrier()
     queue.put(values)
     return f"from rank {ranks.rank}"
+
+
+def talk_at_a_time(groups: int) -> "list[Any]":
+    """Let several pairs of ranks, each with a launcher of its own, work at the same time; return what each came to."""
+    spawning.START_METHOD = "fork"
+    pipes = []
+    for _ in range(groups):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            result = spawning.spawn_ranks(_talk, devices=[CPU] * 2, options=GroupOptions(), queue=HandoverQueue())
+            os.write(writer, str(result).encode())
+            os._exit(0)
+        os.close(writer)
+        pipes.append(reader)
+    found = []
+    for reader in pipes:
+        with os.fdopen(reader) as file:
+            found.append(file.read())
+    return found
+
+
+def hand_over(megabytes: int) -> "list[int]":
+    """Let two ranks hand over more than a pipe holds, and return the sizes that arrived."""
+    spawning.START_METHOD = "fork"
+    queue = HandoverQueue()
+    work = partial(_hand_over, megabytes)
+    spawning.spawn_ranks(work, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
+    return [len(value) for value in queue.get_all()]
+
+
+def _hand_over(megabytes: int, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> None:
+    queue.put(bytes(megabytes * 2**20))
 
 
 class FailingModel(DigitsModel):

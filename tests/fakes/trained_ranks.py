@@ -1,7 +1,7 @@
 """A run of several ranks that may die, for the tests: what each rank trained comes back through the queue.
 
-The functions are called in incarnations (see `incarnations`), which have torch imported. There the ranks are forks, too:
-a real start takes each of them seconds. That the trainer's own way of starting them works is tested by itself.
+The functions are called in incarnations (see `incarnations`), which have torch imported. There the ranks are forks
+too: a real start takes each of them seconds. That the trainer's own way of starting them works is tested by itself.
 """
 
 import os
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from fakes.trained_models import DigitsData, DigitsModel, DisturbedDigits, Recipe, hash_state
+
 from proctor.sdk.pytorch import DataLoaderParams, NotExactWarning, Trainer, get_rng_state_dict, spawning, wrap_for_ranks
 from proctor.sdk.pytorch.distributed import get_ranks
-
 
 PATIENCE_SECONDS = 60.0
 
@@ -117,7 +116,7 @@ def train(
 
 
 def train_under_a_killed_launcher(**arguments: Any) -> "list[str]":
-    """`train` in a process of its own, which a rank kills, and return the commands of what is still there after that."""
+    """`train` in a process of its own, which a rank kills, and return the commands of what is left after that."""
     launcher = os.fork()
     if launcher == 0:
         train(**arguments)
