@@ -13,6 +13,7 @@ from proctor.sdk.pytorch.distributed import (
     local_print,
 )
 from proctor.sdk.pytorch.errors import (
+    CheckpointNotStoredError,
     CheckpointWarning,
     ConfigurationError,
     NotExactError,
@@ -21,6 +22,7 @@ from proctor.sdk.pytorch.errors import (
     TrainerError,
     UnreadableCheckpointError,
 )
+from proctor.sdk.pytorch.history import read_history
 from proctor.sdk.pytorch.loaders import DataLoaderParams
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, StopReason, TrainUnit
@@ -46,6 +48,7 @@ from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trainer import Trainer
 
 __all__ = [
+    "CheckpointNotStoredError",
     "CheckpointWarning",
     "ConfigurationError",
     "DataLoaderParams",
@@ -80,6 +83,7 @@ __all__ = [
     "global_print",
     "load_rng_state_dict",
     "local_print",
+    "read_history",
     "seed_rngs",
     "unwrap",
     "wrap_for_ranks",
