@@ -37,14 +37,24 @@ class Incarnations:
             text=True,
         )
 
-    def run(self, recipe: Any, root: Path, *, kill: "Kill | None" = None, **options: Any) -> "dict[str, Any]":
+    def run(
+        self,
+        recipe: Any,
+        root: Path,
+        *,
+        kill: "Kill | None" = None,
+        kill_after_seconds: "float | None" = None,
+        **options: Any,
+    ) -> "dict[str, Any]":
         """Run one incarnation to its end and return what it wrote, or `{"killed": True}`.
 
         :param kill: where it kills itself: a place of `DigitsModel.watch` and its number, or a fail point and its
             passage.
+        :param kill_after_seconds: when it is killed from outside, wherever it is then.
         :param options: further options of the trainer.
         """
-        return self._order({"recipe": asdict(recipe), "root": str(root), "kill": kill, "options": options})
+        order = {"recipe": asdict(recipe), "root": str(root), "kill": kill, "options": options}
+        return self._order({**order, "kill_after_seconds": kill_after_seconds})
 
     def call(self, module: str, function: str, **arguments: Any) -> Any:
         """Call a function in an incarnation and return what it returned, or `{"killed": True}`; all of it in JSON."""
@@ -83,11 +93,14 @@ def serve() -> None:
             os.setsid()
             _live(order, writer)
         os.close(writer)
-        print(json.dumps(_wait(child, reader)), flush=True)
+        print(json.dumps(_wait(child, reader, kill_after_seconds=order.get("kill_after_seconds"))), flush=True)
 
 
-def _wait(child: int, reader: int) -> "dict[str, Any]":
-    timer = threading.Timer(PATIENCE_SECONDS, os.kill, (child, signal.SIGABRT))
+def _wait(child: int, reader: int, *, kill_after_seconds: "float | None") -> "dict[str, Any]":
+    limit, last_signal = PATIENCE_SECONDS, signal.SIGABRT
+    if kill_after_seconds is not None:
+        limit, last_signal = kill_after_seconds, signal.SIGKILL
+    timer = threading.Timer(limit, os.kill, (child, last_signal))
     timer.start()
     try:
         _, status = os.waitpid(child, 0)

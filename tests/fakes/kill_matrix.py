@@ -28,6 +28,12 @@ FAIL_POINTS = (
     "trainer.pointer.written",
     "trainer.pointer.renamed",
 )
+# The whole matrix: these in every combination, the other axes drawn for each cell.
+MAIN_AXES: "dict[str, Sequence[Any]]" = {
+    **{name: AXES[name] for name in ("model", "unit", "amp")},
+    "workers": ("none", "two"),
+    "accumulation": (1, 4),
+}
 EDGES = ("epoch end", "validation")
 EQUAL = ("weights", "optimizer", "streams", "state", "history", "reason")
 Cell = dict[str, Any]
@@ -52,9 +58,14 @@ def choose_pairwise(axes: "dict[str, Sequence[Any]]", seed: int, size: int) -> "
             return cells
 
 
-def list_all(axes: "dict[str, Sequence[Any]]") -> "list[Cell]":
-    """Every combination."""
-    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+def choose_all(axes: "dict[str, Sequence[Any]]", others: "dict[str, Sequence[Any]]", *, seed: int) -> "list[Cell]":
+    """Return every combination of the axes, with values drawn for the other ones."""
+    draw = random.Random(seed)
+    cells = []
+    for values in product(*axes.values()):
+        drawn = {name: draw.choice(choice) for name, choice in others.items()}
+        cells.append({**drawn, **dict(zip(axes, values, strict=True))})
+    return cells
 
 
 def name_cell(cell: Cell) -> str:
@@ -64,16 +75,21 @@ def name_cell(cell: Cell) -> str:
 
 def check_cell(incarnations: Incarnations, cell: Cell, *, kills: int, seed: "str | int", root: Path) -> None:
     """Train a cell without and with kills, and compare everything that came of it."""
-    recipe, options = _make_recipe(cell), {"background_writes": cell["background"]}
+    recipe, options = make_recipe(cell), {"background_writes": cell["background"]}
     reference = incarnations.run(recipe, root / "uninterrupted", **options)
     batches = reference["state"]["global_iteration"]
     for kill in draw_kills(kills, batches=batches, seed=f"{seed} {name_cell(cell)}"):
         incarnations.run(recipe, root / "killed", kill=kill, **options)
     last = incarnations.run(recipe, root / "killed", **options)
     assert not last["killed"]
-    for part in EQUAL:
-        assert last[part] == reference[part], f"{part} of {cell}"
+    check_equal(last, reference, what=str(cell))
     check_samples(root / "uninterrupted", root / "killed")
+
+
+def check_equal(found: "dict[str, Any]", expected: "dict[str, Any]", *, what: str = "run") -> None:
+    """Two runs ended with the same bits."""
+    for part in EQUAL:
+        assert found[part] == expected[part], f"{part} of {what}"
 
 
 def draw_kills(count: int, *, batches: int, seed: str) -> "list[tuple[str, int]]":
@@ -85,6 +101,12 @@ def draw_kills(count: int, *, batches: int, seed: str) -> "list[tuple[str, int]]
         place = draw.choice((*FAIL_POINTS, *EDGES))
         kills[turn] = (place, draw.randint(1, 2))
     return kills
+
+
+def make_recipe(cell: Cell) -> Recipe:
+    """The recipe of a cell."""
+    chosen = {name: value for name, value in cell.items() if name not in ("workers", "background")}
+    return Recipe(**chosen, workers=2 * (cell["workers"] != "none"), persistent=cell["workers"] == "two that live on")
 
 
 def check_samples(reference: Path, killed: Path) -> None:
@@ -101,11 +123,6 @@ def _read_samples(root: Path) -> "Iterator[tuple[int, str]]":
     for line in (root / SAMPLE_FILE).read_text().splitlines():
         batch, _, samples = line.partition(" ")
         yield int(batch), samples
-
-
-def _make_recipe(cell: Cell) -> Recipe:
-    chosen = {name: value for name, value in cell.items() if name not in ("workers", "background")}
-    return Recipe(**chosen, workers=2 * (cell["workers"] != "none"), persistent=cell["workers"] == "two that live on")
 
 
 def _improve(cell: Cell, axes: "dict[str, Sequence[Any]]", *, missing: "set[Any]") -> Cell:
