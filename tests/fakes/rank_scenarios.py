@@ -81,9 +81,11 @@ def talk_at_a_time(groups: int) -> "list[Any]":
     for _ in range(groups):
         reader, writer = os.pipe()
         if os.fork() == 0:
-            result = spawning.spawn_ranks(_talk, devices=[CPU] * 2, options=GroupOptions(), queue=HandoverQueue())
-            os.write(writer, str(result).encode())
-            os._exit(0)
+            try:
+                result = spawning.spawn_ranks(_agree, devices=[CPU] * 2, options=GroupOptions(), queue=HandoverQueue())
+                os.write(writer, str(result).encode())
+            finally:
+                os._exit(0)
         os.close(writer)
         pipes.append(reader)
     found = []
@@ -91,6 +93,10 @@ def talk_at_a_time(groups: int) -> "list[Any]":
         with os.fdopen(reader) as file:
             found.append(file.read())
     return found
+
+
+def _agree(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
+    return f"from rank {ranks.broadcast(ranks.rank)} of {ranks.world_size}"
 
 
 def hand_over(megabytes: int) -> "list[int]":

@@ -45,6 +45,7 @@ class RankData(DigitsData):
         params = DataLoaderParams(batch_size=4, shuffle=True, num_workers=self.recipe.workers)
         self.add_train_phase(DisturbedDigits(44), params)
         self.set_validation(DisturbedDigits(10, first=150), DataLoaderParams(batch_size=4))
+        self.set_testing(DisturbedDigits(10, first=160), DataLoaderParams(batch_size=4))
 
 
 class RankModel(DigitsModel):
@@ -109,6 +110,7 @@ def train(
     return {
         "error": None,
         "reason": None if outcome.reason is None else outcome.reason.value,
+        "resumed": outcome.resumed_from is not None,
         "state": outcome.state.state_dict(),
         "history": (Path(root) / "run" / "history.jsonl").read_text().count("\n"),
         "ranks": ranks,
@@ -119,8 +121,10 @@ def train_under_a_killed_launcher(**arguments: Any) -> "list[str]":
     """`train` in a process of its own, which a rank kills, and return the commands of what is left after that."""
     launcher = os.fork()
     if launcher == 0:
-        train(**arguments)
-        os._exit(0)
+        try:
+            train(**arguments)
+        finally:
+            os._exit(0)
     _, status = os.waitpid(launcher, 0)
     assert os.WIFSIGNALED(status), f"the launcher was to be killed and ended with {status}"
     return wait_for_the_end_of_others()
