@@ -1,0 +1,188 @@
+"""Stand-ins for Lightning and for the Trainer of transformers: their order of calls, as far as our callbacks see it.
+
+Taken from lightning 2.6.6 and transformers 5.23.0; `tests/integration/sdk/pytorch/test_frameworks.py` does the same
+with the real ones where they are installed.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from fakes.trained_models import DigitsModel, hash_state
+
+
+class Killed(Exception):
+    """As if the process had been killed."""
+
+
+class Callback:
+    """The base that both frameworks have."""
+
+
+@contextmanager
+def imported_with(framework: str, base: str, ours: str) -> "Iterator[Any]":
+    """Give our module, imported with a stand-in of the framework that has nothing but the base class of callbacks."""
+    package = framework.partition(".")[0]
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
+    for name in before:
+        del sys.modules[name]
+    stand_in = ModuleType(framework)
+    vars(stand_in)[base] = Callback
+    sys.modules.update({package: ModuleType(package), framework: stand_in})
+    sys.modules.pop(ours, None)
+    try:
+        yield import_module(ours)
+    finally:
+        for name in (package, framework, ours):
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+class Training:
+    """A model with its optimizer, the samples it has seen, and a batch at which it is killed (0 is never)."""
+
+    def __init__(self, kill: int = 0) -> None:
+        model = DigitsModel()
+        model.setup()
+        self.network, self.optimizer = model.net, model.optimizer
+        self.samples: list[list[int]] = []
+        self.kill = kill
+
+    def backward(self, batch: Any) -> float:
+        self.samples.append(batch[2].tolist())
+        if len(self.samples) == self.kill:
+            raise Killed
+        loss = torch.nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+        loss.backward()
+        return float(loss.detach())
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def hash(self) -> str:
+        return hash_state(self.state_dict())
+
+
+class LightningTrainer:
+    """The fit loop of Lightning with one callback."""
+
+    is_global_zero = True
+    sanity_checking = False
+    world_size = 1
+
+    def __init__(self, training: Training, callback: Any, *, epochs: int = 3, accumulate: int = 1) -> None:
+        self.training = training
+        self.callback = callback
+        self.epochs = epochs
+        self.accumulate_grad_batches = accumulate
+        self.strategy = SimpleNamespace(root_device=torch.device("cpu"))
+        self.callback_metrics: dict[str, Any] = {}
+        self.global_step = 0
+        self.should_stop = False
+        self.is_last_batch = False
+        self.train_dataloader: Any = None
+        self._epoch = self._ready = 0
+
+    def fit(self, loader: Any, ckpt_path: "str | None") -> None:
+        state = torch.load(ckpt_path, weights_only=True) if ckpt_path else None
+        if state is not None:
+            self.callback.on_load_checkpoint(self, None, state)
+            self.training.load_state_dict(state["training"])
+            self._epoch, self._ready, self.global_step = state["epoch"], state["ready"], state["global_step"]
+            loader.load_state_dict(state["loader"])
+        self.train_dataloader = loader
+        torch.rand(3)  # what a framework draws while it starts up
+        batches = iter(loader)
+        self.callback.on_train_start(self, None)
+        while self._epoch < self.epochs and not self.should_stop:
+            if self._ready == 0:
+                batches = iter(loader)
+            self._fit_epoch(batches, len(loader))
+            self.callback.on_validation_end(self, None)
+            self.callback.on_train_epoch_end(self, None)
+            self._epoch, self._ready = self._epoch + 1, 0
+
+    def _fit_epoch(self, batches: "Iterator[Any]", length: int) -> None:
+        while self._ready < length and not self.should_stop:  # the end of the iterator is not asked for
+            batch = next(batches)
+            self._ready += 1
+            self.is_last_batch = self._ready == length
+            self.callback_metrics = {"loss": torch.tensor(self.training.backward(batch))}
+            if self._ready % self.accumulate_grad_batches == 0 or self.is_last_batch:
+                self.training.step()
+                self.global_step += 1
+            self.callback.on_train_batch_end(self, None, None, batch, self._ready - 1)
+
+    def save_checkpoint(self, path: Path, weights_only: bool) -> None:
+        content: dict[str, Any] = {
+            "training": self.training.state_dict(),
+            "epoch": self._epoch,
+            "ready": self._ready,
+            "global_step": self.global_step,
+            "loader": self.train_dataloader.state_dict(),
+        }
+        self.callback.on_save_checkpoint(self, None, content)
+        torch.save(content, path)
+
+
+class TransformersTrainer:
+    """The training loop of transformers with one callback; it saves in place, every two steps."""
+
+    def __init__(self, training: Training, callback: Any, output_dir: Path, *, seed: int = 5) -> None:
+        self.training = training
+        self.callback = callback
+        self.args = SimpleNamespace(
+            output_dir=str(output_dir),
+            device=torch.device("cpu"),
+            world_size=1,
+            seed=seed,
+            data_seed=None,
+            gradient_accumulation_steps=1,
+            train_batch_size=4,
+            dataloader_num_workers=0,
+        )
+        self.state = SimpleNamespace(global_step=0, is_world_process_zero=True)
+
+    def train(self, batches: "list[Any]", resume_from_checkpoint: "str | None" = None) -> None:
+        if resume_from_checkpoint:
+            self._load(Path(resume_from_checkpoint))
+        control = SimpleNamespace(should_save=False, should_training_stop=False)
+        self.callback.on_train_begin(self.args, self.state, control)
+        for batch in batches[self.state.global_step :]:
+            loss = self.training.backward(batch)
+            self.training.step()
+            self.state.global_step += 1
+            control.should_save = self.state.global_step % 2 == 0
+            self.callback.on_step_end(self.args, self.state, control)
+            self.callback.on_log(self.args, self.state, control, logs={"loss": loss, "note": "not a number"})
+            if control.should_save:
+                self._save()
+                self.callback.on_save(self.args, self.state, control)
+            if control.should_training_stop:
+                return
+
+    def _save(self) -> None:
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        folder.mkdir(parents=True)
+        torch.save(self.training.state_dict(), folder / "training.pt")
+        torch.save(torch.get_rng_state(), folder / "rng_state.pth")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))
+
+    def _load(self, folder: Path) -> None:
+        self.training.load_state_dict(torch.load(folder / "training.pt", weights_only=True))
+        torch.set_rng_state(torch.load(folder / "rng_state.pth", weights_only=True))
+        self.state.global_step = json.loads((folder / "trainer_state.json").read_text())["global_step"]
