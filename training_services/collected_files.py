@@ -82,7 +82,8 @@ class CollectedFiles:
         wanted = sorted((file for file in lacking if largest is None or file.size <= largest), key=lambda f: f.size)
         fetched = await self._fetch_all(wanted, left)
         if durable:
-            await asyncio.to_thread(self._mirror.sync, files)
+            lacks = {file.path for file in left}
+            await asyncio.to_thread(self._mirror.sync, [file for file in files if file.path not in lacks])
         return Collection(len(fetched), sum(fetched), left)
 
     async def _fetch_all(self, wanted: Sequence[FileFacts], left: list[FileFacts]) -> list[int]:

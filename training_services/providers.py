@@ -83,6 +83,10 @@ class NodeProvider(ABC):
     async def release(self, experiment_id: str) -> None:
         """An experiment needs its nodes no more. Does not wait until they are left; no claim is no error."""
 
+    async def forget(self, experiment_id: str) -> None:  # noqa: B027
+        """An experiment is about to be deleted: from now on nothing is written to its folder. It has released its
+        nodes."""
+
     @abstractmethod
     def has(self, node_id: str) -> bool:
         """Whether the node is one of this provider's."""
@@ -142,6 +146,11 @@ class Providers:
             if self._group is not None:
                 self._tasks.append(self._start(self._group, kind, provider))
         return self._made[kind]
+
+    async def forget(self, experiment_id: str) -> None:
+        """An experiment is about to be deleted: nothing of it is collected any more."""
+        for provider in self._made.values():
+            await provider.forget(experiment_id)
 
     def of_node(self, node_id: str) -> NodeProvider:
         """The provider that looks after a node. Raises UnknownNode where nobody does (node `local` looks after

@@ -208,6 +208,8 @@ class Manager:
             raise Conflict(f"experiment {experiment_id} is {row.status}; stop it before you delete it")
         await self._fleet.leave(experiment_id)
         await self._fleet.close_metrics(experiment_id)
+        if self.providers is not None:
+            await self.providers.forget(experiment_id)
         failpoint("manager.delete.before")
         await asyncio.to_thread(creation.remove_folder, Path(row.directory))
         failpoint("manager.delete.after")

@@ -74,6 +74,11 @@ class FakeMachine:
         for connection in list(self.connections):
             connection.end(why)
 
+    def clear(self) -> None:
+        """Everything of ours is taken away."""
+        self.files.clear()
+        self.exists = self.keeper = False
+
     def register(self) -> None:
         """Its keeper registers with the manager."""
         self.pool.connect(self.node_id, [], driver_note="", hostname="fake", version="0", seen_at=self.now)
@@ -198,12 +203,11 @@ class FakeConnection:
 
     def _stop(self, given: dict[str, Any]) -> dict[str, Any]:
         self._machine.keeper = False
-        return {"jobs": 0, "left": []}
+        return {"jobs": 0, "left": self._machine.left if given["kill_jobs"] else []}
 
     def _remove(self, given: dict[str, Any]) -> dict[str, Any]:
         if not self._machine.left:
-            self._machine.files.clear()
-            self._machine.exists = self._machine.keeper = False
+            self._machine.clear()
         return {"removed": not self._machine.left, "jobs": 0, "left": self._machine.left}
 
     def _unpack(self, given: dict[str, Any]) -> dict[str, Any]:

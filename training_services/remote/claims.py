@@ -27,6 +27,11 @@ class Claim:
     secrets_file: str
     index: int
 
+    @property
+    def experiment_directory(self) -> Path:
+        """The experiment's folder here, for as long as the experiment exists."""
+        return Path(self.secrets_file).parent
+
     def to_json(self) -> dict[str, Any]:
         """As a JSON object without its login."""
         body = asdict(self)

@@ -16,12 +16,13 @@ from proctor.training_services.remote.job_places import JobPlaces
 from proctor.training_services.remote.presence import until_present
 from proctor.trial_keeper.protocol import FileFacts
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "collect_rest", "name_files"]
 
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 5.0
 DISK_PAUSE_SECONDS = 60.0
+MOST_NAMED = 5
 _LIST_SECONDS = 60.0
 
 
@@ -79,16 +80,7 @@ class Collector:
         Raises ServiceUnavailable, CollectionFailed.
         """
         async with self._lock(node_id):
-            folder, directory = self._places.trials, self._places.directory / "trials"
-            left = (
-                await CollectedFiles(self._files, node_id, folder=folder, local_folder=directory).collect(durable=True)
-            ).left
-            try:
-                there = await self._files.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
-            except FileNotFoundError:
-                return []
-            await asyncio.to_thread(self._note_all, there, left)
-            return left
+            return await collect_rest(self._files, node_id, self._places)
 
     # ---- one node's turn
 
@@ -137,19 +129,42 @@ class Collector:
         if job is not None:
             CollectionNote.read(job).with_whole(inner).write(job)
 
-    def _note_all(self, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
-        """A note for every job that has files on a node."""
-        trials = self._places.directory / "trials"
-        lacking: dict[Path, list[FileFacts]] = {}
-        for file in there:
-            if (job := self._places.local_job(file.path)) is not None:
-                lacking.setdefault(job, [])
-        for file in left:
-            if (job := self._places.local_job(file.path)) is not None:
-                inner = (trials / file.path).relative_to(job).as_posix()
-                lacking.setdefault(job, []).append(FileFacts(inner, file.size, file.modified))
-        for job, files in lacking.items():
-            CollectionNote.read(job).with_left(files).write(job)
-
     def _lock(self, node_id: str) -> asyncio.Lock:
         return self._locks.setdefault(node_id, asyncio.Lock())
+
+
+async def collect_rest(files: NodeFiles, node_id: str, places: JobPlaces) -> Sequence[FileFacts]:
+    """Bring all files of an experiment's jobs here that are still on a node; returns what cannot be copied. Nobody else
+    may copy files of that experiment from there meanwhile.
+
+    Raises ServiceUnavailable, CollectionFailed, OSError.
+    """
+    folder, directory = places.trials, places.directory / "trials"
+    collection = await CollectedFiles(files, node_id, folder=folder, local_folder=directory).collect(durable=True)
+    try:
+        there = await files.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
+    except FileNotFoundError:
+        return []
+    await asyncio.to_thread(_note_all, places, there, collection.left)
+    return collection.left
+
+
+def name_files(files: Sequence[FileFacts]) -> str:
+    """For people: "2 files (1-abc/jobs/1/a, 1-abc/jobs/1/b)"."""
+    names = ", ".join(file.path for file in files[:MOST_NAMED]) + (", …" if len(files) > MOST_NAMED else "")
+    return f"{len(files)} {'file' if len(files) == 1 else 'files'} ({names})"
+
+
+def _note_all(places: JobPlaces, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
+    """A note for every job that has files on a node."""
+    trials = places.directory / "trials"
+    lacking: dict[Path, list[FileFacts]] = {}
+    for file in there:
+        if (job := places.local_job(file.path)) is not None:
+            lacking.setdefault(job, [])
+    for file in left:
+        if (job := places.local_job(file.path)) is not None:
+            inner = (trials / file.path).relative_to(job).as_posix()
+            lacking.setdefault(job, []).append(FileFacts(inner, file.size, file.modified))
+    for job, found in lacking.items():
+        CollectionNote.read(job).with_left(found).write(job)

@@ -1,4 +1,5 @@
-"""An experiment leaves its machines: what is still there is collected, then its folder is removed."""
+"""An experiment leaves its machines: what is still there is collected, then its folder is removed. A machine that is
+away, or whose files cannot be stored now, owes them from then on: see `machine`."""
 
 import asyncio
 import logging
@@ -7,7 +8,7 @@ from typing import Protocol
 
 from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.nodes import NodePool
-from proctor.training_services.remote.collection import Collector
+from proctor.training_services.remote.collection import Collector, name_files
 from proctor.training_services.remote.job_places import JobPlaces
 
 __all__ = ["Departure", "FolderRemover"]
@@ -37,25 +38,27 @@ class Departure:
         self._collector = collector
         self._experiment_id = experiment_id
 
-    async def leave(self, node_ids: Iterable[str]) -> None:
-        """All machines at once. What cannot be collected stays on its machine, and the log says so."""
+    async def leave(self, node_ids: Iterable[str]) -> frozenset[str]:
+        """All machines at once. Returns those that still have files of the experiment; the log says why."""
         async with asyncio.TaskGroup() as group:
-            for node_id in node_ids:
-                group.create_task(self._leave(node_id), name=f"leave node {node_id}")
+            leaving = {id: group.create_task(self._leave(id), name=f"leave node {id}") for id in node_ids}
+        return frozenset(node_id for node_id, task in leaving.items() if not task.result())
 
-    async def _leave(self, node_id: str) -> None:
+    async def _leave(self, node_id: str) -> bool:
+        """Whether everything was collected and removed."""
         if absence := self._pool.absence(node_id):
-            self._warn(node_id, f"what was not collected yet stays there, because {absence}")
-            return
+            self._warn(node_id, f"what was not collected yet is collected when that answers again: {absence}")
+            return False
         try:
             left = await self._collector.collect_all(node_id)
             if left:
-                names = ", ".join(file.path for file in left[:5]) + (" and others" if len(left) > 5 else "")
-                self._warn(node_id, f"{len(left)} files cannot be copied and stay there: {names}")
-                return
+                self._warn(node_id, f"{name_files(left)} cannot be copied and stay there")
+                return False
             await self._remove(node_id)
         except (TrainingServiceError, OSError) as error:
             self._warn(node_id, f"its files there are not all collected and removed: {error}")
+            return False
+        return True
 
     async def _remove(self, node_id: str) -> None:
         """A keeper may hold a job to be running for a moment longer than we do."""

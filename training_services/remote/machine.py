@@ -1,12 +1,13 @@
 """One machine: connected, given a keeper, and again after every loss, for as long as an experiment wants it.
 
 Everything that can go wrong becomes the node's reason and a pause; nothing of it reaches another machine. When the last
-experiment has let go, the machine is left without a trace; that is owed until it could be done.
+experiment has let go, the machine is left without a trace; that is owed until it could be done. Files that were not
+collected are owed, too: then its jobs are ended, and its keeper serves once more to bring them here.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from proctor.training_services.remote.backoff import BackOff
 from proctor.training_services.remote.bootstrap import NodeConnection, Site
 from proctor.training_services.remote.cargo import Cargo, CodeLike
 from proctor.training_services.remote.claims import Claim
+from proctor.training_services.remote.debts import collect_debt, find_void, name_experiments
 from proctor.training_services.remote.delivery import Archive, Progress
 from proctor.training_services.remote.errors import (
     ConnectionEnded,
@@ -28,9 +30,11 @@ from proctor.training_services.remote.errors import (
     RemoteError,
 )
 from proctor.training_services.remote.node_folder import KIND, NodeFolder, NodeRecord, keeper_folder
+from proctor.training_services.remote.presence import until_present
 from proctor.training_services.remote.route_trace import RouteTrace
 from proctor.training_services.remote.settings import MachineSettings
-from proctor.training_services.remote.visit import Visit, leave
+from proctor.training_services.remote.visit import Visit, is_there, leave
+from proctor.trial_keeper.tasks import until_first_ends
 
 __all__ = ["Connect", "Machine", "Means"]
 
@@ -72,6 +76,7 @@ class Machine:
         self._codes: set[str] = set()
         self._is_left = False
         self._is_here = False
+        self._collecting = asyncio.Lock()
 
     # ---- who wants it
 
@@ -97,29 +102,42 @@ class Machine:
 
     def claim(self, claim: Claim) -> None:
         """An experiment wants it; one that has claimed it already is heard again. Raises OSError."""
-        others = () if self._record.released else self._without(claim.experiment_id)
-        self._write(replace(self._record, claims=(*others, claim), released=False))
+        others = () if self._record.released else _without(self._record.claims, claim.experiment_id)
+        owed = _without(self._record.owed, claim.experiment_id)  # it collects them itself
+        self._write(replace(self._record, claims=(*others, claim), released=False, owed=owed))
         self._is_left = False
         self._released.clear()
         self.announce()
         self.wake()
 
-    def release(self, experiment_id: str) -> None:
-        """An experiment needs it no more; the last one makes it be left."""
+    def release(self, experiment_id: str, *, owing: bool = False) -> None:
+        """An experiment needs it no more; the last one makes it be left.
+
+        :param owing: files of the experiment are still there, and are to be collected before it is left.
+        """
         if experiment_id not in self.experiments:
             return
-        others = self._without(experiment_id)
+        debt = [claim for claim in self._record.claims if owing and claim.experiment_id == experiment_id]
+        others = _without(self._record.claims, experiment_id)
         if others:
-            self._try_to_write(replace(self._record, claims=others))
+            self._try_to_write(replace(self._record, claims=others, owed=(*self._record.owed, *debt)))
             self.announce()
         else:
-            self.give_up()
+            self.give_up(owing=debt)
 
-    def give_up(self) -> None:
-        """Nobody wants it any more: leave it."""
-        self._try_to_write(replace(self._record, released=True))
+    def give_up(self, *, owing: Sequence[Claim] = ()) -> None:
+        """Nobody wants it any more: leave it, after what it owes to these experiments too was collected."""
+        self._try_to_write(replace(self._record, released=True, owed=(*self._record.owed, *owing)))
         self._released.set()
         self.wake()
+
+    async def forget(self, experiment_id: str) -> None:
+        """An experiment is deleted; it is owed nothing. When this returns nothing more is written to its folder."""
+        if any(claim.experiment_id == experiment_id for claim in self._record.owed):
+            self._settle_with({experiment_id})
+            self.wake()
+            async with self._collecting:
+                pass
 
     def announce(self) -> None:
         """Make it known to pool and hub, so that a keeper that runs already may register."""
@@ -130,7 +148,7 @@ class Machine:
     @property
     def is_leaving(self) -> bool:
         """Whether it is connected and everything of ours is being removed, or about to be."""
-        return self._is_here and self._record.released
+        return self._is_here and self._record.released and not self._record.owed
 
     def wake(self) -> None:
         """Try it now rather than after its pause."""
@@ -193,10 +211,12 @@ class Machine:
             door = self._means.doors[self.node_id]
             async with door, self._means.gate:
                 site = self._site(await self._means.archive())
-                visit = None if self._record.released else await self._bring_up(connection, site)
+                owes = self._record.released and await self._owes(connection, site)
+                visit = await self._bring_up(connection, site) if owes or not self._record.released else None
             if visit is not None:
                 self._cargo = Cargo(connection, visit.keeper, self._codes)
-                await visit.hold(until=self._until_released, on_session=self._note_session)
+                until = self._until_settled if owes else self._until_released
+                await visit.hold(until=until, on_session=self._note_session)
                 self._cargo = None
             async with door:
                 await self._leave(connection, site)
@@ -204,7 +224,7 @@ class Machine:
     async def _connect(self, stack: AsyncExitStack) -> NodeConnection:
         """With the newest way in that works: experiments may have named different keys for the same machine."""
         failure: RemoteError | None = None
-        ways = {(claim.machine, claim.login): claim for claim in self._record.claims}
+        ways = {(claim.machine, claim.login): claim for claim in (*self._record.owed, *self._record.claims)}
         for claim in reversed(ways.values()):
             try:
                 return await stack.enter_async_context(self._means.connect(claim, None))
@@ -221,14 +241,18 @@ class Machine:
             secret=self._folder.secret(),
             socket_pointer=self._means.context.socket_pointer,
         )
-        await visit.open(now=self._means.now, tell=lambda clause: self._tell(NodeStatus.CONNECTING, clause))
+        await visit.open(
+            now=self._means.now,
+            tell=lambda clause: self._tell(NodeStatus.CONNECTING, clause),
+            for_files_only=self._record.released,
+        )
         self._codes.clear()
         self._codes.update(visit.prepared.codes)
         return visit
 
     async def _leave(self, connection: NodeConnection, site: Site) -> None:
         """Raises RemoteError while something is left there."""
-        if not self._record.released:
+        if not self._record.released or self._record.owed:
             return
         self._pool.set_status(self.node_id, NodeStatus.CONNECTING, "nobody needs it any more; it is being left")
         left = await leave(connection, site, now=self._means.now)
@@ -243,6 +267,36 @@ class Machine:
         self._is_left = True
         log.info("node %s was left", self.node_id, extra={"action": "node.leave", "node_id": self.node_id})
 
+    # ---- what it owes
+
+    async def _owes(self, connection: NodeConnection, site: Site) -> bool:
+        """Whether there may be files to collect. Raises RemoteError."""
+        self._settle_with(await find_void(self._record.owed))
+        if self._record.owed and not await is_there(connection, site, now=self._means.now):
+            self._settle_with({claim.experiment_id for claim in self._record.owed})
+        return bool(self._record.owed)
+
+    async def _until_settled(self) -> None:
+        """Collect everything that is owed, or until something else is wanted of the machine."""
+        await until_first_ends(settle=self._settle(), wake=self._woken.wait())
+
+    async def _settle(self) -> None:
+        await until_present(self._pool, self.node_id)
+        for claim in self._record.owed:
+            clause = f"nobody needs it any more; the files of {name_experiments([claim])} are being collected"
+            self._pool.set_status(self.node_id, NodeStatus.CONNECTED, clause)
+            extra = {"action": "files.collect", "node_id": self.node_id, "experiment_id": claim.experiment_id}
+            log.info("node %s: %s", self.node_id, clause, extra=extra)
+            async with self._collecting:
+                await collect_debt(self._hub, self.node_id, claim)
+            self._settle_with({claim.experiment_id})
+
+    def _settle_with(self, experiments: Collection[str]) -> None:
+        """Nothing is owed to these any more."""
+        self._try_to_write(replace(self._record, owed=_without(self._record.owed, *experiments)))
+
+    # ---- parts
+
     async def _until_released(self) -> None:
         await self._released.wait()
 
@@ -251,7 +305,8 @@ class Machine:
         self._cargo = None
 
     def _note_session(self) -> None:
-        self._backoff.reset()
+        if not self._record.released:  # what cannot be collected is tried less and less often
+            self._backoff.reset()
         log.info("node %s is connected", self.node_id, extra={"action": "node.connect", "node_id": self.node_id})
 
     async def _pause(self, status: NodeStatus, clause: str) -> None:
@@ -267,7 +322,10 @@ class Machine:
 
     def _tell(self, status: NodeStatus, clause: str) -> None:
         """The node's status for people. One whose trials were given up stays LOST until its keeper is back."""
-        if self._record.released:
+        if self._record.released and self._record.owed:
+            owed = f"files of {name_experiments(self._record.owed)} may still be there"
+            clause = f"nobody needs it any more, but {owed}: {clause}"
+        elif self._record.released:
             clause = f"nobody needs it any more, but it could not be left without a trace yet: {clause}"
         if self._pool.node(self.node_id).status is NodeStatus.LOST:
             status, clause = NodeStatus.LOST, f"its trials were given up; {clause}"
@@ -276,9 +334,6 @@ class Machine:
     def _site(self, archive: Archive) -> Site:
         key = keeper_folder(self._means.context.manager_id, self.node_id)
         return Site(self.node_id, key, self.settings.python_path, archive)
-
-    def _without(self, experiment_id: str) -> tuple[Claim, ...]:
-        return tuple(claim for claim in self._record.claims if claim.experiment_id != experiment_id)
 
     def _write(self, record: NodeRecord) -> None:
         if record != self._record or not self._folder.path.exists():
@@ -291,5 +346,9 @@ class Machine:
             self._write(record)
         except OSError as error:
             extra = {"action": "node.fail", "node_id": self.node_id}
-            log.error("that node %s is released cannot be written down: %s", self.node_id, error, extra=extra)
+            log.error("what becomes of node %s cannot be written down: %s", self.node_id, error, extra=extra)
             self._record = record
+
+
+def _without(claims: Sequence[Claim], *experiments: str) -> tuple[Claim, ...]:
+    return tuple(claim for claim in claims if claim.experiment_id not in experiments)

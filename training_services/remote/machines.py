@@ -42,8 +42,8 @@ class Provider(Protocol):
     ) -> tuple[str, ...]:
         """The experiment wants its machines. Raises OSError."""
 
-    async def release(self, experiment_id: str) -> None:
-        """It needs them no more."""
+    async def release(self, experiment_id: str, *, owing: Collection[str] = ()) -> None:
+        """It needs them no more; those that are `owing` still have files of it."""
 
     def machine(self, node_id: str) -> Machine:
         """A claimed machine. Raises UnknownNode."""

@@ -1,7 +1,8 @@
 """The manager's own record of a machine, `<home>/nodes/<node id>/`: which one it is, and the secret of its keeper.
 
 It exists from the first claim until the machine was left without a trace; one that could not be reached when it was
-released is owed that, also over restarts of the manager. No login is ever written here.
+released is owed that, and owes the files that were not collected, also over restarts of the manager. No login is ever
+written here.
 """
 
 import contextlib
@@ -32,12 +33,14 @@ class NodeRecord:
     """A machine that was touched.
 
     claims: the experiments that want it; of a released one those that wanted it last, for they say how to get in.
+    owed: the experiments that let it go before all their files were collected.
     """
 
     node_id: str
     address: str
     claims: tuple[Claim, ...] = ()
     released: bool = False
+    owed: tuple[Claim, ...] = ()
 
 
 class NodeFolder:
@@ -54,6 +57,7 @@ class NodeFolder:
             "address": record.address,
             "released": record.released,
             "claims": [claim.to_json() for claim in record.claims],
+            "owed": [claim.to_json() for claim in record.owed],
         }
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(str(self.path / RECORD_FILE), json.dumps(body, indent=1).encode(), durable=True)
@@ -107,11 +111,13 @@ def choose_node_id(host: str, taken: Iterable[str]) -> str:
 
 
 def _read(body: dict[str, object]) -> NodeRecord:
-    claims = body["claims"]
+    claims, owed = body["claims"], body.get("owed", [])
     assert isinstance(claims, list)
+    assert isinstance(owed, list)
     return NodeRecord(
         str(body["node_id"]),
         str(body["address"]),
         tuple(Claim.from_json(claim) for claim in claims),
         bool(body["released"]),
+        tuple(Claim.from_json(claim) for claim in owed),
     )

@@ -80,6 +80,11 @@ class NodeKeeper:
         """Have the keeper leave; its jobs go on."""
         await self.ask("stop", {"kill_jobs": False}, timeout_seconds=_STOP_SECONDS)
 
+    async def end_jobs(self) -> str:
+        """Have the keeper leave, and every job end with all its processes; returns what could not be ended and why,
+        or ""."""
+        return "; ".join((await self.ask("stop", {"kill_jobs": True}, timeout_seconds=_STOP_SECONDS))["left"])
+
     async def remove(self) -> str:
         """Stop it with its jobs and remove everything of it; returns what is left and why, or ""."""
         return "; ".join((await self.ask("remove", {}, timeout_seconds=_STOP_SECONDS))["left"])

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -82,11 +82,11 @@ class RemoteProvider(NodeProvider):
 
     async def _sweep(self) -> None:
         """A manager that was killed may not have released what nobody needs any more: once every experiment is taken
-        up, machines that none has claimed are left."""
+        up, machines that none has claimed are left, with whatever files of theirs are found there."""
         await self._context.hub.until_ready()
         for record in self._known().values():
             if record.node_id not in self._machines and record.claims:
-                self._add(record).give_up()
+                self._add(record).give_up(owing=record.claims)
 
     async def _finish_leaving(self) -> None:
         leaving = [self._tasks[id] for id, machine in self._machines.items() if machine.is_leaving]
@@ -124,9 +124,17 @@ class RemoteProvider(NodeProvider):
             self._start(node_id)
         return tuple(dict.fromkeys(node_ids))
 
-    async def release(self, experiment_id: str) -> None:
-        for machine in self._machines.values():
-            machine.release(experiment_id)
+    async def release(self, experiment_id: str, *, owing: Collection[str] = ()) -> None:
+        """See `NodeProvider.release`.
+
+        :param owing: the nodes that still have files of the experiment: before they are left, these are collected.
+        """
+        for node_id, machine in self._machines.items():
+            machine.release(experiment_id, owing=node_id in owing)
+
+    async def forget(self, experiment_id: str) -> None:
+        for machine in list(self._machines.values()):
+            await machine.forget(experiment_id)
 
     # ---- machines
 

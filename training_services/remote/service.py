@@ -155,15 +155,16 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         await super().reattach(forms, ended)
 
     async def clean_up(self) -> None:
+        owing = frozenset(self._node_ids)
         try:
             await super().clean_up()
             if self._is_claimed:
                 departure = Departure(
                     self._hub, self._pool, self._places, self._collector, experiment_id=self._experiment_id
                 )
-                await departure.leave(self._node_ids)
+                owing = await departure.leave(self._node_ids)
         finally:
-            await self._provider.release(self._experiment_id)
+            await self._provider.release(self._experiment_id, owing=owing)
 
     # ---- jobs
 

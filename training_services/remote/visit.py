@@ -16,7 +16,7 @@ from proctor.training_services.remote.node_keeper import NodeKeeper, Prepared
 from proctor.training_services.remote.status_watch import StatusWatch, watch_status
 from proctor.trial_keeper.tasks import until_first_ends
 
-__all__ = ["Visit", "leave"]
+__all__ = ["Visit", "is_there", "leave"]
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,20 @@ class Visit:
         self.keeper: NodeKeeper
         self.prepared: Prepared
 
-    async def open(self, *, now: Callable[[], float], tell: Callable[[str], None]) -> None:
+    async def open(
+        self, *, now: Callable[[], float], tell: Callable[[str], None], for_files_only: bool = False
+    ) -> None:
         """Bring the keeper, lead its socket to the manager, start it. Raises RemoteError.
 
         :param tell: given a clause before something that takes its time.
+        :param for_files_only: no trial shall run there: those that do are ended first, and it need not be fit for any.
         """
-        arrival = await arrive(self._connection, self._site, now=now, tell=tell)
+        arrival = await arrive(self._connection, self._site, now=now, tell=tell, check=not for_files_only)
         self.keeper = arrival.keeper
+        if for_files_only:
+            tell("its trials are being stopped")
+            if left := await self.keeper.end_jobs():
+                raise CommandFailed(f"its trials cannot be stopped: {left}")
         tell("its keeper is being started")
         self.prepared = await self.keeper.prepare()
         manager = self._socket_pointer.read_text(encoding="utf-8").strip()
@@ -101,6 +108,11 @@ class Visit:
             socket=self.prepared.socket,
             search_path=self._site.python_path or "",
         )
+
+
+async def is_there(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> bool:
+    """Whether anything of ours is on the machine. Raises RemoteError."""
+    return (await look(connection, site.key, python_path=site.python_path, now=now())).exists
 
 
 async def leave(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> str:

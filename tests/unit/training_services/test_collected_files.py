@@ -215,7 +215,7 @@ async def test_names_at_the_limit_are_copied(stage: Stage) -> None:
 async def test_a_name_that_would_leave_the_folder_is_left_with_the_others_collected(stage: Stage, path: str) -> None:
     stage.write("good", b"1")
     stage.hub.extra = [FileFacts(path, 3, 1.0)]
-    collection = await stage.files.collect()
+    collection = await stage.files.collect(durable=True)
     assert [file.path for file in collection.left] == [path]
     assert stage.contents() == {"good": b"1"}
     assert {entry.name for entry in stage.here.parent.iterdir()} == {"here", "there"}
@@ -250,7 +250,7 @@ async def test_a_file_whose_place_is_taken_by_a_folder_is_left_and_nothing_half_
     for name, size in (("small", 1), ("tiny", 1), ("large", 2 * MEBIBYTE)):
         stage.write(name, b"1" * size)
         (stage.here / name).mkdir(parents=True)
-    collection = await stage.files.collect()
+    collection = await stage.files.collect(durable=True)
     assert {file.path for file in collection.left} == {"small", "tiny", "large"}
     assert (collection.files, stage.contents()) == (0, {})
 

@@ -1,0 +1,93 @@
+"""A scene under virtual time: the provider of remote nodes, whose machines are fakes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fakes.fake_connection import FakeConnection, FakeMachine
+
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import Node, NodePool
+from proctor.training_services.providers import ProviderContext
+from proctor.training_services.remote.claims import Claim
+from proctor.training_services.remote.provider import RemoteProvider
+from proctor.training_services.remote.route_trace import RouteTrace
+
+DAY = 86_400.0
+
+
+class Scene:
+    """A provider whose machines are fakes, by host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "nodes").mkdir(exist_ok=True)
+        (folder / "socket").write_text("/run/manager.sock")
+        self.pool = NodePool()
+        self.hub = KeeperHub(self.pool)
+        self.machines: dict[str, FakeMachine] = {}
+        self.provider = RemoteProvider(
+            ProviderContext("m1", folder / "nodes", folder / "socket", self.pool, self.hub), connect=self._connect
+        )
+        self.changed = asyncio.Event()
+        self.pool.on_change(self.changed.set)
+
+    def machine(self, host: str) -> FakeMachine:
+        """The machine behind a host name; new ones are well."""
+        return self.machines.setdefault(host, FakeMachine(self.pool, host))
+
+    def claim(self, *hosts: str, by: str = "E1", **more: Any) -> None:
+        """An experiment wants machines."""
+        for host in hosts:
+            self.machine(host)
+        settings = {"machine_list": [{"host": host} for host in hosts], **more}
+        self.provider.claim(by, settings, {})
+
+    async def until(self, look: Callable[[], Any]) -> Any:
+        """Wait, in virtual time, until there is something."""
+        async with asyncio.timeout(DAY):
+            while not (found := look()):
+                self.changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await self.changed.wait()
+        return found
+
+    async def until_status(self, node_id: str, status: str, reason: str = "") -> Node:
+        def look() -> Node | None:
+            node = self.pool.node(node_id)
+            return node if node.status == status and reason in node.reason else None
+
+        return await self.until(look)
+
+    def _connect(self, claim: Claim, trace: RouteTrace | None) -> AbstractAsyncContextManager[FakeConnection]:
+        return self.machine(claim.machine.host).connect(claim, trace)
+
+
+def play(
+    folder: Path, act: Callable[[Scene], Awaitable[None]], *, prepare: Callable[[Scene], None] | None = None
+) -> None:
+    """Run a scene, with its provider at work."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        scene = Scene(folder)
+        if prepare is not None:
+            prepare(scene)
+        async with running(scene):
+            await act(scene)
+
+    run_virtual(main)
+
+
+@asynccontextmanager
+async def running(scene: Scene) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(scene.provider.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            scene.hub.close()
