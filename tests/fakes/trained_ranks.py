@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from fakes.trained_models import DigitsData, DigitsModel, DisturbedDigits, Recipe, hash_state
 
-from proctor.sdk.pytorch import DataLoaderParams, NotExactWarning, Trainer, get_rng_state_dict, spawning, wrap_for_ranks
+from proctor.sdk.pytorch import (
+    DataLoaderParams,
+    NotExactWarning,
+    Trainer,
+    get_rng_state_dict,
+    spawning,
+    unwrap,
+    wrap_for_ranks,
+)
 from proctor.sdk.pytorch.distributed import get_ranks
 
 PATIENCE_SECONDS = 60.0
@@ -61,7 +69,7 @@ class RankModel(DigitsModel):
         before, buffers = hash_state(get_rng_state_dict()), hash_state(dict(self.net.named_buffers()))
         self.net = wrap_for_ranks(self.net, self.ranks)
         assert before == hash_state(get_rng_state_dict())
-        assert buffers == hash_state(dict(self.net.module.named_buffers()))  # type: ignore[union-attr]
+        assert buffers == hash_state(dict(unwrap(self.net).named_buffers()))
 
     def on_training_end(self) -> None:
         super().on_training_end()
