@@ -116,7 +116,11 @@ class Model:
         """Called right after the last batch of an epoch, before a validation and the checkpoint."""
 
     def on_training_end(self) -> None:
-        """Called when the training ends (not when it is interrupted to be continued)."""
+        """Called when the training ends, after its last checkpoint; not when it is interrupted to be continued.
+
+        A run that is killed in here is finished already: what must not be lost belongs behind `fit`, which gives a
+        finished run's model its weights back.
+        """
 
     def should_advance_dataset_phase(self, state: TrainingState) -> bool:
         """Whether to go on to the data of the next phase; asked before each epoch or, by ITERATION, each window."""

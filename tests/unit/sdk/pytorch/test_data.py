@@ -161,6 +161,19 @@ def test_S10_one_seed_decides_every_order_and_one_loader_can_be_pinned() -> None
     assert shuffle(1, random_seed=5) == shuffle(2, random_seed=5) != shuffle(1)
 
 
+def test_phases_and_validations_do_not_share_a_shuffle() -> None:
+    module = RangeData(40, 40, valid=40, shuffle=True)
+    module.bind(0, Ranks())
+    module.setup()
+    module.set_validation(range(40), DataLoaderParams(shuffle=True))
+    orders = set()
+    for phase, number in ((Phase.TRAINING, 0), (Phase.TRAINING, 1), (Phase.VALIDATION, 0)):
+        loader = module.open(phase, number)
+        loader.set_epoch(0)
+        orders.add(tuple(int(batch[0]) % 100 for batch in loader))
+    assert len(orders) == 3
+
+
 def test_data_is_named_in_setup_and_not_before() -> None:
     with pytest.raises(ConfigurationError, match=r"in setup\(\)"):
         DataModule().add_train_phase(range(3))
