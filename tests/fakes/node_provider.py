@@ -15,6 +15,7 @@ class FakeProvider(NodeProvider):
         self.context = context
         self.addresses: dict[str, str] = {}
         self.checked: list[str] = []
+        self.forgotten: list[str] = []
         self.asked: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = []
         self.verdicts: dict[str, CheckVerdict] = {}
         """By host: what its last step finds."""
@@ -32,6 +33,9 @@ class FakeProvider(NodeProvider):
 
     async def release(self, experiment_id: str) -> None:
         return
+
+    async def forget(self, experiment_id: str) -> None:
+        self.forgotten.append(experiment_id)
 
     def has(self, node_id: str) -> bool:
         return node_id in self.addresses

@@ -84,14 +84,16 @@ async def test_an_update_that_says_nothing_sensible_is_refused(api: Any, body: d
 
 
 async def test_a_stopped_experiment_is_deleted_with_its_folder(api: Any) -> None:
-    created = await api.create()
+    created, provider = await api.create(), api.provider
     path = f"/api/v1/experiments/{created['id']}"
     assert (await api.client.delete(path)).status_code == 409
+    assert provider.forgotten == []
     assert (await api.client.post(f"{path}/stop")).status_code == 202
     while (await api.client.get(path)).json()["status"] != "STOPPED":
         await api.manager.feed.wait(5)
     assert (await api.client.delete(path)).status_code == 204
     assert (await api.client.get(path)).status_code == 404
+    assert provider.forgotten == [created["id"]]  # nothing of it is collected any more
 
 
 async def test_results_are_exported_in_the_shape_that_import_takes(api: Any) -> None:
