@@ -89,7 +89,8 @@ def _tells_of_lost_peer(problem: "BaseException | None") -> bool:
 def _pack(problem: BaseException) -> "bytes | None":
     """Pickle an exception; if its constructor takes other arguments than `args`, in a way that does not call it."""
     kind, told = type(problem), tuple(str(arg) for arg in problem.args)
-    for form in (problem, (kind, problem.args, vars(problem)), (kind, told, {})):
+    forms: tuple[Any, ...] = (problem, (kind, problem.args, vars(problem)), (kind, told, {}))
+    for form in forms:
         try:
             packed = pickle.dumps(form)
         except Exception:
