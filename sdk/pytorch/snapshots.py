@@ -62,6 +62,7 @@ def describe_run(run: "Run") -> Fingerprint:
             "train unit": settings.train_unit.value,
             "accumulation steps": settings.accumulation_steps,
             "flush at epoch end": settings.flush_at_epoch_end,
+            "plug-ins": ", ".join(plugin.plugin_id for plugin in run.plugins),
         },
         loaders=run.datamodule.describe(),
     )
