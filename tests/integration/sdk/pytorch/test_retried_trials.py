@@ -53,15 +53,18 @@ def test_a_retry_elsewhere_continues_and_ends_with_the_same_bits(
     assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
 
 
-def test_another_trials_checkpoint_wins_over_an_older_one_of_this_trial(
+def test_a_checkpoint_that_a_trial_is_told_to_continue_from_wins_over_its_own(
     incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path
 ) -> None:
     root = str(tmp_path / "root")
     assert run_job(incarnations, RECIPE, tmp_path / "one", kill=("batch", 14))["killed"]
-    assert run_job(incarnations, RECIPE, tmp_path / "other", kill=("batch", 4), chkpt_root=root)["killed"]
-    clone = find_newest_checkpoint(str(tmp_path / "one"))
+    assert run_job(incarnations, RECIPE, tmp_path / "other", kill=("batch", 14), chkpt_root=root)["killed"]
+    clone = list_checkpoints(str(tmp_path / "one"))[0]
+    entries = read_pointer(Path(clone))
+    assert entries is not None
     found = run_job(incarnations, RECIPE, tmp_path / "again", resume=clone, chkpt_root=root)
-    assert found["resumed"]
+    assert found["batches"] == uninterrupted["batches"] - entries[0].iteration
+    assert entries[0].iteration == 2
     assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
 
 

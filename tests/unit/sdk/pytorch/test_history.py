@@ -34,6 +34,7 @@ def test_X11_a_resumed_history_has_each_step_once(path: Path) -> None:
     for _ in range(3):  # killed and resumed, again and again
         resumed = History(path)
         resumed.cut(saved)
+        assert steps(path) == [1, 2]
         add(resumed, 3, 4)
         resumed.close()
         assert steps(path) == [1, 2, 3, 4]
