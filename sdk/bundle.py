@@ -1,8 +1,9 @@
 """The folder that makes `import proctor` and `import nni` work in a trial, whatever interpreter runs it.
 
 It holds the trial side of this package (standard library only, Python 3.10 or newer), the base classes that custom
-tuners need, and the `nni` stand-in. Its name is a hash of its content, so that different versions lie side by side and
-trials that run are never disturbed. Whoever starts a trial or a custom tuner puts it first on PYTHONPATH.
+tuners need, the PyTorch trainer (for trials that have torch), and the `nni` stand-in. Its name is a hash of its
+content, so that different versions lie side by side and trials that run are never disturbed. Whoever starts a trial or
+a custom tuner puts it first on PYTHONPATH.
 """
 
 import errno
@@ -34,7 +35,8 @@ MODULES = (
     "sdk/tuner.py",
     "sdk/unfinished.py",
 )
-PACKAGES = {"sdk/space": "proctor/sdk/space", "sdk/compat/nni": "nni"}
+PACKAGES = {"sdk/space": "proctor/sdk/space", "sdk/pytorch": "proctor/sdk/pytorch", "sdk/compat/nni": "nni"}
+_NOT_COMPILED = "/sdk/pytorch"  # who imports it imports torch, which takes a thousand times as long
 
 _HASH_LENGTH = 20
 
@@ -116,16 +118,18 @@ def _write(path: str, content: "dict[str, bytes]") -> None:
 
 def _compile(path: str) -> None:
     """Spare trials of this Python version the compiling (5 of 7 ms where PYTHONDONTWRITEBYTECODE is set)."""
+    import re
     from compileall import compile_dir
     from py_compile import PycInvalidationMode
 
-    compile_dir(path, quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+    rest = re.compile(_NOT_COMPILED)
+    compile_dir(path, quiet=2, rx=rest, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
 
 
 def _sync(path: str) -> None:
     """Compiled files are used unchecked, so that none may be left half written by a power cut."""
     for folder, _, names in os.walk(path):
-        for name in names:
+        for name in names if _NOT_COMPILED not in folder else ():
             with open(f"{folder}/{name}", "rb") as file:
                 os.fsync(file.fileno())
 

@@ -23,9 +23,8 @@ def tree(folder: str) -> dict[str, bytes]:
 def test_it_holds_the_trial_side_and_the_nni_shim_and_nothing_of_the_control_side(tmp_path: Path) -> None:
     found = tree(build_bundle(str(tmp_path)))
     assert found == bundle_files()
-    assert {"proctor/__init__.py", "proctor/sdk/trial.py", "proctor/sdk/space/__init__.py", "nni/__init__.py"} <= set(
-        found
-    )
+    expected = {"__init__.py", "sdk/trial.py", "sdk/space/__init__.py", "sdk/pytorch/__init__.py", "sdk/pytorch/run.py"}
+    assert {f"proctor/{name}" for name in expected} | {"nni/__init__.py"} <= set(found)
     assert not any("client" in name or "manager" in name for name in found)
 
 

@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[3]
 OLDEST = (3, 10)
 # Every third-party import must be named here with the file that may have it.
 ALLOWED = {"nni/validation.py": {"schema"}}
+TRAINER_ALLOWED = {"torch", "numpy", "rich", "tqdm", "typing_extensions"}
+ALLOWED |= {f"proctor/sdk/pytorch/{path.name}": TRAINER_ALLOWED for path in (ROOT / "sdk" / "pytorch").glob("*.py")}
+ALLOWED["proctor/sdk/pytorch/lightning.py"] = {"lightning", "pytorch_lightning"}
+ALLOWED["proctor/sdk/pytorch/huggingface.py"] = {"transformers"}
 KEEPER_ALLOWED = {"httpx", "pynvml"}
 
 
@@ -73,6 +77,8 @@ def check_types(folder: Path) -> "subprocess.CompletedProcess[str]":
     settings.write_text(
         "[mypy]\npython_version = 3.10\nincremental = False\n"
         "[mypy-httpx.*,pynvml.*,schema.*,proctor.sdk.client.*]\nignore_missing_imports = True\n"
+        "[mypy-torch.*,numpy.*,tqdm.*,rich.*,lightning.*,pytorch_lightning.*,transformers.*]\n"
+        "ignore_missing_imports = True\nfollow_imports = skip\n"
     )
     command = [sys.executable, "-m", "mypy", "--config-file", str(settings), "-p", "proctor"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
