@@ -5,6 +5,7 @@ import signal
 import time
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 

@@ -51,6 +51,7 @@ class _Start:
     port: int
     threads: int
     launcher: int
+    loader_method: str
 
 
 def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", options: GroupOptions, queue: HandoverQueue) -> Any:
@@ -64,11 +65,16 @@ def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", options: Group
     """
     payload = _pack(work)
     store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
-    threads = choose_threads(len(devices))
-    starts = [
-        _Start(rank, len(devices), device, options, store.port, threads, os.getpid())
-        for rank, device in enumerate(devices)
-    ]
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    shared: dict[str, Any] = {
+        "world_size": len(devices),
+        "options": options,
+        "port": store.port,
+        "threads": choose_threads(len(devices)),
+        "launcher": os.getpid(),
+        "loader_method": method,
+    }
+    starts = [_Start(rank=rank, device=device, **shared) for rank, device in enumerate(devices)]
     children: list[Child] = []
     try:
         for start in starts:
@@ -106,6 +112,8 @@ def _run_rank(start: _Start, payload: bytes, writer: "Connection[Any, Any]") -> 
     """The life of a rank, from its first statement to its last word."""
     die_with_parent(start.launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the launcher decides
+    # A spawned process would spawn its loaders' workers, too, and each would import torch at every epoch.
+    multiprocessing.set_start_method(start.loader_method, force=True)
     line = _Line(writer)
     line.send(BEGUN, None)
     try:
