@@ -247,6 +247,24 @@ def test_C9_tensors_may_change_while_they_are_being_stored(tmp_path: Path, monke
     assert torch.equal(loaded.content["model"]["weight"], torch.ones(8))
 
 
+def test_C9_what_a_pointer_names_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = CheckpointFolder(tmp_path, "run")
+    storage.open()
+    storage.history.append({"loss": 1.0}, step=1, iteration=1, epoch=1)
+    synced: list[str] = []
+    sync = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")).split("-")[0])
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    state = TrainingState(global_epoch=1, current_iteration=1).state_dict()
+    storage.save({"format": 1, "training_state": state, "model": {}, "rng": []})
+    storage.close()
+    assert synced == ["history.jsonl", ".unfinished", "run", ".unfinished", "run"]
+
+
 def test_C10_the_newest_stay_and_the_others_go(tmp_path: Path) -> None:
     writer = Writer(tmp_path, retention=Retention(keep_last=2))
     for number in range(5):
