@@ -42,5 +42,14 @@ demo-stop:  ## stop the demo's experiments and its manager; demo-home/ stays
 bench: setup  ## measure; one table (about 15 minutes on an idle machine)
 	$(BIN)/python -m benchmarks $(ARGS)
 
+PEERS := .venv-peers
+$(PEERS)/ready: constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet -c constraints.txt -e . torch scikit-learn helios-ml==2.0.1
+	touch $@
+
+bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against helios-ml, in an environment of its own
+	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+
 chaos: setup  ## kill at every passage of every fail point, and 20 times at random in a long experiment (about an hour)
 	$(BIN)/pytest -q tests/chaos --chaos -m chaos $(ARGS)

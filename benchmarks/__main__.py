@@ -19,6 +19,7 @@ NAMES = (
     "many_trials",
     "remote",
     "many_machines",
+    "trainer",
     "start_up",
 )
 
