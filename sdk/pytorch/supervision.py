@@ -54,6 +54,8 @@ class _Hearing:
         for source in connection.wait(list(sources), wait_seconds):
             if source is sources[source].reader:
                 self._read(sources[source])
+            else:
+                sources[source].process.join()  # it is ending; without this the sentinel would wake us again and again
         for child in self.children:
             if not child.has_ended and child.process.exitcode is not None:
                 self._end(child)
