@@ -47,6 +47,12 @@ def _steps_per_epoch() -> int:
     return -(-len(digits.make_dataset()) // digits.BATCH)
 
 
+def _any_class(name: str) -> type:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return torch.nn.Module
+
+
 def _import_torchvision() -> None:
     """helios-ml imports torchvision for its transforms, which are not used here; builds of torchvision for GPUs do not
     load beside a torch for CPUs, so a stand-in takes its place then."""
@@ -59,7 +65,7 @@ def _import_torchvision() -> None:
         for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2"):
             stand_in: Any = types.ModuleType(name)
             stand_in.__version__ = "0"
-            stand_in.__getattr__ = lambda attribute: torch.nn.Module
+            stand_in.__getattr__ = _any_class
             sys.modules[name] = stand_in
             if parent is not None:
                 setattr(parent, name.rpartition(".")[2], stand_in)
