@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from proctor.manager.config.algorithms import check_algorithms
 from proctor.manager.config.document import parse, read_text
-from proctor.manager.config.errors import ConfigError, Notice, Place, Report
+from proctor.manager.config.errors import ConfigError, KeyPath, Notice, Place, Report
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
 from proctor.manager.config.keys import KEYS
 from proctor.manager.config.matching import match_keys
@@ -132,26 +132,30 @@ def _sound_algorithms(root: Node, directory: Path) -> dict[str, AlgorithmConfig]
 
 
 def _check_directories(root: Node, directory: Path, report: Report) -> None:
-    _check_exists(root, ("trialCodeDirectory",), directory, report)
+    """The code must be there. A key that is not concerns its machine alone: the others can be used, and it may come."""
+    code, its_path = _named_path(root, ("trialCodeDirectory",), directory)
+    if its_path is not None and not its_path.is_dir():
+        report.problem(
+            code.place,
+            code.path,
+            expected="an existing directory",
+            found=f"no directory at {its_path}",
+            message=_RELATIVE,
+        )
     service = root.members.get("trainingService")
     machines = service.node.members.get("machineList") if service else None
     for index in range(len(machines.node.items) if machines else 0):
-        path_of_key = ("trainingService", "machineList", index, "sshKeyFile")
-        _check_exists(root, path_of_key, directory, report, kind="file")
+        key, its_path = _named_path(root, ("trainingService", "machineList", index, "sshKeyFile"), directory)
+        if its_path is not None and not its_path.is_file():
+            report.notice(
+                key.place, key.path, f"there is no file at {its_path}, its machine cannot be reached; {_RELATIVE}"
+            )
 
 
-def _check_exists(
-    root: Node, path: tuple[str | int, ...], directory: Path, report: Report, kind: str = "directory"
-) -> None:
+_RELATIVE = "relative paths start at the directory of the configuration"
+
+
+def _named_path(root: Node, path: KeyPath, directory: Path) -> tuple[Node, Path | None]:
+    """Where a path is written, and what it names; None where none is written."""
     node, _, complete = find(root, path)
-    if not complete or not isinstance(node.value, str):
-        return
-    target = directory / expanded(node.value)
-    if not (target.is_dir() if kind == "directory" else target.is_file()):
-        report.problem(
-            node.place,
-            node.path,
-            expected=f"an existing {kind}",
-            found=f"no {kind} at {target}",
-            message="relative paths start at the directory of the configuration",
-        )
+    return node, directory / expanded(node.value) if complete and isinstance(node.value, str) else None

@@ -23,9 +23,12 @@ _LARGEST_WHOLE = 2**63 - 1
 """What the database can keep."""
 
 
-def unexpected(expected: str) -> PydanticCustomError:
-    """The error a validator raises; the reader of errors completes it by what was found and where."""
-    return PydanticCustomError("unexpected", "expected {expected}", {"expected": expected})
+def unexpected(expected: str, *, found: str = "") -> PydanticCustomError:
+    """The error a validator raises; the reader of errors completes it by what was found and where.
+
+    :param found: what was found, where the value itself does not say it.
+    """
+    return PydanticCustomError("unexpected", "expected {expected}", {"expected": expected, "found": found})
 
 
 def _whole(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
 from proctor.manager.config.names import camel_case
 from proctor.manager.config.quantities import (
@@ -127,11 +128,16 @@ class RemoteConfig(Section):
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        seen: set[str] = set()
-        for machine in self.machine_list:
-            if machine.address in seen:
-                raise unexpected(f"each machine once; {machine.address} stands in machineList twice")
-            seen.add(machine.address)
+        seen: dict[str, int] = {}
+        repeated: list[InitErrorDetails] = []
+        for index, machine in enumerate(self.machine_list):
+            first = seen.setdefault(machine.address, index)
+            if first != index:
+                found = f"{machine.address}, which machineList[{first}] is as well"
+                error = unexpected("each machine once", found=found)
+                repeated.append(InitErrorDetails(type=error, loc=("machineList", index), input=machine.address))
+        if repeated:  # each at its own place, not at the whole section's
+            raise ValidationError.from_exception_data(type(self).__name__, repeated)
         return self
 
 

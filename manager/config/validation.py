@@ -1,6 +1,7 @@
 """Validates the tree by the models and translates pydantic's errors into problems with positions."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +45,9 @@ def validate(node: Node, model: type[SectionType], directory: Path, report: Repo
     try:
         return model.model_validate(plain(node), context={"directory": directory})
     except ValidationError as error:
-        for details in error.errors(include_url=False):
+        errors = error.errors(include_url=False)
+        # A list is also "too short" where its items are not valid: what is wrong in it says it better.
+        for details in (each for each in errors if not _has_cause(each, errors)):
             _report(node, details, report)
         return None
 
@@ -55,6 +58,12 @@ def all_finite(node: Node, report: Report) -> bool:
     for each in infinite:
         report.problem(each.place, each.path, expected="a finite number", found=describe(each.value))
     return not infinite
+
+
+def _has_cause(details: Any, errors: Sequence[Any]) -> bool:
+    """Whether another error lies inside of this one."""
+    path = details["loc"]
+    return any(len(other["loc"]) > len(path) and other["loc"][: len(path)] == path for other in errors)
 
 
 def _report(root: Node, details: Any, report: Report) -> None:
@@ -70,6 +79,7 @@ def _report(root: Node, details: Any, report: Report) -> None:
         _report_missing(node, key_place, path, expected, report)
         return
     found = describe(plain(node)) if complete else describe(details["input"])
+    found = context.get("found") or found
     if plain(node) == REDACTED:
         found = "something else"
     report.problem(

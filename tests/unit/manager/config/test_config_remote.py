@@ -117,11 +117,38 @@ def test_the_names_of_the_configuration_are_those_of_the_settings() -> None:
     assert set(NodeCodeConfig.model_fields) == {"path_on_node"}
 
 
-@pytest.mark.parametrize("keys", ["  machineList: [{host: a, user: b}, {host: a, user: b}]\n"])
-def test_a_machine_stands_in_the_list_once(
-    problems: Callable[[str], dict[str, ConfigProblem]], small: str, keys: str
+def test_a_machine_that_stands_in_the_list_again_is_told_where_it_stands_again(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
 ) -> None:
-    assert "b@a stands in machineList twice" in problems(remote(small, keys))["trainingService"].expected
+    keys = "  machineList:\n    - {host: a, user: b}\n    - {host: c}\n    - {user: b, host: a}\n    - {host: c}\n"
+    found = problems(remote(small, keys))
+    assert {key: (problem.line, problem.expected, problem.found) for key, problem in found.items()} == {
+        "trainingService.machineList[2]": (11, "each machine once", "b@a, which machineList[0] is as well"),
+        "trainingService.machineList[3]": (12, "each machine once", "c, which machineList[1] is as well"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("machine", "key"),
+    [
+        ("{user: ada}", "trainingService.machineList[0].host"),
+        ("{host: a, password: x, passwordEnv: Y}", "trainingService.machineList[0]"),
+        ("gpu-1", "trainingService.machineList[0]"),
+    ],
+)
+def test_what_is_wrong_with_the_only_machine_is_all_that_is_told(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str, machine: str, key: str
+) -> None:
+    assert list(problems(remote(small, f"  machineList: [{machine}]\n"))) == [key]
+
+
+def test_a_key_file_that_is_not_there_is_a_notice(load: Callable[[str], LoadedExperiment], small: str) -> None:
+    loaded = load(remote(small, "  machineList: [{host: a, sshKeyFile: nowhere}, {host: b}]\n"))
+    [notice] = loaded.notices
+    assert notice.key == "trainingService.machineList[0].sshKeyFile"
+    assert notice.message.startswith("there is no file at /")
+    assert "/nowhere, its machine cannot be reached" in notice.message
+    assert [machine.host for machine in settings_of(loaded).machines] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

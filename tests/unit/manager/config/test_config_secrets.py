@@ -84,7 +84,7 @@ def test_remote_machines_are_validated_completely(
     problems: Callable[[str], dict[str, ConfigProblem]], small: str
 ) -> None:
     text = small.replace("platform: local", "platform: remote") + REMOTE
-    text = text.replace("user: me\n      password", "port: 70000\n      passwort").replace("id_key", "no_key")
+    text = text.replace("user: me\n      password", "port: 70000\n      passwort").replace("id_key", "3")
     found = problems(text)
     assert set(found) == {
         "trainingService.machineList[0].port",
