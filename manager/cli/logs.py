@@ -4,6 +4,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli.session import Session
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from proctor.sdk.client.client import LogPiece
 
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED", "UNKNOWN"})
+AWAY = frozenset({502, 503, 504})
+"""The statuses of answers that say "not now"."""
 WAIT_SECONDS = 0.5
 """How often a log that is followed is asked for more when nothing has changed."""
 
@@ -77,20 +80,54 @@ def follow_trial(session: Session, trial: dict[str, Any], stream: str, *, job: i
     from proctor.sdk.client.watch import Watch
 
     client, number = session.client, job or max(trial["jobs"], 1)
-    log = trial_log(session, trial["id"], stream, number)
+    log, link = trial_log(session, trial["id"], stream, number), Link(session.say)
     with Watch(client.events(experiment_id=trial["experiment_id"])) as watch:
         while True:
-            trial = client.trial(trial["id"])  # before the log: what was printed until then is read below
-            if trial["jobs"]:
-                print_new(log)
+            with link:
+                trial = client.trial(trial["id"])  # before the log: what was printed until then is read below
+                if trial["jobs"]:
+                    print_new(log)
             if trial["jobs"] > number and job is None:
+                if link.broken:
+                    unread = f"proctor trial log {trial['id']} -j {number}"
+                    session.say(f"Attempt {number} may have printed more; when its machine is back: {unread}")
                 number = trial["jobs"]
                 session.say(f"Trial {trial['id']} runs again: attempt {number}.")
                 log = trial_log(session, trial["id"], stream, number)
-            elif trial["status"] in TERMINAL or trial["jobs"] > number:
+            elif not link.broken and (trial["status"] in TERMINAL or trial["jobs"] > number):
                 return
             else:
-                watch.wait(WAIT_SECONDS)
+                watch.wait(WAIT_SECONDS)  # raises if no manager answers for long
+
+
+class Link:
+    """Bears with what passes by itself: inside of `with`, errors that say "not now" are told once, until all is well
+    again. `broken`: the last block has ended in one."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.broken = False
+        self._say = say
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None and not _passes(error):
+            return False
+        if error is not None and not self.broken:
+            self._say(f"waiting: {error}")
+        self.broken = error is not None
+        return self.broken
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether the same question may be answered later: the machine or the manager is away for now."""
+    from proctor.sdk.client.errors import ManagerUnreachable, ProblemError
+
+    away = isinstance(error, ProblemError) and error.status_code in AWAY
+    return away or isinstance(error, ManagerUnreachable)
 
 
 def trial_log(session: Session, trial_id: str, stream: str, job: int | None) -> GrowingLog:

@@ -36,6 +36,8 @@ class FakeRest(NodesOfRest):
         self.jobs: dict[str, list[Row]] = {}
         self.metrics: dict[str, list[Row]] = {}
         self.logs: dict[tuple[str, str, int], bytes] = {}
+        self.away: dict[tuple[str, int], list[str]] = {}
+        """Why the next readings of an attempt's log are refused, by trial and attempt: its machine is away."""
         self.dispatcher_log = b""
         self.asked: list[tuple[str, str, Any]] = []
         self.on_ask: dict[tuple[str, str], Any] = {}
@@ -245,6 +247,8 @@ class FakeRest(NodesOfRest):
                 return self._page(rows, query)
             case "GET", name, "logs":
                 key = (name, query["stream"], int(query.get("job", self._trial(name)["jobs"])))
+                if reasons := self.away.get((name, key[2])):
+                    raise Answer(503, reasons.pop(0))
                 return self.logs.get(key, b"")[int(query["offset"]) :][:10]
         raise Answer(405, f"no route {method} {parts}")
 

@@ -84,6 +84,41 @@ def test_a_followed_log_goes_on_with_the_next_attempt(running: FakeRest, invoke)
     assert "attempt 2" in result.stderr
 
 
+def test_a_followed_log_waits_for_a_machine_that_is_away_and_prints_every_line_once(running: FakeRest, invoke) -> None:
+    running.logs["t0", "stdout", 1] = b"one\n"
+
+    def cut() -> None:
+        running.logs["t0", "stdout", 1] += b"two\n"
+        running.away["t0", 1] = [f"node gpu-1 is silent: it hung up; tried again in {left} s" for left in (8, 3, 1)]
+        running.on_ask["GET", "/trials/t0/logs"] = end  # also while the machine is away
+
+    def end() -> None:
+        running.set_status("t0", "SUCCEEDED")
+
+    running.on_ask["GET", "/trials/t0/logs"] = cut
+    result = invoke("trial", "log", "t0", "-f")
+    assert result.exit_code == 0
+    assert result.stdout == "one\ntwo\n"
+    assert result.stderr == "waiting: node gpu-1 is silent: it hung up; tried again in 8 s\n"
+
+
+def test_a_followed_log_does_not_wait_for_the_machine_of_an_attempt_before(running: FakeRest, invoke) -> None:
+    running.logs["t0", "stdout", 2] = b"the second attempt\n"
+    running.away["t0", 1] = ["node gpu-1 is lost"] * 1000
+    running.on_ask["GET", "/trials/t0/logs"] = lambda: running.set_status("t0", "SUCCEEDED", jobs=2)
+    result = invoke("trial", "log", "t0", "-f")
+    assert result.exit_code == 0
+    assert result.stdout == "the second attempt\n"
+    assert "proctor trial log t0 -j 1" in result.stderr
+
+
+def test_a_followed_log_ends_where_the_question_itself_is_wrong(running: FakeRest, invoke) -> None:
+    running.on_ask["GET", "/trials/t0"] = lambda: running.trials.pop("t0")
+    result = invoke("trial", "log", "t0", "-f")
+    assert result.exit_code == 3
+    assert "waiting" not in result.stderr
+
+
 def test_the_managers_log_is_read_from_its_file_when_it_is_down(invoke, home: Path) -> None:
     (home / "log").mkdir(parents=True)
     (home / "log" / "manager.log").write_text("a\nb\nc\n")
