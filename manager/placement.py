@@ -13,10 +13,17 @@ order:
 4. Among nodes with enough room SPREAD takes the least loaded one, PACK the most loaded one (shares held per GPU that
    may be used); among equals the one that is named first. Jobs without GPUs fit anywhere, so they are always spread
    (by the number of our jobs): packing them would pile all of them on one node.
-5. What no node could ever give, even with nobody else on it, is impossible. As long as a node that has not yet said
-   what it has might, the job waits; so it does for a node that is away, or that is drained or quarantined.
+5. A node that is being connected for the first time is *arriving*, for some seconds at most. SPREAD gives a job to a
+   ready node only if no arriving one is less loaded than the least loaded ready one with room; otherwise the job waits.
+   So the first job starts on the first machine that is there, and the others do not all follow it. An arriving node
+   that has not told its GPUs counts as empty if none of our jobs is on it; if one is, it is not waited for. With PACK
+   nothing waits for a node that is arriving.
+6. What no node could ever give, even with nobody else on it, is impossible. As long as a node that has not yet said
+   what it has might, the job waits; so it does for a node that is away, or that is drained or quarantined. A node that
+   could never run the experiment's jobs while another one could is left out; `exclusions` says why.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,7 +38,7 @@ from proctor.training_services.capacity import (
     Strategy,
 )
 
-__all__ = ["Decision", "Impossible", "Placed", "PlacementRequest", "Waiting", "place"]
+__all__ = ["Decision", "Impossible", "Placed", "PlacementRequest", "Waiting", "exclusions", "place"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,37 @@ def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> Decisio
         return Impossible("; ".join(obstacles))
     possible = [candidate for candidate, obstacle in zip(candidates, obstacles, strict=True) if not obstacle]
     able = [candidate for candidate in possible if candidate.node.ready and _has_room(request, candidate)]
-    if able:
-        return Placed(_placement(request, min(able, key=lambda candidate: _rank(request, candidate))))
-    return Waiting("; ".join(_shortage(request, candidate) for candidate in possible))
+    if not able:
+        return Waiting("; ".join(_shortage(request, candidate) for candidate in possible))
+    best = min(able, key=lambda candidate: _rank(request, candidate))
+    if better := _better_arrivals(request, possible, best):
+        return Waiting("; ".join(f"node {node_id} is being connected" for node_id in better))
+    return Placed(_placement(request, best))
+
+
+def exclusions(request: PlacementRequest, candidates: Sequence[Candidate]) -> dict[str, str]:
+    """The nodes that have told what they have and could never run such a job, each with a clause that says why; none
+    unless there is another one that could."""
+    told = [candidate for candidate in candidates if candidate.node.gpus is not None]
+    found = {candidate.node.node_id: _obstacle(request, candidate) for candidate in told}
+    return {node_id: obstacle for node_id, obstacle in found.items() if obstacle} if not all(found.values()) else {}
+
+
+def _better_arrivals(request: PlacementRequest, candidates: Sequence[Candidate], best: Candidate) -> list[str]:
+    """The arriving nodes that a job had better wait for than go to this one (rule 5)."""
+    if request.strategy is Strategy.PACK:
+        return []
+    limit = _rank(request, best)
+    arriving = [candidate for candidate in candidates if candidate.node.arriving and not candidate.node.ready]
+    return [candidate.node.node_id for candidate in arriving if _expected_load(request, candidate) < limit]
+
+
+def _expected_load(request: PlacementRequest, candidate: Candidate) -> float:
+    """The load that an arriving node will have, as far as it is known."""
+    node = candidate.node
+    if request.gpu_number and node.gpus is None:
+        return math.inf if node.jobs else 0.0
+    return _rank(request, candidate) if _has_room(request, candidate) else math.inf
 
 
 def _obstacle(request: PlacementRequest, candidate: Candidate) -> str:

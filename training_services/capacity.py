@@ -104,6 +104,7 @@ class NodeCapacity:
     ready: whether jobs can be given to it now; if not, `reason` is a clause such as "node gpu-3 is connecting".
     jobs: how many of our jobs it has, GPUs or not.
     driver_note: why it has no GPUs, where the node said so.
+    arriving: whether it is not ready yet, but being connected for the first time, so that it may be in a moment.
     """
 
     node_id: str
@@ -112,6 +113,7 @@ class NodeCapacity:
     reason: str = ""
     jobs: int = 0
     driver_note: str = ""
+    arriving: bool = False
 
 
 @dataclass(frozen=True)

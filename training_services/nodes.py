@@ -43,7 +43,8 @@ class Node:
 
     `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last word. `hold` is a clause
     that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs go on, and it stays so
-    until somebody resumes it.
+    until somebody resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong yet, so
+    that jobs may wait for it.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Node:
     disk_free_mb: int | None = None
     notes: tuple[str, ...] = ()
     hold: str = ""
+    arriving: bool = False
 
 
 class NodePool:
@@ -73,13 +75,27 @@ class NodePool:
 
     # ---- nodes
 
-    def add(self, node_id: str, kind: str, *, reason: str = "") -> Node:
-        """Make a node known; one that is known stays as it is."""
-        if node_id not in self._nodes:
-            self._nodes[node_id] = Node(node_id, kind, reason=reason, hold=self._holds.get(node_id, ""))
+    def add(self, node_id: str, kind: str, *, reason: str = "", arriving: bool = False) -> Node:
+        """Make a node known; one that is known stays as it is.
+
+        :param arriving: it may be there in a moment: jobs that are spread wait for it until it is connected, until it
+            is known to have failed, or until `end_arrival`. Also for a node that is known, while it is CONNECTING.
+        """
+        known = self._nodes.get(node_id)
+        if known is None:
+            hold = self._holds.get(node_id, "")
+            self._nodes[node_id] = Node(node_id, kind, reason=reason, hold=hold, arriving=arriving)
             self._by_node.setdefault(node_id, {})
             self._notify()
+        elif arriving and known.status is NodeStatus.CONNECTING:
+            self._replace(replace(known, arriving=True))
         return self._nodes[node_id]
+
+    def end_arrival(self, node_id: str) -> None:
+        """Let no job wait any longer for a node that is being connected; one that is not, or is not known, is no
+        error."""
+        if node_id in self._nodes:
+            self._replace(replace(self._nodes[node_id], arriving=False))
 
     def remove(self, node_id: str) -> None:
         """Forget a node. Its reservations stay until they are released."""
@@ -100,7 +116,9 @@ class NodePool:
 
     def set_status(self, node_id: str, status: NodeStatus, reason: str = "") -> None:
         """A node has moved, or the reason why it is where it is has changed."""
-        self._replace(replace(self.node(node_id), status=status, reason=reason))
+        before = self.node(node_id)
+        arriving = before.arriving and status is NodeStatus.CONNECTING
+        self._replace(replace(before, status=status, reason=reason, arriving=arriving))
 
     def connect(
         self, node_id: str, devices: Iterable[Device], *, driver_note: str, hostname: str, version: str, seen_at: float
@@ -116,6 +134,7 @@ class NodePool:
             version=version,
             seen_at=seen_at,
             notes=(),
+            arriving=False,
         )
         self._replace(connected)
 
@@ -279,7 +298,7 @@ class NodePool:
             )
             for device in node.devices or ()
         ]
-        return node.status, node.reason, node.hold, node.notes, node.devices is None, devices
+        return node.status, node.reason, node.hold, node.arriving, node.notes, node.devices is None, devices
 
     def _capacity(self, node_id: str) -> NodeCapacity:
         node = self._nodes.get(node_id)
@@ -293,6 +312,7 @@ class NodePool:
             reason=obstacle,
             jobs=len(self._by_node.get(node_id, ())),
             driver_note=node.driver_note,
+            arriving=node.arriving and not node.hold,
         )
 
     def _gpus(self, node_id: str, devices: Iterable[Device]) -> tuple[GpuCapacity, ...]:

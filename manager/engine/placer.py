@@ -1,9 +1,9 @@
 """Places for jobs: the pure placement function over the manager-wide pool, for one experiment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from proctor.manager.placement import Impossible, Placed, Waiting, place
+from proctor.manager.placement import Impossible, Placed, Waiting, exclusions, place
 from proctor.training_services.base import NodePlacement, SupportsNodes
 from proctor.training_services.capacity import Candidate, PlacementRequest
 from proctor.training_services.nodes import NodePool
@@ -21,6 +21,9 @@ class Placer(Protocol):
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """The job had this place before the manager was started again."""
 
+    def take_notices(self) -> Sequence[str]:
+        """What people should know of the places there are, each text once: nodes that no job ever gets."""
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when there may be more places than before. Returns how to stop that."""
 
@@ -37,6 +40,10 @@ class FreePlacer:
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """Nothing was reserved."""
 
+    def take_notices(self) -> Sequence[str]:
+        """Nothing is known of its places."""
+        return ()
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Places never change."""
         return lambda: None
@@ -50,11 +57,11 @@ class PoolPlacer:
         self._pool = pool
         self._service = service
         self._gpu_number = gpu_number
+        self._noticed: set[str] = set()
+        self._has_changed = True  # the pool, since `take_notices` has looked at it
 
     def take(self, job_id: str, token: str, holder: str) -> NodePlacement | Waiting | Impossible:
-        request = PlacementRequest(self._gpu_number, self._service.placement_strategy())
-        nodes = self._pool.capacity(self._service.node_ids())
-        outcome = place(request, [Candidate(node, self._service.gpu_rules(node.node_id)) for node in nodes])
+        outcome = place(self._request(), self._candidates())
         if not isinstance(outcome, Placed):
             return outcome
         policy = self._service.gpu_rules(outcome.placement.node_id).policy
@@ -67,5 +74,26 @@ class PoolPlacer:
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         self._pool.restore(job_id, placement, holder, policy=self._service.gpu_rules(placement.node_id).policy)
 
+    def take_notices(self) -> Sequence[str]:
+        if not self._gpu_number or not self._has_changed:  # without GPUs every node will do
+            return ()
+        self._has_changed = False
+        excluded = exclusions(self._request(), self._candidates())
+        texts = [f"node {node_id} gets no trials of this experiment: {why}" for node_id, why in excluded.items()]
+        news = [text for text in texts if text not in self._noticed]
+        self._noticed.update(news)
+        return news
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        return self._pool.on_change(callback)
+        def note() -> None:
+            self._has_changed = True
+            callback()
+
+        return self._pool.on_change(note)
+
+    def _request(self) -> PlacementRequest:
+        return PlacementRequest(self._gpu_number, self._service.placement_strategy())
+
+    def _candidates(self) -> list[Candidate]:
+        nodes = self._pool.capacity(self._service.node_ids())
+        return [Candidate(node, self._service.gpu_rules(node.node_id)) for node in nodes]

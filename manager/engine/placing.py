@@ -10,7 +10,7 @@ from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
-from proctor.manager.store import jobs
+from proctor.manager.store import events, jobs
 from proctor.manager.store import metrics as metric_store
 from proctor.training_services.base import SupportsCheckpoints
 
@@ -20,18 +20,31 @@ _PLACING = {
     ExperimentStatus.TUNER_NO_MORE_TRIAL,
     ExperimentStatus.DONE,
 }
+_NOTICES = 1000  # how many of an experiment's newest ones are looked through for one that was given before
 
 
 async def place_waiting(state: ExperimentState, step: Step, around: Surroundings) -> None:
     """Give jobs to waiting trials, in the order of their numbers, while there are places; say why to the others."""
     if state.row.status not in _PLACING:
         return
+    await _tell_of_places(step, around)
     for trial in state.waiting():
         reason = _why_not(state, trial, step.now)
         if reason:
             trial_moves.set_reason(step, trial, reason)
         elif not await _place(state, step, around, trial):
             return
+
+
+async def _tell_of_places(step: Step, around: Surroundings) -> None:
+    """Notices about nodes that no trial ever gets; what was noticed before a restart is not repeated."""
+    news = around.placer.take_notices()
+    if not news:
+        return
+    told = await around.control.read(lambda c: events.notices(c, step.experiment_id, limit=_NOTICES))
+    for text in news:
+        if text not in told:
+            step.note("notice", {"text": text})
 
 
 def _why_not(state: ExperimentState, trial: LiveTrial, now: float) -> str:

@@ -40,6 +40,8 @@ __all__ = ["Connect", "Machine", "Means"]
 
 log = logging.getLogger(__name__)
 
+ARRIVAL_SECONDS = 15.0  # how long jobs may wait for a machine that is being connected for the first time
+
 
 class Connect(Protocol):
     """How a machine is connected: `connection.open_connection` with what the manager knows."""
@@ -77,6 +79,7 @@ class Machine:
         self._is_left = False
         self._is_here = False
         self._collecting = asyncio.Lock()
+        self._arrival: asyncio.TimerHandle | None = None
 
     # ---- who wants it
 
@@ -102,12 +105,13 @@ class Machine:
 
     def claim(self, claim: Claim) -> None:
         """An experiment wants it; one that has claimed it already is heard again. Raises OSError."""
+        is_new = self._record.released or self._arrival is None
         others = () if self._record.released else _without(self._record.claims, claim.experiment_id)
         owed = _without(self._record.owed, claim.experiment_id)  # it collects them itself
         self._write(replace(self._record, claims=(*others, claim), released=False, owed=owed))
         self._is_left = False
         self._released.clear()
-        self.announce()
+        self.announce(arriving=is_new)
         self.wake()
 
     def release(self, experiment_id: str, *, owing: bool = False) -> None:
@@ -139,9 +143,14 @@ class Machine:
             async with self._collecting:
                 pass
 
-    def announce(self) -> None:
-        """Make it known to pool and hub, so that a keeper that runs already may register."""
-        self._pool.add(self.node_id, KIND, reason="it is being connected")
+    def announce(self, *, arriving: bool = False) -> None:
+        """Make it known to pool and hub, so that a keeper that runs already may register.
+
+        :param arriving: jobs that are spread shall wait for it a little (`NodePool.add`).
+        """
+        self._pool.add(self.node_id, KIND, reason="it is being connected", arriving=arriving)
+        if arriving:
+            self._limit_arrival()
         limit = min(claim.node_timeout_seconds for claim in self._record.claims)
         self._hub.add_node(self.node_id, self._folder.secret(), lost_after_seconds=limit)
 
@@ -263,6 +272,8 @@ class Machine:
             return
         self._hub.remove_node(self.node_id)
         self._pool.remove(self.node_id)
+        if self._arrival is not None:  # what is claimed anew has its own
+            self._arrival.cancel()
         self._folder.remove()
         self._is_left = True
         log.info("node %s was left", self.node_id, extra={"action": "node.leave", "node_id": self.node_id})
@@ -297,6 +308,12 @@ class Machine:
 
     # ---- parts
 
+    def _limit_arrival(self) -> None:
+        if self._arrival is not None:
+            self._arrival.cancel()
+        loop = asyncio.get_running_loop()
+        self._arrival = loop.call_later(ARRIVAL_SECONDS, self._pool.end_arrival, self.node_id)
+
     async def _until_released(self) -> None:
         await self._released.wait()
 
@@ -311,6 +328,7 @@ class Machine:
 
     async def _pause(self, status: NodeStatus, clause: str) -> None:
         """Say what is the matter and wait, unless woken."""
+        self._pool.end_arrival(self.node_id)
         seconds = self._backoff.take()
         extra = {"action": "node.fail", "node_id": self.node_id}
         log.warning("node %s: %s; tried again in %.0f s", self.node_id, clause, seconds, extra=extra)
