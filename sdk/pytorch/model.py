@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.batches import move_to
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.options import Phase
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from proctor.sdk.pytorch.data import DataModule
     from proctor.sdk.pytorch.queues import HandoverQueue
     from proctor.sdk.pytorch.ranks import Ranks
+
+_OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
 
 
 class Model:
@@ -47,6 +50,7 @@ class Model:
     queue: "HandoverQueue"
     datamodule: "DataModule"
     amp_scaler: Any = None
+    averages: Averages
     _amp_dtype: Any = None
     _log: "Callable[[Mapping[str, Any]], None] | None" = None
 
@@ -110,7 +114,12 @@ class Model:
         raise NotImplementedError(f"{type(self).__name__} must have train_step(batch, state)")
 
     def on_training_batch_end(self, state: TrainingState, should_log: bool = False) -> None:
-        """Called after each batch; `should_log` is true every `print_frequency`."""
+        """Called after each batch; `should_log` is true every `print_frequency`.
+
+        As it is here, it logs what `average` was given since it last did.
+        """
+        if should_log:
+            self.log(self.read_averages())
 
     def on_training_epoch_end(self, epoch: int) -> None:
         """Called right after the last batch of an epoch, before a validation and the checkpoint."""
@@ -184,6 +193,17 @@ class Model:
         if self._log is not None:
             self._log(metrics)
 
+    def average(self, values: "Mapping[str, Any]", weight: float = 1.0) -> None:
+        """Add values of this batch to running means; unlike `log`, it does not wait for the device.
+
+        :param weight: such as the samples of the batch. The names must be the same on all ranks.
+        """
+        self.averages.add(values, weight)
+
+    def read_averages(self) -> "dict[str, float]":
+        """Return the means over all ranks since the last reading, and begin anew (collective)."""
+        return self.averages.read(self.ranks)
+
     def create_scaler(self, dtype: Any = torch.float16) -> Any:
         """Turn on mixed precision and return the gradient scaler (one that does nothing unless for float16).
 
@@ -213,7 +233,7 @@ class Model:
     # -- what the trainer calls ---------------------------------------------------------------------------------------
 
     def _stateful_parts(self) -> "list[tuple[str, Any]]":
-        return [(name, part) for name, part in vars(self).items() if name != "amp_scaler" and _has_state(part)]
+        return [(name, part) for name, part in vars(self).items() if name not in _OWN_PARTS and _has_state(part)]
 
     def _networks(self) -> "list[torch.nn.Module]":
         return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]

@@ -20,6 +20,7 @@ RESERVED_NAMES = frozenset(
         "format",
         "version",
         "metrics",
+        "averages",
         "training_state",
         "model",
         "amp_scaler",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.pytorch import snapshots, trial
+from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.data import DataModule
 from proctor.sdk.pytorch.errors import ConfigurationError, NotExactError
 from proctor.sdk.pytorch.evaluation import evaluate
@@ -185,7 +186,7 @@ def set_up(run: Run) -> None:
     """Seed the streams and make everything that the run works with."""
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
-    run.model.queue, run.model._log = run.queue, run.log
+    run.model.queue, run.model._log, run.model.averages = run.queue, run.log, Averages()
     for plugin in run.plugins:
         plugin.setup(run.model)
     run.datamodule.bind(run.settings.random_seed, run.ranks)

@@ -5,6 +5,7 @@ training_state       the counters
 model                what `Model.state_dict` returns
 amp_scaler           the gradient scaler's state, if there is one
 rng                  the random streams of every rank
+averages             the running means of every rank
 history              how much of the metrics belongs to it (added by the storage)
 metrics              the last value of each metric
 plugins              the state of every plug-in by id
@@ -29,16 +30,17 @@ if TYPE_CHECKING:
 
 def take_snapshot(run: "Run") -> "dict[str, Any] | None":
     """Return the content of a checkpoint on the main rank, None elsewhere (collective)."""
-    streams = run.ranks.gather(get_rng_state_dict())
+    own = run.ranks.gather({"rng": get_rng_state_dict(), "averages": run.model.averages.state_dict()})
     model = run.model.state_dict()  # on every rank: a sharded model may have to gather
-    if streams is None:
+    if own is None:
         return None
     content: dict[str, Any] = {
         "format": FORMAT,
         "version": _version(),
         "training_state": run.state.state_dict(),
         "model": model,
-        "rng": streams,
+        "rng": [part["rng"] for part in own],
+        "averages": [part["averages"] for part in own],
         "metrics": dict(run.metrics),
         "plugins": run.plugins.state_dict(),
         "observers": run.observers.state_dict(),
@@ -84,9 +86,12 @@ def restore_model(run: "Run", content: "dict[str, Any]") -> None:
 
 
 def restore_training(run: "Run", content: "dict[str, Any]") -> None:
-    """Give the counters, the metrics, the plug-ins and the observers back what they were."""
+    """Give the counters, the metrics, the means, the plug-ins and the observers back what they were."""
     run.state.load_state_dict(content["training_state"])
     run.metrics = dict(content.get("metrics") or {})
+    averages = content.get("averages") or []
+    if run.ranks.rank < len(averages):
+        run.model.averages.load_state_dict(averages[run.ranks.rank])
     run.plugins.load_state_dict(content.get("plugins") or {})
     if run.ranks.is_main:
         run.observers.load_state_dict(content.get("observers") or {})

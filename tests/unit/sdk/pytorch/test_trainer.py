@@ -160,7 +160,7 @@ class OneOf(Ranks):
         self.rank, self.world_size, self.streams = rank, world_size, streams
 
     def gather(self, value: Any) -> "list[Any] | None":
-        return self.streams or [value] * self.world_size
+        return [{**value, "rng": streams} for streams in self.streams or [value["rng"]] * self.world_size]
 
 
 def draw_on(rank: int, world_size: int = 3, **options: Any) -> "tuple[list[float], str]":
