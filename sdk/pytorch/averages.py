@@ -25,23 +25,26 @@ class Averages:
             tensor = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(float(value))
             share = tensor.double().reshape(()) * weight
             before = self._sums.get(name)
-            self._sums[name] = share if before is None else before + share
+            self._sums[name] = share if before is None else before.to(share.device) + share
             self._weights[name] = self._weights.get(name, 0.0) + weight
 
-    def read(self, ranks: Ranks) -> "dict[str, float]":
-        """Return the means over all ranks, which have all added to the same names, and begin anew (collective)."""
+    def read(self, ranks: Ranks, device: "torch.device | str" = "cpu") -> "dict[str, float]":
+        """Return the means over all ranks, which have all added to the same names, and begin anew (collective).
+
+        :param device: where the ranks exchange them.
+        """
         if not self._sums:
             return {}
         names = sorted(self._sums)
-        sums = torch.stack([self._sums[name] for name in names])
-        weights = torch.tensor([self._weights[name] for name in names], dtype=sums.dtype, device=sums.device)
+        sums = torch.stack([self._sums[name].to(device) for name in names])
+        weights = torch.tensor([self._weights[name] for name in names], dtype=sums.dtype, device=device)
         total_sums, total_weights = ranks.sum(torch.stack([sums, weights])).tolist()
         self._sums, self._weights = {}, {}
         return {name: total_sums[place] / total_weights[place] for place, name in enumerate(names)}
 
     def state_dict(self) -> "dict[str, Any]":
         """What this rank has added; it is this rank's alone."""
-        return {"sums": dict(self._sums), "weights": dict(self._weights)}
+        return {"sums": {name: tensor.cpu() for name, tensor in self._sums.items()}, "weights": dict(self._weights)}
 
     def load_state_dict(self, state: "Mapping[str, Any]") -> None:
         """Take over what `state_dict` returned."""

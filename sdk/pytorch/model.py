@@ -202,7 +202,7 @@ class Model:
 
     def read_averages(self) -> "dict[str, float]":
         """Return the means over all ranks since the last reading, and begin anew (collective)."""
-        return self.averages.read(self.ranks)
+        return self.averages.read(self.ranks, self.device)
 
     def create_scaler(self, dtype: Any = torch.float16) -> Any:
         """Turn on mixed precision and return the gradient scaler (one that does nothing unless for float16).
