@@ -30,9 +30,10 @@ def is_maximized(experiment: ExperimentRow) -> bool:
 
 
 def reason_of(context: ApiContext, row: ExperimentRow) -> str:
-    """Why an experiment is where it is; while nothing can be written, what is in the way."""
+    """Why an experiment is where it is; while nothing can be written, what is in the way, and while it is being
+    stopped, what that waits for."""
     trouble = context.manager.trouble_of(row)
-    return f"no new trials are started: {trouble}" if trouble else row.reason
+    return f"no new trials are started: {trouble}" if trouble else context.manager.awaited(row) or row.reason
 
 
 def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> schemas.Experiment:

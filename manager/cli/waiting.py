@@ -36,7 +36,8 @@ def stop_and_wait(client: "Client", experiment_id: str) -> None:
     deadline = time.monotonic() + STOP_SECONDS
     with Watch(client.events(experiment_id=experiment_id)) as watch:
         client.stop_experiment(experiment_id)
-        while client.experiment(experiment_id)["status"] != "STOPPED":
+        while (experiment := client.experiment(experiment_id))["status"] != "STOPPED":
             if time.monotonic() >= deadline:
-                raise CommandError(f"experiment {experiment_id} has not stopped within {STOP_SECONDS:.0f} s")
+                why = f": {experiment['reason']}" if experiment["reason"] else ""
+                raise CommandError(f"experiment {experiment_id} has not stopped within {STOP_SECONDS:.0f} s{why}")
             watch.wait(1.0)

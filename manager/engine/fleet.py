@@ -16,6 +16,7 @@ from proctor.manager.engine.forms import FormWriter
 from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.recovery import load_state
 from proctor.manager.engine.runner import ExperimentRunner
+from proctor.manager.engine.stopping import awaited
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
@@ -220,6 +221,11 @@ class Fleet:
         database = self._metrics.pop(experiment_id, None)
         if database is not None:
             await database.close()
+
+    def awaited(self, experiment_id: str) -> str:
+        """What an experiment that is being stopped still waits for, as a clause, or ''."""
+        running = self._running.get(experiment_id)
+        return "" if running is None else awaited(running.runner.state, self._means.pool)
 
     @property
     def trouble(self) -> str:

@@ -204,6 +204,10 @@ class Manager:
     async def delete_experiment(self, experiment_id: str) -> None:
         """Remove everything of a stopped experiment: its rows and its folder."""
         row = await self.experiment(experiment_id)
+        if row.status is ExperimentStatus.STOPPING:
+            waits = self.awaited(row)
+            why = f": it {waits}" if waits else ""
+            raise Conflict(f"experiment {experiment_id} is being stopped{why}; delete it when it is STOPPED")
         if row.status not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}:
             raise Conflict(f"experiment {experiment_id} is {row.status}; stop it before you delete it")
         await self._fleet.leave(experiment_id)
@@ -334,6 +338,10 @@ class Manager:
     def trouble_of(self, experiment: ExperimentRow) -> str:
         """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
         return self._fleet.trouble_of(experiment.id) if experiment.status in _GOING_ON else ""
+
+    def awaited(self, experiment: ExperimentRow) -> str:
+        """What an experiment that is STOPPING still waits for, as a clause with its machines, or ''."""
+        return self._fleet.awaited(experiment.id) if experiment.status is ExperimentStatus.STOPPING else ""
 
     # ---- inside
 

@@ -96,6 +96,16 @@ async def test_a_stopped_experiment_is_deleted_with_its_folder(api: Any) -> None
     assert provider.forgotten == [created["id"]]  # nothing of it is collected any more
 
 
+async def test_the_reason_of_an_experiment_that_is_being_stopped_is_what_it_waits_for(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = await api.create()
+    path = f"/api/v1/experiments/{created['id']}"
+    monkeypatch.setattr(api.manager, "awaited", lambda row: f"waits for 1 trial of {row.id}")
+    for body in ((await api.client.get(path)).json(), (await api.client.get("/api/v1/experiments")).json()["items"][0]):
+        assert body["reason"] == f"waits for 1 trial of {created['id']}"
+
+
 async def test_results_are_exported_in_the_shape_that_import_takes(api: Any) -> None:
     first = await api.create()
     await api.ended(first["id"])

@@ -21,8 +21,9 @@ from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
 from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.nodes import NodeStatus
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Exit, Final, Raw, Report, Script, Step, Wait
+from proctor.training_services.scripts import Exit, Final, Hang, Raw, Report, Script, Start, Step, Wait
 
 Scenario = Callable[[Simulation, Manager], Awaitable[None]]
 
@@ -542,6 +543,47 @@ def test_wrong_configurations_and_unknown_ids_are_refused_with_a_sentence(tmp_pa
             await manager.delete_experiment(experiment_id)
 
     play(tmp_path, scenario)
+
+
+class DeafService(InMemoryTrainingService):
+    """Its jobs do not hear that they should end."""
+
+    async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
+        return
+
+
+class DeafSimulation(Simulation):
+    """Jobs run on a `DeafService`."""
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        jobs = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
+        return DeafService(self._script, platform=jobs, now=self.clock.now)
+
+
+def test_an_experiment_that_is_being_stopped_names_the_machine_it_waits_for(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Start(1.0, node_id="gpu-2" if form.sequence_id else "gpu-1")
+        yield Hang()
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        for node_id, status in (("gpu-1", NodeStatus.SILENT), ("gpu-2", NodeStatus.CONNECTED)):
+            manager.pool.add(node_id, "remote")
+            manager.pool.set_status(node_id, status, "it hung up" if status is NodeStatus.SILENT else "")
+        experiment_id = await create(manager, tmp_path)
+        await asyncio.sleep(60.0)
+        assert manager.awaited(await manager.experiment(experiment_id)) == ""
+        await manager.stop_experiment(experiment_id)
+        row = await manager.experiment(experiment_id)
+        assert row.status is ExperimentStatus.STOPPING
+        waits = "waits for 1 trial on node gpu-1 (node gpu-1 is silent: it hung up) and 1 trial on node gpu-2"
+        assert manager.awaited(row) == waits
+        with pytest.raises(Conflict) as refused:
+            await manager.delete_experiment(experiment_id)
+        assert str(refused.value) == (
+            f"experiment {experiment_id} is being stopped: it {waits}; delete it when it is STOPPED"
+        )
+
+    play(tmp_path, scenario, script, kind=DeafSimulation)
 
 
 def test_deleting_an_experiment_leaves_no_row_and_no_folder(tmp_path: Path) -> None:
