@@ -67,7 +67,7 @@ class TqdmBar:
     def __init__(self, title: str, total: "int | None", *, start: int, terminal: TextIO) -> None:
         from tqdm import tqdm
 
-        class WithoutThread(tqdm):  # type: ignore[type-arg,misc]
+        class WithoutThread(tqdm):
             """Without the thread that redraws bars which do not move."""
 
             monitor_interval = 0

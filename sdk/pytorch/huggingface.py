@@ -29,7 +29,7 @@ MARK = "proctor.json"  # in a checkpoint that is whole: what it depends on
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
-class ProctorCallback(TrainerCallback):  # type: ignore[misc]
+class ProctorCallback(TrainerCallback):
     """Marks whole checkpoints, registers them with the trial, reports what is logged, ends when the manager wants it.
 
     :param metric: the one that becomes the `default` of the reports, such as "eval_accuracy".

@@ -35,7 +35,7 @@ _REGISTERED = "step-0.ckpt"  # the name in the trial's own checkpoints, which ho
 _KEY = "proctor"
 
 
-class ProctorCallback(Callback):  # type: ignore[misc]
+class ProctorCallback(Callback):
     """Saves whole checkpoints, registers them with the trial, reports metrics, and ends when the manager wants it.
 
     :param folder: for the checkpoints; inside a trial, the one in it that is called after the trial.

@@ -33,6 +33,7 @@ class FileLog(Observer):
         self._path: Path | None = None
         self._handler: logging.Handler | None = None
         self._level_before = logging.NOTSET
+        self._handled: BaseException | None = None  # what the caller is handling while it runs this
 
     def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
         """Open the file and say from where the run goes on."""
@@ -68,7 +69,8 @@ class FileLog(Observer):
         """Say what the run failed of, if it did, and let the file go."""
         if self._handler is None:
             return
-        if (problem := sys.exc_info()[1]) is not None:
+        problem = sys.exc_info()[1]
+        if problem is not None and problem is not self._handled:
             LOGGER.error("run %s failed: %s: %s", self._run_name, type(problem).__name__, problem, exc_info=problem)
         LOGGER.removeHandler(self._handler)
         LOGGER.setLevel(self._level_before)
@@ -88,6 +90,7 @@ class FileLog(Observer):
     def _open(self) -> None:
         if self._handler is not None:
             return
+        self._handled = sys.exc_info()[1]
         if self._path is None:
             self._path = make_file(self._folder, name_start(self._run_name), ".log")
         _end_torn_line(self._path)

@@ -64,6 +64,14 @@ def test_X9_a_failure_is_in_the_file_with_its_traceback(tmp_path: Path) -> None:
     assert "in train_step" in text
 
 
+def test_X9_a_run_in_the_handling_of_a_failure_has_not_failed(tmp_path: Path) -> None:
+    try:
+        raise ValueError("of another run")
+    except ValueError:
+        fit(tmp_path)
+    assert "of another run" not in logs(tmp_path)[0].read_text()
+
+
 def test_X10_a_name_has_the_run_the_trial_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     start = localtime(0)
     clock = f"{start.tm_hour:02d}-{start.tm_min:02d}-{start.tm_sec:02d}"
