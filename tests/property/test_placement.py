@@ -1,5 +1,6 @@
 """Properties of placement together with the pool's reservations and the leases that others hold on the machines."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from proctor.manager.placement import Decision, Impossible, Placed, PlacementRequest, Waiting, place
 from proctor.training_services.capacity import Candidate, GpuCapacity, GpuRules, Strategy
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, Lease
 
 
@@ -263,3 +264,51 @@ def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
         assert "4242" in decision.reason
     else:
         assert isinstance(decision, Placed)
+
+
+@any_speed
+@given(st.integers(1, 6), st.integers(0, 30), st.sampled_from([None, 0, 1]), st.data())
+def test_jobs_that_are_spread_do_not_all_follow_the_first_machine(
+    count: int, jobs: int, gpu_number: int | None, data: st.DataObject
+) -> None:
+    """Machines arrive in any order, some of them never; waiting jobs are looked at again after each."""
+    pool = NodePool()
+    names = [f"node-{number}" for number in range(count)]
+    for name in names:
+        pool.add(name, "remote", arriving=True)
+    ask = Ask(PlacementRequest(gpu_number), (GpuRules(max_trials_per_gpu=30),))
+    placed: dict[str, str] = {}
+    fails = data.draw(st.sets(st.sampled_from(names), max_size=count - 1))
+    for name in data.draw(st.permutations(names)):
+        assert_fair(placed, count, jobs)
+        if name in fails:
+            data.draw(st.sampled_from([fail, end_arrival]))(pool, name)
+        else:
+            connect(pool, name, [device(name, index) for index in range(data.draw(st.integers(1, 4)))])
+        place_all(pool, ask, jobs, placed)
+    assert len(placed) == jobs
+    if not fails and gpu_number != 1:
+        assert_fair(placed, count, jobs)
+
+
+def fail(pool: NodePool, node_id: str) -> None:
+    pool.set_status(node_id, NodeStatus.FAILED, "it does not answer")
+
+
+def end_arrival(pool: NodePool, node_id: str) -> None:
+    pool.end_arrival(node_id)
+
+
+def place_all(pool: NodePool, ask: Ask, jobs: int, placed: dict[str, str]) -> None:
+    """Place what waits, in its order; `placed` says where each job is."""
+    for number in range(jobs):
+        decision = None if f"job-{number}" in placed else ask.place(pool)
+        if isinstance(decision, Placed):
+            node_id = decision.placement.node_id
+            pool.reserve(f"job-{number}", "t", "trial", decision.placement, ask.rules_for(node_id).policy)
+            placed[f"job-{number}"] = node_id
+
+
+def assert_fair(placed: Mapping[str, str], count: int, jobs: int) -> None:
+    most = max(Counter(placed.values()).values(), default=0)
+    assert most <= -(-jobs // count) + 1, placed

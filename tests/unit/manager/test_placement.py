@@ -2,7 +2,7 @@
 
 import pytest
 
-from proctor.manager.placement import Impossible, Placed, PlacementRequest, Waiting, place
+from proctor.manager.placement import Impossible, Placed, PlacementRequest, Waiting, exclusions, place
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import (
     Candidate,
@@ -32,6 +32,20 @@ def local(*gpus: GpuCapacity, rules: GpuRules | None = None) -> Candidate:
 
 def node(node_id: str, *gpus: GpuCapacity, jobs: int = 0, rules: GpuRules | None = None) -> Candidate:
     return Candidate(NodeCapacity(node_id, gpus, jobs=jobs), rules or GpuRules())
+
+
+def arriving(
+    node_id: str, *gpus: GpuCapacity, jobs: int = 0, known: bool = False, rules: GpuRules | None = None
+) -> Candidate:
+    """A node that is being connected; its GPUs are `known` if it was here before."""
+    found = gpus if known else None
+    reason = f"node {node_id} is connecting: it is being connected"
+    return Candidate(NodeCapacity(node_id, found, False, reason, jobs, arriving=True), rules or GpuRules())
+
+
+def node_of(decision: object) -> str:
+    assert isinstance(decision, Placed)
+    return decision.placement.node_id
 
 
 def slots(decision: object) -> list[tuple[str, int]]:
@@ -176,3 +190,54 @@ def test_an_experiment_without_nodes_can_run_nothing() -> None:
 def test_the_share_is_what_the_keeper_is_told() -> None:
     decision = place(PlacementRequest(gpu_number=1), [local(gpu(0))])
     assert decision == Placed(NodePlacement("local", (GpuSlot("GPU-0", 0),)))
+
+
+@pytest.mark.parametrize("number", [None, 0, 1])
+def test_only_the_first_job_goes_to_the_only_machine_that_is_there_yet(number: int | None) -> None:
+    request = PlacementRequest(gpu_number=number)
+    others = [arriving("m2"), arriving("m3")]
+    assert node_of(place(request, [node("m1", gpu(0), gpu(1)), *others])) == "m1"
+    busy = node("m1", gpu(0, held_by(1)), gpu(1), jobs=1)
+    assert place(request, [busy, *others]) == Waiting("node m2 is being connected; node m3 is being connected")
+    assert node_of(place(request, [busy, others[0], node("m3", gpu(2), gpu(3))])) == "m3"
+    assert place(request, [busy, others[0], node("m3", gpu(2, held_by(2)), gpu(3), jobs=1)]) == Waiting(
+        "node m2 is being connected"
+    )
+
+
+@pytest.mark.parametrize("number", [None, 0, 1])
+def test_packing_waits_for_no_machine_that_is_being_connected(number: int | None) -> None:
+    candidates = [node("m1", gpu(0, held_by(1)), gpu(1), jobs=1), arriving("m2")]
+    assert node_of(place(PlacementRequest(number, Strategy.PACK), candidates)) == "m1"
+
+
+def test_a_machine_that_is_being_connected_and_has_jobs_already_is_waited_for_only_while_it_has_fewer() -> None:
+    busy = node("m1", jobs=2)
+    assert place(PlacementRequest(), [busy, arriving("m2", jobs=1)]) == Waiting("node m2 is being connected")
+    assert node_of(place(PlacementRequest(), [busy, arriving("m2", jobs=2)])) == "m1"
+
+
+def test_a_machine_whose_gpus_are_not_known_yet_counts_as_empty_unless_it_has_jobs() -> None:
+    request = PlacementRequest(gpu_number=1)
+    busy = node("m1", gpu(0, held_by(1)), gpu(1), jobs=1)
+    assert isinstance(place(request, [busy, arriving("m2")]), Waiting)
+    assert node_of(place(request, [busy, arriving("m2", jobs=1)])) == "m1"
+
+
+def test_a_machine_that_could_not_take_the_job_is_not_waited_for() -> None:
+    request = PlacementRequest(gpu_number=1)
+    busy = node("m1", gpu(0, held_by(1)), gpu(1), jobs=1)
+    assert isinstance(place(request, [busy, arriving("m2", gpu(2), known=True)]), Waiting)
+    assert node_of(place(request, [busy, arriving("m2", gpu(2, foreign=(7,)), known=True)])) == "m1"
+    assert node_of(place(request, [busy, arriving("m2", known=True)])) == "m1"
+
+
+def test_a_node_that_can_never_run_the_jobs_while_another_one_can_is_excluded_with_the_reason() -> None:
+    bad = node("m1", gpu(0), gpu(1), rules=GpuRules(gpu_indices=(7,)))
+    good, unknown = node("m2", gpu(2), gpu(3)), arriving("m3", rules=GpuRules(gpu_indices=(7,)))
+    why = {"m1": "gpuIndices names GPU 7, node m1 has 2 GPUs"}
+    assert exclusions(PlacementRequest(gpu_number=1), [bad, good, unknown]) == why
+    assert exclusions(PlacementRequest(gpu_number=1), [good, unknown]) == {}
+    assert exclusions(PlacementRequest(gpu_number=1), [bad, unknown]) == {}
+    assert exclusions(PlacementRequest(gpu_number=3), [bad, good]) == {}
+    assert exclusions(PlacementRequest(gpu_number=0), [bad, good]) == {}

@@ -232,3 +232,52 @@ def test_leases_of_others_that_come_and_go_are_changes(pool: NodePool) -> None:
     hear(pool, lease("b.1"))
     hear(pool)
     assert len(changes) == 2
+
+
+def is_arriving(pool: NodePool, node_id: str = "gpu-3") -> bool:
+    (capacity,) = pool.capacity([node_id])
+    return capacity.arriving
+
+
+def test_a_node_that_was_just_added_may_be_arriving_until_it_is_connected(pool: NodePool) -> None:
+    pool.add("gpu-3", "remote", arriving=True)
+    pool.set_status("gpu-3", NodeStatus.CONNECTING, "its keeper is being started")
+    assert is_arriving(pool)
+    pool.connect("gpu-3", [], driver_note="", hostname="gpu-3", version="0", seen_at=1.0)
+    assert not is_arriving(pool)
+    pool.add("gpu-3", "remote", arriving=True)
+    pool.set_status("gpu-3", NodeStatus.CONNECTING, "its SSH connection has ended")
+    assert not is_arriving(pool)
+
+
+@pytest.mark.parametrize("status", [NodeStatus.FAILED, NodeStatus.SILENT, NodeStatus.LOST])
+def test_a_node_that_has_failed_is_not_arriving_when_it_is_tried_again(pool: NodePool, status: NodeStatus) -> None:
+    pool.add("gpu-3", "remote", arriving=True)
+    pool.set_status("gpu-3", status, "it does not answer")
+    pool.set_status("gpu-3", NodeStatus.CONNECTING, "it is being tried again")
+    assert not is_arriving(pool)
+
+
+def test_a_node_that_is_wanted_anew_while_it_connects_is_arriving(pool: NodePool) -> None:
+    pool.add("gpu-3", "remote")
+    assert not is_arriving(pool)
+    pool.add("gpu-3", "remote", arriving=True)
+    assert is_arriving(pool)
+
+
+def test_that_a_node_is_no_longer_waited_for_is_a_change(pool: NodePool) -> None:
+    pool.add("gpu-3", "remote", arriving=True)
+    changes = count_changes(pool)
+    pool.end_arrival("gpu-3")
+    assert (is_arriving(pool), len(changes)) == (False, 1)
+    pool.end_arrival("gpu-3")
+    pool.end_arrival("nowhere")
+    assert len(changes) == 1
+
+
+def test_a_node_on_hold_is_not_waited_for_as_one_that_is_arriving(pool: NodePool) -> None:
+    pool.hold("gpu-3", "drained")
+    pool.add("gpu-3", "remote", arriving=True)
+    assert not is_arriving(pool)
+    pool.unhold("gpu-3")
+    assert is_arriving(pool)

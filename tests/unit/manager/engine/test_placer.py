@@ -8,7 +8,7 @@ from proctor.manager.engine.placer import FreePlacer, PoolPlacer
 from proctor.manager.placement import Impossible, Waiting
 from proctor.training_services.base import NodePlacement, SupportsNodes
 from proctor.training_services.capacity import GpuRules, SharingPolicy, Strategy
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Device, GpuSlot
 
 
@@ -101,5 +101,52 @@ def test_a_place_from_before_a_restart_is_restored_under_its_nodes_rules(pool: N
 def test_a_service_that_places_by_itself_is_given_no_place() -> None:
     placer = FreePlacer()
     placer.restore("t0.1", "trial 0", NodePlacement("one"))
+    assert placer.take_notices() == ()
     placer.give_back("t0.1")
     placer.watch(lambda: None)()
+
+
+BAD = "node one gets no trials of this experiment: gpuIndices names GPU 7, node one has 2 GPUs"
+
+
+def test_a_node_that_gets_no_trials_is_noticed_once(pool: NodePool) -> None:
+    placer = PoolPlacer(pool, Machines(rules={"one": GpuRules(gpu_indices=(7,))}), 1)
+    stop = placer.watch(lambda: None)
+    assert placer.take_notices() == [BAD]
+    pool.set_status("one", NodeStatus.SILENT)
+    pool.set_status("one", NodeStatus.CONNECTED)
+    assert placer.take_notices() == []
+    stop()
+
+
+def test_a_node_is_noticed_when_it_connects(pool: NodePool) -> None:
+    pool.add("three", "remote", arriving=True)
+    nodes, rules = ("one", "two", "three"), {"three": GpuRules(gpu_indices=(0, 5, 6))}
+    placer = PoolPlacer(pool, Machines(nodes, rules), 1)
+    stop = placer.watch(lambda: None)
+    assert placer.take_notices() == []
+    pool.connect("three", [], driver_note="no driver", hostname="three", version="0", seen_at=1.0)
+    assert placer.take_notices() == [
+        "node three gets no trials of this experiment: gpuIndices names GPUs 0, 5, 6, node three has no GPU (no driver)"
+    ]
+    stop()
+
+
+@pytest.mark.parametrize("gpu_number", [None, 0])
+def test_rules_for_gpus_exclude_no_node_from_trials_without_any(pool: NodePool, gpu_number: int | None) -> None:
+    placer = PoolPlacer(pool, Machines(rules={"one": GpuRules(gpu_indices=(7,))}), gpu_number)
+    assert placer.take_notices() == ()
+    assert taken(placer, 0).node_id == "one"
+
+
+def test_a_second_trial_waits_for_a_machine_that_is_being_connected(pool: NodePool) -> None:
+    pool.add("three", "remote", arriving=True)
+    placer = PoolPlacer(pool, Machines(("one", "three")), None)
+    changes: list[int] = []
+    stop = placer.watch(lambda: changes.append(1))
+    assert taken(placer, 0).node_id == "one"
+    assert placer.take("t1.1", "token", "trial 1") == Waiting("node three is being connected")
+    pool.end_arrival("three")
+    assert len(changes) == 1
+    assert taken(placer, 1).node_id == "one"
+    stop()
