@@ -138,7 +138,8 @@ class FileRequests:
 def _is_sound(file: FileFacts) -> bool:
     """What a keeper says is not believed without a look: sizes are used to cut bytes, paths to name files."""
     is_number = isinstance(file.modified, (int, float)) and not isinstance(file.modified, bool)
-    return isinstance(file.path, str) and type(file.size) is int and file.size >= 0 and is_number
+    is_below = isinstance(file.path, str) and not {"", ".", ".."} & set(file.path.split("/"))
+    return is_below and type(file.size) is int and file.size >= 0 and is_number
 
 
 def _new_request() -> str:

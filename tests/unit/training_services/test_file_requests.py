@@ -133,6 +133,13 @@ async def test_an_answer_that_contradicts_itself_is_an_error(stage: Stage, files
         await stage.during(stage.hub.read_files(NODE, "folder", ["a"], limit=10))
 
 
+@pytest.mark.parametrize("path", ["../jobs/x", "/etc/passwd", "a/../../b", "a//b", "", "."])
+async def test_a_keeper_that_names_a_file_outside_the_folder_is_not_believed(stage: Stage, path: str) -> None:
+    stage.reply = lambda kind, order: ({"files": [FileFacts(path, 1)]}, b"")
+    with pytest.raises(TrainingServiceError, match="that cannot be"):
+        await stage.during(stage.hub.list_files(NODE, "experiments/E"))
+
+
 async def test_what_is_missing_and_what_has_failed_are_told_apart(stage: Stage) -> None:
     stage.reply = lambda kind, order: ({"missing": True, "error": "stdout is not there"}, b"")
     with pytest.raises(FileNotFoundError, match="gpu-1: stdout is not there"):
