@@ -43,7 +43,8 @@ class Experiment(Resource):
     name: str = Field(examples=["digits"])
     status: ExperimentStatus
     reason: str = Field(examples=["max trial number 24 is reached"])
-    """Why it is in this status; while nothing can be written (a full disk), what is in the way."""
+    """Why it is in this status; while nothing can be written (a full disk), what is in the way; while it is STOPPING,
+    the machines whose trials it waits for."""
     error: str = ""
     """The whole traceback when `status` is ERROR."""
     config: JsonObject = Field(examples=[{"trial_command": "python trial.py", "trial_concurrency": 2}])

@@ -10,7 +10,7 @@ import click
 
 from proctor.manager.cli import columns
 from proctor.manager.cli.exits import ExitCode
-from proctor.manager.cli.identifiers import is_running
+from proctor.manager.cli.identifiers import is_running, machines_kept
 from proctor.manager.cli.output import shows_a_screen
 from proctor.manager.cli.session import Session
 
@@ -109,6 +109,9 @@ def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
         click.echo(f"Parameters:  {columns.parameters(best)}")
         click.echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
     click.echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
+    machines = machines_kept(session.client, {experiment["id"]}).get(experiment["id"])
+    if machines and experiment["status"] != "STOPPED":
+        session.say(f"It keeps its machines ({', '.join(machines)}) until: proctor stop {experiment['id']}")
 
 
 def _say_failures(session: Session, experiment: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """From what a person types to an experiment or a trial: whole ids, unique prefixes, names, numbers, or nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -102,6 +102,17 @@ def named_trial(client: "Client", words: Sequence[str], trial: str | None, exper
 def is_running(experiment: Row) -> bool:
     """Whether something still happens in it by itself."""
     return experiment["status"] not in ENDED
+
+
+def machines_kept(client: "Client", experiment_ids: Collection[str]) -> dict[str, list[str]]:
+    """By experiment: the machines of a platform with machines that it keeps. One that is DONE or in ERROR does so until
+    it is stopped."""
+    kept: dict[str, list[str]] = {}
+    for node in client.nodes():
+        for identifier in node["experiments"] if node["kind"] != "local" else ():
+            if identifier in experiment_ids:
+                kept.setdefault(identifier, []).append(node["id"])
+    return kept
 
 
 def _only_running(client: "Client", *, ended_too: bool) -> Row:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
 from proctor.manager.cli.session import Session, with_session
 
 
@@ -80,13 +80,32 @@ def stop(session: Session, experiment: str | None, every: bool) -> None:
 
 
 def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:
-    if experiment is None or not experiment.endswith("*"):
+    if experiment is None:
+        return [_only_running(client)]
+    if not experiment.endswith("*"):
         return [find_experiment(client, experiment)]
     beginning = experiment.removesuffix("*")
     found = [row for row in client.experiments() if row["id"].startswith(beginning) and is_running(row)]
     if not found:
         raise CommandError(f"no running experiment has an id that begins with {beginning!r}", ExitCode.NOT_FOUND)
     return found
+
+
+def _only_running(client: Any) -> dict[str, Any]:
+    """The only one that runs. Where none does, the error names those that have ended and keep machines."""
+    try:
+        return find_experiment(client, None)
+    except CommandError as error:
+        ended = {} if error.code is not ExitCode.NOT_FOUND else {row["id"]: row for row in client.experiments()}
+        kept = machines_kept(client, ended.keys()) if ended else {}
+        if not kept:
+            raise
+        lines = [
+            f"  proctor stop {identifier}    # {ended[identifier]['status']}, {', '.join(machines)}"
+            for identifier, machines in kept.items()
+        ]
+        message = "no experiment is running; what has ended keeps its machines until it is stopped:"
+        raise CommandError("\n".join([message, *lines]), ExitCode.NOT_FOUND) from error
 
 
 def _only(client: Any, statuses: set[str], what: str) -> dict[str, Any]:

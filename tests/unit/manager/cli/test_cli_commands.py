@@ -168,6 +168,21 @@ def test_delete_stops_what_is_done_and_leaves_what_runs(rest: FakeRest, invoke) 
     assert list(rest.experiments) == ["runs"]
 
 
+def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("here", status="DONE")
+    rest.add_experiment("there", status="DONE")
+    rest.add_node("local", kind="local", experiments=["here"])
+    assert "keeps its machines" not in invoke("stop").stderr
+    for name in ("gpu-1", "gpu-2"):
+        rest.add_node(name, experiments=["there"])
+    result = invoke("stop")
+    assert result.exit_code == 3
+    assert "what has ended keeps its machines until it is stopped" in result.stderr
+    assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
+    assert "proctor stop here" not in result.stderr
+    assert rest.experiments["there"]["status"] == "DONE"  # nothing is stopped that nobody has named
+
+
 def test_pause_resume_and_view(running: FakeRest, invoke) -> None:
     assert invoke("pause").exit_code == 0
     assert running.experiments["e"]["status"] == "PAUSED"

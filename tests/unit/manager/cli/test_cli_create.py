@@ -113,6 +113,15 @@ def test_in_the_foreground_its_exit_code_is_the_experiments(
     assert "the tuner's traceback" in result.stderr
 
 
+def test_in_the_foreground_the_machines_that_are_kept_are_named_at_the_end(rest: FakeRest, invoke, file: Path) -> None:
+    rest.add_node("local", kind="local", experiments=["mine"])
+    for name in ("gpu-1", "gpu-2"):
+        rest.add_node(name, experiments=["mine"])
+    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", "DONE")
+    last = invoke("create", "--config", str(file), "--id", "mine", "--foreground").stderr.splitlines()[-1]
+    assert last == "It keeps its machines (gpu-1, gpu-2) until: proctor stop mine"
+
+
 def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
     rest: FakeRest, invoke, file: Path, monkeypatch
 ) -> None:
