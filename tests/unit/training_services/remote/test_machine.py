@@ -405,3 +405,63 @@ def test_a_node_whose_trials_were_given_up_stays_lost_until_its_keeper_is_back(t
         await scene.until_status("gpu-1", "CONNECTED")
 
     play(tmp_path, act)
+
+
+def test_a_machine_that_is_connected_for_the_first_time_is_waited_for_at_most_15_seconds(tmp_path: Path) -> None:
+    def is_arriving(scene: Scene, node_id: str) -> bool:
+        return scene.pool.capacity([node_id])[0].arriving
+
+    async def act(scene: Scene) -> None:
+        scene.machine("hangs").hangs = True
+        scene.machine("bad").failure = Unreachable("it does not answer")
+        scene.claim("hangs", "bad", "good")
+        began = asyncio.get_running_loop().time()
+        assert all(is_arriving(scene, host) for host in scene.machines)
+        await scene.until_status("good", "CONNECTED")
+        await scene.until_status("bad", "FAILED")
+        assert [host for host in scene.machines if is_arriving(scene, host)] == ["hangs"]
+        await asyncio.sleep(5)
+        scene.claim("hangs", by="E2")  # it is known already, and no longer waited for
+        await scene.until(lambda: not is_arriving(scene, "hangs"))
+        assert 14 <= asyncio.get_running_loop().time() - began <= 16
+        scene.claim("hangs", "bad", by="E3")
+        assert not any(is_arriving(scene, host) for host in scene.machines)
+
+    play(tmp_path, act)
+
+
+def test_a_connection_that_ends_before_the_keeper_has_come_ends_the_wait(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.registers = False
+        scene.claim("gpu-1")
+        await scene.until(lambda: machine.commands)
+        assert scene.pool.node("gpu-1").arriving
+        machine.cut()
+        await scene.until_status("gpu-1", "CONNECTING", "has ended")
+        assert not scene.pool.node("gpu-1").arriving
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_is_claimed_again_while_it_is_being_left_is_waited_for(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        arriving: list[bool] = []
+
+        def claim_again() -> None:
+            if not arriving and "it is being left" in scene.pool.node("gpu-1").reason:
+                arriving.append(scene.pool.node("gpu-1").arriving)
+                scene.claim("gpu-1", by="E2")
+                arriving.append(scene.pool.node("gpu-1").arriving)
+
+        scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        stop = scene.pool.on_change(claim_again)
+        await scene.provider.release("E1")
+        await scene.until(lambda: arriving)
+        stop()
+        assert arriving == [False, True]
+        await scene.until_status("gpu-1", "CONNECTED")
+        assert not scene.pool.node("gpu-1").arriving
+
+    play(tmp_path, act)
