@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes.incarnations import Incarnations
 from fakes.trained_models import Recipe
 
@@ -226,6 +227,16 @@ def test_R7_a_launcher_that_is_killed_leaves_nothing_and_the_run_goes_on_exactly
     found = train(incarnations, root, recipe)
     assert results(found) == results(expected)
     assert found["history"] == expected["history"]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_R7_ranks_on_gpus_that_are_killed_end_with_the_same_bits(incarnations: Incarnations, tmp_path: Path) -> None:
+    options = {**AT_ONCE, "use_cpu": False, "gpus": [0, 1], "enable_deterministic": True}
+    how = {"processes": 1, "start": "spawn", "options": options}  # a process for each GPU
+    expected = train(incarnations, tmp_path / "alone", **how)
+    kill = {"rank": 1, "place": "batch", "passage": 10}
+    assert "rank 1 was ended" in train(incarnations, tmp_path / "killed", kill=kill, **how)["error"]
+    assert results(train(incarnations, tmp_path / "killed", **how)) == results(expected)
 
 
 def test_R7_another_number_of_ranks_goes_on_and_is_told_to_be_inexact(
