@@ -81,9 +81,9 @@ def test_a_manager_that_is_killed_and_started_finds_its_trials_again(stage: Call
 
 def test_a_manager_that_sleeps_for_longer_than_node_timeout_loses_no_node(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
-    experiment, _ = scene.spread(2, trainingService={"nodeTimeout": 3})
+    experiment, _ = scene.spread(2, trainingService={"nodeTimeout": 20})
     scene.manager.signal(signal.SIGSTOP)
-    until_steps(scene, scene.machines[0], 12 * STEPS_A_SECOND)
+    until_steps(scene, scene.machines[0], 24 * STEPS_A_SECOND)
     scene.manager.signal(signal.SIGCONT)
     for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
@@ -105,14 +105,15 @@ def test_when_our_own_network_is_gone_no_machine_is_lost(stage: Callable[..., Sc
     scene = stage(2)
     network = scene.group.network
     assert network is not None
-    experiment, _ = scene.spread(2, trainingService={"nodeTimeout": 3})
+    experiment, _ = scene.spread(2, trainingService={"nodeTimeout": 20})
     network.cut_manager()
     for machine in scene.machines:
         scene.until_node(machine, "SILENT", "FAILED", "CONNECTING")
-    until_steps(scene, scene.machines[0], 12 * STEPS_A_SECOND)  # longer than any machine may stay away alone
+    until_steps(scene, scene.machines[0], 24 * STEPS_A_SECOND)  # longer than any machine may stay away alone
     network.heal_manager()
     for machine in scene.machines:
-        scene.manager.command_line("nodes", "check", scene.node(machine)["id"])
+        scene.manager.client.check_node(scene.node(machine)["id"])
+    for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
     scene.let_go()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
