@@ -100,8 +100,13 @@ class NodeProvider(ABC):
         return node_id
 
     @abstractmethod
-    async def inspect(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
-        """Try every hop to every node of a configuration. Changes nothing that stays."""
+    async def inspect(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
+        """Try every hop to every node of a configuration. Changes nothing that stays.
+
+        :param trial_gpu_number: how many GPUs each trial needs: nodes that could never run one are told.
+        """
 
     @abstractmethod
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:

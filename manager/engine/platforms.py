@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proctor.manager.config import RemoteConfig
@@ -12,6 +13,16 @@ from proctor.training_services.errors import UnknownPlatform
 from proctor.training_services.providers import CheckStep, NodeProvider, Providers
 
 _SECRETS = "training_service.machine_list"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The machines that are asked about, and who knows them."""
+
+    provider: NodeProvider
+    settings: dict[str, Any]
+    secrets: dict[str, str]
+    trial_gpu_number: int | None
 
 
 class Platforms:
@@ -28,20 +39,20 @@ class Platforms:
 
         Raises BadRequest for a configuration that is not valid or names no machines, Unavailable.
         """
-        provider, settings, secrets = await self._read(config, directory, handover, machine)
-        return await provider.inspect(settings, secrets)
+        asked = await self._read(config, directory, handover, machine)
+        return await asked.provider.inspect(asked.settings, asked.secrets, trial_gpu_number=asked.trial_gpu_number)
 
     async def clean(
         self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None
     ) -> Sequence[CheckStep]:
         """Remove everything of this manager from the machines, or from one. Those that an experiment uses are left
         alone. Raises as `check`."""
-        provider, settings, secrets = await self._read(config, directory, handover, machine)
-        return await provider.clean(settings, secrets)
+        asked = await self._read(config, directory, handover, machine)
+        return await asked.provider.clean(asked.settings, asked.secrets)
 
     async def _read(
         self, config: Mapping[str, Any], directory: str, handover: str | None, machine: int | None
-    ) -> tuple[NodeProvider, dict[str, Any], dict[str, str]]:
+    ) -> "_Asked":
         handed = creation.take_handover(self._home, handover)
         loaded = await asyncio.to_thread(creation.check, config, directory, self._home.path)
         secrets = {**loaded.secrets, **handed.secrets}
@@ -50,12 +61,13 @@ class Platforms:
         assert isinstance(section, RemoteConfig), "a provider for a platform without machines"
         creation.check_secrets(loaded.config, secrets)
         settings: dict[str, Any] = section.model_dump(mode="json", by_alias=False)
+        asked = _Asked(provider, settings, secrets, loaded.config.trial_gpu_number)
         if machine is None:
-            return provider, settings, secrets
+            return asked
         if not 0 <= machine < len(section.machine_list):
             raise BadRequest(f"machine: expected 0 to {len(section.machine_list) - 1}, found {machine}")
         chosen = {**settings, "machine_list": [settings["machine_list"][machine]]}
-        return provider, chosen, _secrets_of(secrets, machine)
+        return replace(asked, settings=chosen, secrets=_secrets_of(secrets, machine))
 
     def _provider(self, platform: str) -> NodeProvider:
         if self._providers is None:

@@ -17,6 +17,7 @@ class FakeProvider(NodeProvider):
         self.checked: list[str] = []
         self.forgotten: list[str] = []
         self.asked: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = []
+        self.trial_gpu_number: int | None = None
         self.verdicts: dict[str, CheckVerdict] = {}
         """By host: what its last step finds."""
 
@@ -48,7 +49,10 @@ class FakeProvider(NodeProvider):
     def check(self, node_id: str) -> None:
         self.checked.append(node_id)
 
-    async def inspect(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+    async def inspect(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
+        self.trial_gpu_number = trial_gpu_number
         return self._steps("inspect", settings, secrets, "login")
 
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:

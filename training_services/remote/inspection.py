@@ -5,6 +5,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proctor.training_services.errors import TrainingServiceError
@@ -25,34 +26,48 @@ from proctor.training_services.remote.machine import Means
 from proctor.training_services.remote.manager_socket import try_relay
 from proctor.training_services.remote.node_keeper import NodeKeeper
 from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.remote.settings import MachineSettings
 from proctor.trial_keeper.protocol import Device, from_json
 
-__all__ = ["STEPS", "inspect_machines"]
+__all__ = ["STEPS", "Wanted", "inspect_machines"]
 
-STEPS = ("python", "clock", "disk", "home", "sftp", "forwarding", "keeper", "gpus", "code")
+STEPS = ("python", "clock", "disk", "home", "sftp", "forwarding", "keeper", "gpus", "trials", "code")
 """After those of the route: "name", "port", "host key", "login"."""
 
 Found = CheckStep | str
 
 
-async def inspect_machines(claims: Sequence[Claim], means: Means, *, code_path: str | None) -> tuple[CheckStep, ...]:
-    """The steps of all machines, looked at at once, in the order of the machines."""
+@dataclass(frozen=True)
+class Wanted:
+    """What the trials of a configuration need of a machine."""
+
+    code_path: str | None = None
+    """The folder there in which the code lies already."""
+    gpu_number: int = 0
+
+
+async def inspect_machines(claims: Sequence[Claim], means: Means, wanted: Wanted) -> tuple[CheckStep, ...]:
+    """The steps of all machines, looked at at once, in the order of the machines. That one could never run a trial is
+    a failure, unless another one can."""
     async with asyncio.TaskGroup() as group:
-        inspections = [Inspection(claim, means, code_path=code_path) for claim in claims]
+        inspections = [Inspection(claim, means, wanted) for claim in claims]
         for inspection in inspections:
             group.create_task(inspection.run(), name=f"inspection of {inspection.name}")
-    return tuple(step for inspection in inspections for step in inspection.steps)
+    steps = [step for inspection in inspections for step in inspection.steps]
+    if any(step.name == "trials" and step.verdict is CheckVerdict.OK for step in steps):
+        steps = [_noted(step) if step.name == "trials" else step for step in steps]
+    return tuple(steps)
 
 
 class Inspection:
     """One machine's. `steps` is complete once `run` has returned; it never raises what a machine can cause."""
 
-    def __init__(self, claim: Claim, means: Means, *, code_path: str | None) -> None:
+    def __init__(self, claim: Claim, means: Means, wanted: Wanted) -> None:
         self.name = claim.machine.address
         self.steps: list[CheckStep] = []
         self._claim = claim
         self._means = means
-        self._code_path = code_path
+        self._wanted = wanted
         self._key = f"{means.context.manager_id}-check-{secrets.token_hex(4)}"
 
     async def run(self) -> None:
@@ -105,7 +120,8 @@ class Inspection:
             answer: dict[str, Any] = {}
             if await self._try("keeper", lambda: self._probe(keeper, answer)):
                 await self._try("gpus", lambda: _gpus(answer))
-                await self._try("code", lambda: _code(answer, self._code_path))
+                await self._try("trials", lambda: _trials(answer, self._claim.machine, self._wanted.gpu_number))
+                await self._try("code", lambda: _code(answer, self._wanted.code_path))
         finally:
             await self._take_away(facts, keeper.remove)
 
@@ -121,7 +137,7 @@ class Inspection:
         return "a socket there leads to this manager"
 
     async def _probe(self, keeper: NodeKeeper, answer: dict[str, Any]) -> Found:
-        answer.update(await keeper.probe(*filter(None, [self._code_path])))
+        answer.update(await keeper.probe(*filter(None, [self._wanted.code_path])))
         return f"version {answer['version']} runs there with Python {answer['python']}"
 
     async def _take_away(self, facts: NodeFacts, remove: Callable[[], Awaitable[str]]) -> None:
@@ -184,12 +200,43 @@ def _gpus(answer: dict[str, Any]) -> Found:
     return f"{len(devices)} × {' and '.join(names)}"
 
 
+def _trials(answer: dict[str, Any], machine: MachineSettings, wanted: int) -> Found:
+    """By the rule of placement: what could never hold a trial, even with nobody else on it."""
+    there = {int(device["index"]) for device in answer["devices"]}
+    missing = sorted(set(machine.gpu_indices or ()) - there)
+    allowed = len(there if machine.gpu_indices is None else there & set(machine.gpu_indices))
+    if missing:
+        verdict = CheckVerdict.FAIL if wanted else CheckVerdict.NOTE
+        found = f"gpuIndices names {_gpu_list(missing)}, it has {_gpu_list(sorted(there))}"
+        return CheckStep("", "trials", verdict, found, "correct gpuIndices")
+    if allowed < wanted:
+        restricted = f", of which gpuIndices allows {allowed}" if allowed < len(there) else ""
+        found = f"no trial can run there: trialGpuNumber is {wanted}, it has {_number(len(there))}{restricted}"
+        return CheckStep("", "trials", CheckVerdict.FAIL, found, "take it out, or ask for fewer GPUs")
+    return f"need {_number(wanted)}, may use {allowed}" if wanted else "need no GPU"
+
+
+def _number(gpus: int) -> str:
+    return f"{gpus or 'no'} GPU" + ("s" if gpus > 1 else "")
+
+
+def _gpu_list(indices: Sequence[int]) -> str:
+    if not indices:
+        return "no GPU"
+    return ("GPU " if len(indices) == 1 else "GPUs ") + ", ".join(str(index) for index in indices)
+
+
 def _code(answer: dict[str, Any], code_path: str | None) -> Found:
     if code_path is None:
         return "it is copied there when a trial needs it"
     if (kind := answer["paths"].get(code_path)) != "folder":
         raise RemoteError(f"{code_path} should be a folder there, and is {kind}; correct code.pathOnNode")
     return f"{code_path} is there"
+
+
+def _noted(step: CheckStep) -> CheckStep:
+    """The same as a note, for others can do what this machine cannot."""
+    return replace(step, verdict=CheckVerdict.NOTE) if step.verdict is CheckVerdict.FAIL else step
 
 
 def _failure(machine: str, name: str, error: Exception) -> CheckStep:

@@ -18,7 +18,7 @@ from proctor.training_services.remote.cleaning import clean_machines
 from proctor.training_services.remote.connection import open_connection
 from proctor.training_services.remote.delivery import Archive
 from proctor.training_services.remote.host_keys import HostKeys
-from proctor.training_services.remote.inspection import inspect_machines
+from proctor.training_services.remote.inspection import Wanted, inspect_machines
 from proctor.training_services.remote.machine import Connect, Machine, Means
 from proctor.training_services.remote.node_folder import NodeRecord, choose_node_id, keeper_folder, read_records
 from proctor.training_services.remote.route_trace import RouteTrace
@@ -161,9 +161,12 @@ class RemoteProvider(NodeProvider):
 
     # ---- configurations
 
-    async def inspect(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+    async def inspect(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
         claims = read_claims("", settings, secrets, secrets_file="")
-        return await inspect_machines(claims, self._means, code_path=RemoteSettings.read(settings).code_path_on_node)
+        wanted = Wanted(RemoteSettings.read(settings).code_path_on_node, trial_gpu_number or 0)
+        return await inspect_machines(claims, self._means, wanted)
 
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         claims = read_claims("", settings, secrets, secrets_file="")

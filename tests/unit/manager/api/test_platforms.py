@@ -55,6 +55,13 @@ async def test_one_machine_is_asked_about_with_its_own_secrets(api: Any) -> None
     }
 
 
+@pytest.mark.parametrize("machine", [None, 1])
+async def test_machines_are_checked_for_the_gpus_that_a_trial_needs(api: Any, machine: int | None) -> None:
+    body = body_of(api, machine=machine)
+    await post(api, "check", {**body, "config": {**body["config"], "trial_gpu_number": 4}})
+    assert api.provider.trial_gpu_number == 4
+
+
 async def test_a_machine_beyond_the_list_is_refused(api: Any) -> None:
     assert "expected 0 to 2, found 3" in (await post(api, "check", body_of(api, machine=3), 422))["detail"]
 

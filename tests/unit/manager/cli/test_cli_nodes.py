@@ -125,6 +125,23 @@ def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, i
     assert "swordfish" not in result.stdout + result.stderr
 
 
+def test_a_machine_that_can_run_no_trial_is_a_failure_only_where_no_other_can(
+    rest: FakeRest, invoke, file: Path
+) -> None:
+    unable = [{"name": "trials", "verdict": "fail", "found": "gpuIndices names GPU 7, it has GPUs 0, 1"}]
+    rest.found = dict.fromkeys(("gpu-1", "gpu-2", "gpu-3"), unable)
+
+    def verdicts() -> list[str]:
+        rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
+        return [row["verdict"] for row in rows if row["name"] == "trials"]
+
+    assert verdicts() == ["fail", "fail", "fail"]
+    rest.found["gpu-2"] = [{"name": "trials", "verdict": "skipped", "found": "not reached"}]
+    assert verdicts() == ["fail", "skipped", "fail"]
+    rest.found["gpu-2"] = [{"name": "trials", "found": "need 1 GPU, may use 2"}]
+    assert verdicts() == ["note", "ok", "note"]
+
+
 def test_what_was_skipped_is_one_line_for_people_and_all_of_it_for_programs(rest: FakeRest, invoke, file: Path) -> None:
     skipped = [{"name": name, "verdict": "skipped", "found": "not reached"} for name in ("login", "python", "gpus")]
     rest.found["gpu-2"] = [{"name": "port", "verdict": "fail", "found": "refused"}, *skipped]

@@ -94,10 +94,62 @@ async def test_what_is_not_as_it_should_be_is_told_by_its_step(
     steps = by_name(await inspect(provider, **more))
     assert steps[name].verdict is verdict
     assert found in steps[name].found
-    assert {"name", "login", "python", "clock", "disk", "home", "sftp", "forwarding", "keeper", "gpus", "code"} <= set(
-        steps
-    )
+    names = {
+        "name",
+        "login",
+        "python",
+        "clock",
+        "disk",
+        "home",
+        "sftp",
+        "forwarding",
+        "keeper",
+        "gpus",
+        "trials",
+        "code",
+    }
+    assert {*names, "code"} <= set(steps)
     assert [step.name for step in steps.values() if step.verdict is FAIL] == ([name] if verdict is FAIL else [])
+
+
+@pytest.mark.parametrize(
+    ("devices", "indices", "gpus", "verdict", "found"),
+    [
+        (2, None, None, OK, "need no GPU"),
+        (0, None, 0, OK, "need no GPU"),
+        (2, None, 2, OK, "need 2 GPUs, may use 2"),
+        (2, [1], 1, OK, "need 1 GPU, may use 1"),
+        (2, None, 3, FAIL, "no trial can run there: trialGpuNumber is 3, it has 2 GPUs"),
+        (0, None, 1, FAIL, "no trial can run there: trialGpuNumber is 1, it has no GPU"),
+        (2, [1], 2, FAIL, "trialGpuNumber is 2, it has 2 GPUs, of which gpuIndices allows 1"),
+        (2, [0, 7], 1, FAIL, "gpuIndices names GPU 7, it has GPUs 0, 1"),
+        (0, [7], 1, FAIL, "gpuIndices names GPU 7, it has no GPU"),
+        (2, [7, 8], None, NOTE, "gpuIndices names GPUs 7, 8, it has GPUs 0, 1"),
+    ],
+)
+async def test_a_machine_that_could_never_run_a_trial_is_told(
+    provider: RemoteProvider,
+    machine: FakeMachine,
+    devices: int,
+    indices: list[int] | None,
+    gpus: int | None,
+    verdict: CheckVerdict,
+    found: str,
+) -> None:
+    machine.devices = [{**GPU, "index": index, "uuid": f"GPU-{index}"} for index in range(devices)]
+    machines = [{"host": "gpu-1", "gpu_indices": indices}]
+    steps = by_name(await provider.inspect({"machine_list": machines}, {}, trial_gpu_number=gpus))
+    assert (steps["trials"].verdict, found in steps["trials"].found) == (verdict, True), steps["trials"]
+    assert [step.name for step in steps.values() if step.verdict is FAIL] == (["trials"] if verdict is FAIL else [])
+
+
+async def test_a_machine_that_cannot_run_a_trial_is_a_note_where_another_can(
+    provider: RemoteProvider, machine: FakeMachine
+) -> None:
+    machine.devices = [{**GPU, "index": index, "uuid": f"GPU-{index}"} for index in range(2)]
+    machines = [{"host": "gpu-1", "gpu_indices": [7]}, {"host": "gpu-2", "gpu_indices": [0]}]
+    steps = await provider.inspect({"machine_list": machines}, {}, trial_gpu_number=1)
+    assert [(step.machine, step.verdict) for step in steps if step.name == "trials"] == [("gpu-1", NOTE), ("gpu-2", OK)]
 
 
 async def test_nothing_is_brought_to_a_machine_whose_disk_is_full(
@@ -105,7 +157,7 @@ async def test_nothing_is_brought_to_a_machine_whose_disk_is_full(
 ) -> None:
     machine.free_inodes = 1
     steps = by_name(await inspect(provider))
-    assert {steps[name].verdict for name in ("sftp", "forwarding", "keeper", "gpus", "code")} == {SKIPPED}
+    assert {steps[name].verdict for name in ("sftp", "forwarding", "keeper", "gpus", "trials", "code")} == {SKIPPED}
     assert machine.uploads == []
 
 
