@@ -11,6 +11,7 @@ from statistics import median
 from benchmarks import harness
 from benchmarks.machines import Machines, machines
 from benchmarks.reports import report_rate
+from benchmarks.short_trials import trial_rate
 from benchmarks.table import Row, spread
 
 TRIALS = 150
@@ -23,24 +24,6 @@ TARGET_RATE_RATIO = 0.6
 TARGET_START_RATIO = 1.5
 TARGET_MILLISECONDS = 150
 TARGET_REPORTS = 10_000
-LOCAL = {"platform": "local"}
-
-
-def trial_rate(running: harness.RunningManager, service: dict[str, object], trials: int) -> float:
-    """Trials a second, from the request that creates the experiment to its being DONE."""
-    started = time.perf_counter()
-    experiment = running.create(
-        command=f"{sys.executable} short.py",
-        trialConcurrency=MACHINES * SLOTS,
-        maxTrialNumber=trials,
-        trainingService=service,
-    )
-    ended = running.finish(experiment)
-    seconds = time.perf_counter() - started
-    if ended["trial_counts"] != {"SUCCEEDED": trials}:
-        raise harness.BenchmarkError(f"expected {trials} trials SUCCEEDED, found {ended['trial_counts']}")
-    running.stop(experiment)
-    return trials / seconds
 
 
 def first_trial_seconds(running: harness.RunningManager, service: dict[str, object], stamps: Path) -> float:
@@ -102,8 +85,8 @@ def _rates(running: harness.RunningManager, group: Machines, trials: int, repeat
     local, remote = [], []
     kept = _connect(running, group.service(MACHINES))
     for _ in range(repeats):
-        local.append(trial_rate(running, LOCAL, trials))
-        remote.append(trial_rate(running, group.service(MACHINES), trials))
+        local.append(trial_rate(running, trials, at_a_time=MACHINES * SLOTS))
+        remote.append(trial_rate(running, trials, at_a_time=MACHINES * SLOTS, service=group.service(MACHINES)))
     running.stop(kept)
     ratio = median(reached / reference for reached, reference in zip(remote, local, strict=True))
     return Row(

@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks import harness
 from benchmarks.table import Row, spread
@@ -30,10 +32,24 @@ def plain_rate(folder: Path, trials: int) -> float:
     return trials / seconds
 
 
-def trial_rate(running: harness.RunningManager, trials: int) -> float:
-    """Trials per second from the request to create the experiment to its being DONE."""
+def trial_rate(
+    running: harness.RunningManager,
+    trials: int,
+    *,
+    at_a_time: int = AT_A_TIME,
+    service: Mapping[str, Any] | None = None,
+) -> float:
+    """Trials per second from the request to create the experiment to its being DONE.
+
+    :param service: the `trainingService`; None: local.
+    """
     started = time.perf_counter()
-    experiment = running.create(command=f"{sys.executable} short.py", trialConcurrency=AT_A_TIME, maxTrialNumber=trials)
+    experiment = running.create(
+        command=f"{sys.executable} short.py",
+        trialConcurrency=at_a_time,
+        maxTrialNumber=trials,
+        trainingService=dict(service or {"platform": "local"}),
+    )
     ended = running.finish(experiment)
     seconds = time.perf_counter() - started
     if ended["trial_counts"] != {"SUCCEEDED": trials}:

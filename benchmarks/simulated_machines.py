@@ -5,12 +5,15 @@ keepers are played by `simulated_keepers`, which know the secret.
 """
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from proctor.manager.__main__ import main
 from proctor.training_services import registry
 from proctor.training_services.base import TrialJobForm
+from proctor.training_services.capacity import GpuRules
 from proctor.training_services.keeper_service import KeeperTrainingService
+from proctor.training_services.launches import write_launch
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Launch
 
@@ -34,19 +37,8 @@ class SimulatedService(KeeperTrainingService):
         """Everything can be simulated."""
 
     def launch(self, form: TrialJobForm) -> Launch:
-        return Launch(
-            job_id=form.job_id,
-            token=form.token,
-            experiment_id=form.experiment_id,
-            trial_id=form.trial_id,
-            sequence_id=form.sequence_id,
-            directory=f"jobs/{form.job_id}",
-            command=form.command,
-            code_directory=form.code_directory,
-            parameter_file=form.parameter_file,
-            environment_file=None,
-            platform="remote",
-        )
+        launch = write_launch(form, platform="remote", owner="nobody", rules=GpuRules())
+        return replace(launch, directory=f"jobs/{form.job_id}", environment_file=None)
 
     async def set_cluster_metadata(self, key: str, value: Any) -> None:
         raise KeyError(key)

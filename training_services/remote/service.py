@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from proctor.training_services.base import (
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, UnknownTrialJob
 from proctor.training_services.keeper_service import KeeperTrainingService
+from proctor.training_services.launches import require_launchable, user_name, write_launch
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.checkpoint_places import CheckpointPlaces
 from proctor.training_services.remote.code_archive import CodeArchive, CodeArchives
@@ -29,7 +31,6 @@ from proctor.training_services.remote.copies import Copies, Progress
 from proctor.training_services.remote.departure import Departure
 from proctor.training_services.remote.job_places import JobPlaces
 from proctor.training_services.remote.job_reading import JobReader
-from proctor.training_services.remote.launches import owner, write_launch
 from proctor.training_services.remote.machines import Provider, provider_of
 from proctor.training_services.remote.metadata import Metadata
 from proctor.training_services.remote.preparation import PreparationFailed, Prepared, Preparer
@@ -63,7 +64,8 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         logins = read_logins(context.secrets, len(nodes))
         self._metadata = Metadata(zip(nodes, self._settings.machines, logins, strict=True), self._pool)
         self._node_ids = tuple(dict.fromkeys(nodes))
-        self._owner = owner(context.experiment_directory)
+        home = context.experiment_directory.parent.parent
+        self._owner = f"user {user_name()}, manager {socket.gethostname()}:{home}"
         self._is_claimed = False
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -176,14 +178,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         return await super().submit_trial_job(form)
 
     def check(self, form: TrialJobForm) -> None:
-        if not form.command.strip():
-            raise SubmissionRefused("trialCommand is empty; it says how a trial is started, e.g. `python trial.py`")
-        wanted, placed = form.gpu_number or 0, len(form.placement.gpus or ()) if form.placement is not None else 0
-        if wanted and placed != wanted:
-            raise SubmissionRefused(
-                f"trial job {form.job_id} needs {wanted} GPUs and its placement names {placed}; GPUs are chosen "
-                "before a job is submitted"
-            )
+        require_launchable(form)
 
     def begin(self, form: TrialJobForm) -> None:
         self._await_launch(form, arrived=False)
@@ -192,14 +187,16 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         self._await_launch(form, arrived=True)
 
     def launch(self, form: TrialJobForm) -> Launch:
-        node_id = self._node_of(form)
-        return write_launch(
-            form,
-            self._prepared[form.job_id],
+        node_id, prepared = self._node_of(form), self._prepared[form.job_id]
+        launch = write_launch(form, platform="remote", owner=self._owner, rules=self._metadata.rules(node_id))
+        machine = self._metadata.machine(node_id)
+        return replace(
+            launch,
             directory=self._places.job(form),
-            owner=self._owner,
-            rules=self._metadata.rules(node_id),
-            machine=self._metadata.machine(node_id),
+            code_directory=prepared.code_directory,
+            environment_file=None,  # what `create` has captured is the environment of another machine
+            resume_checkpoint=prepared.beginning.path,
+            search_path=(machine.python_path or "") if machine is not None else "",
         )
 
     def complete(self, change: StatusChange) -> StatusChange:
