@@ -15,6 +15,7 @@ from typing import Any
 
 from fakes.keeper_manager import NODE_ID, SECRET, FakeManager
 from fakes.keeper_node import kill_and_wait
+from fakes.launches import make_launch
 
 from proctor.training_services.remote.keeper_archive import KeeperArchive, build
 from proctor.trial_keeper.job_ending import find_processes
@@ -81,23 +82,8 @@ class ArchiveNode:
 
     def launch(self, job_id: str, command: str, **changes: Any) -> Launch:
         """The order to run `command` as a job below the keeper's directory."""
-        trial_id, _, number = job_id.partition(".")
-        return Launch(
-            **{
-                "job_id": job_id,
-                "token": f"token of {job_id}",
-                "experiment_id": "Ab3dE5f7",
-                "trial_id": trial_id,
-                "sequence_id": 0,
-                "directory": str(self.job_directory(job_id)),
-                "command": command,
-                "code_directory": str(self.home),
-                "parameter_file": '{"parameter_id": 0, "parameters": {"x": 1}}',
-                "environment_file": None,
-                "holder": f"user manager experiment {trial_id} {number}",
-                **changes,
-            }
-        )
+        directory = self.job_directory(job_id)
+        return make_launch(job_id, command, directory=directory, code_directory=self.home, **changes)
 
     def job_directory(self, job_id: str) -> Path:
         """Where a job's files are."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.keeper_manager import NODE_ID, SECRET, FakeManager
+from fakes.launches import make_launch
 
 from proctor.trial_keeper.leftovers import end_leftovers
 from proctor.trial_keeper.processes import find_members
@@ -64,23 +65,8 @@ class Node:
 
     def launch(self, job_id: str, command: str, **changes: Any) -> Launch:
         """The order to run `command` as a job of its own directory."""
-        trial_id, _, number = job_id.partition(".")
-        return Launch(
-            **{
-                "job_id": job_id,
-                "token": f"token of {job_id}",
-                "experiment_id": "Ab3dE5f7",
-                "trial_id": trial_id,
-                "sequence_id": 0,
-                "directory": str(self.job_directory(job_id)),
-                "command": command,
-                "code_directory": str(self.directory),
-                "parameter_file": '{"parameter_id": 0, "parameters": {"x": 1}}',
-                "environment_file": None,
-                "holder": f"user manager experiment {trial_id} {number}",
-                **changes,
-            }
-        )
+        directory = self.job_directory(job_id)
+        return make_launch(job_id, command, directory=directory, code_directory=self.directory, **changes)
 
     def job_directory(self, job_id: str) -> Path:
         """Where a job's files are."""
