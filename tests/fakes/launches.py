@@ -8,7 +8,7 @@ from proctor.trial_keeper.protocol import Launch
 EXPERIMENT = "Ab3dE5f7"
 
 
-def make_launch(job_id: str, command: str, *, directory: Path, code_directory: Path, **changes: Any) -> Launch:
+def make_launch(job_id: str, command: str, *, directory: Path, code: Path, **changes: Any) -> Launch:
     """The order to run `command` as the job "<trial id>.<number>"."""
     trial_id, _, number = job_id.partition(".")
     return Launch(
@@ -20,7 +20,7 @@ def make_launch(job_id: str, command: str, *, directory: Path, code_directory: P
             "sequence_id": 0,
             "directory": str(directory),
             "command": command,
-            "code_directory": str(code_directory),
+            "code_directory": str(code),
             "parameter_file": '{"parameter_id": 0, "parameters": {"x": 1}}',
             "environment_file": None,
             "holder": f"user manager experiment {trial_id} {number}",
