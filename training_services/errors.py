@@ -7,6 +7,7 @@ TrainingServiceError
 ├── UnknownPlatform       no training service of that name is registered
 ├── BrokenPlatform        one is registered, but cannot be loaded or made
 ├── ReservationRefused    somebody else holds it
+├── NodeInUse             an experiment needs this node (the sentence says which)
 ├── CollectionFailed      files of a node cannot be stored on the manager's disk (the sentence says what to do)
 └── KeeperError           a keeper asked for something it cannot have; `status_code` is what it is answered over REST
     ├── UnknownNode       no such node here (404)
@@ -42,6 +43,10 @@ class BrokenPlatform(TrainingServiceError):
 
 class ReservationRefused(TrainingServiceError):
     """Somebody else holds what was to be reserved."""
+
+
+class NodeInUse(TrainingServiceError):
+    """An experiment needs this node."""
 
 
 class CollectionFailed(TrainingServiceError):

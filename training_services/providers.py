@@ -95,6 +95,11 @@ class NodeProvider(ABC):
     def check(self, node_id: str) -> None:
         """Try to reach a node now rather than after its pause. Raises UnknownNode."""
 
+    @abstractmethod
+    def abandon(self, node_id: str) -> None:
+        """Forget a node that no experiment claims and that was not left yet, because it is gone for good: what is there
+        stays there, and files that were not collected are given up. Raises UnknownNode, NodeInUse."""
+
     def address(self, node_id: str) -> str:
         """How one of its nodes is reached, as the user wrote it: "bob@gpu-3:2222". Raises UnknownNode."""
         return node_id

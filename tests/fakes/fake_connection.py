@@ -13,7 +13,7 @@ from typing import Any
 from proctor.training_services.nodes import NodePool
 from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.delivery import Progress
-from proctor.training_services.remote.errors import ConnectionEnded, ForwardingRefused, RemoteError
+from proctor.training_services.remote.errors import ConnectionEnded, ForwardingRefused, LoginRefused, RemoteError
 from proctor.training_services.remote.route_trace import STAGES, RouteTrace
 from proctor.training_services.remote.sessions import Finished
 
@@ -55,10 +55,11 @@ class FakeMachine:
         self.logins += 1
         if self.hangs:
             await asyncio.Event().wait()
-        if self.failure is not None:
+        failure = LoginRefused("login as bob was refused") if claim.experiment_id in self.refused else self.failure
+        if failure is not None:
             if trace is not None:
-                trace.failed(self.failure)
-            raise self.failure
+                trace.failed(failure)
+            raise failure
         for stage in STAGES if trace is not None else ():
             trace.passed(stage, "fake")
         connection = FakeConnection(self, claim)

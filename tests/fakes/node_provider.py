@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proctor.training_services.errors import UnknownNode
+from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckStep, CheckVerdict, NodeProvider, ProviderContext
 
 
@@ -15,6 +15,8 @@ class FakeProvider(NodeProvider):
         self.context = context
         self.addresses: dict[str, str] = {}
         self.checked: list[str] = []
+        self.used: set[str] = set()
+        """Nodes that an experiment needs."""
         self.forgotten: list[str] = []
         self.asked: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = []
         self.trial_gpu_number: int | None = None
@@ -48,6 +50,12 @@ class FakeProvider(NodeProvider):
 
     def check(self, node_id: str) -> None:
         self.checked.append(node_id)
+
+    def abandon(self, node_id: str) -> None:
+        if node_id in self.used:
+            raise NodeInUse(f"node {node_id} is used by experiment E1; stop it first: proctor stop E1")
+        del self.addresses[node_id]
+        self.context.pool.remove(node_id)
 
     async def inspect(
         self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None

@@ -9,7 +9,7 @@ from proctor.training_services.remote.delivery import Archive, Carrier, deliver_
 from proctor.training_services.remote.look import look, require_usable
 from proctor.training_services.remote.node_keeper import NodeKeeper
 
-__all__ = ["Arrival", "NodeConnection", "Site", "arrive"]
+__all__ = ["NodeConnection", "Site", "arrive"]
 
 
 class NodeConnection(Carrier, Protocol):
@@ -38,26 +38,26 @@ class Site:
     archive: Archive
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """A machine on which the keeper's file lies."""
-
-    keeper: NodeKeeper
-    exists: bool  # whether anything of ours was there before
-
-
 async def arrive(
-    connection: NodeConnection, site: Site, *, now: Callable[[], float], tell: Callable[[str], None], check: bool = True
-) -> Arrival:
-    """Look at the machine and bring the keeper's file. Raises RemoteError.
+    connection: NodeConnection,
+    site: Site,
+    *,
+    now: Callable[[], float],
+    tell: Callable[[str], None],
+    enter: Callable[[], None],
+    check: bool = True,
+) -> NodeKeeper:
+    """Look at the machine and bring the keeper's file. Raises RemoteError, and what `enter` raises.
 
     :param tell: given a clause before something that takes its time.
+    :param enter: called before the first thing is brought there; when it raises, nothing is.
     :param check: refuse a machine on which no trial could run; without it only Python is needed.
     """
     facts = await look(connection, site.key, python_path=site.python_path, now=now())
     if check:
         require_usable(facts)
+    enter()
     if site.archive.name not in facts.archives:
         tell("the keeper is being copied there")
     path = await deliver_archive(connection, facts, site.archive)
-    return Arrival(NodeKeeper(connection, facts.python, path, facts.directory), facts.exists)
+    return NodeKeeper(connection, facts.python, path, facts.directory)

@@ -9,8 +9,8 @@ from proctor.training_services.providers import CheckStep, CheckVerdict
 from proctor.training_services.remote.bootstrap import NodeConnection, Site
 from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.look import look
-from proctor.training_services.remote.machine import Means
-from proctor.training_services.remote.node_folder import NodeFolder, keeper_folder
+from proctor.training_services.remote.means import Means
+from proctor.training_services.remote.node_folder import keeper_folder
 from proctor.training_services.remote.node_keeper import read_answer
 from proctor.training_services.remote.visit import leave
 
@@ -32,20 +32,31 @@ async def clean_machines(
     means: Means,
     *,
     holders: Callable[[str], Sequence[str]],
+    forget: Callable[[str], None],
 ) -> tuple[CheckStep, ...]:
     """One step for each machine, all at once, in their order.
 
     :param holders: the experiments that claim a node; such a node is left alone.
+    :param forget: called with a node that nobody claims, when nothing of ours is there any more.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(_clean(claim, node_id, means, holders=holders), name=f"cleaning of {node_id}")
+            group.create_task(
+                _clean(claim, node_id, means, holders=holders, forget=forget), name=f"cleaning of {node_id}"
+            )
             for claim, node_id in zip(claims, node_ids, strict=True)
         ]
     return tuple(task.result() for task in tasks)
 
 
-async def _clean(claim: Claim, node_id: str, means: Means, *, holders: Callable[[str], Sequence[str]]) -> CheckStep:
+async def _clean(
+    claim: Claim,
+    node_id: str,
+    means: Means,
+    *,
+    holders: Callable[[str], Sequence[str]],
+    forget: Callable[[str], None],
+) -> CheckStep:
     name = claim.machine.address
     if holders(node_id):
         return _in_use(name, holders(node_id))
@@ -54,13 +65,13 @@ async def _clean(claim: Claim, node_id: str, means: Means, *, holders: Callable[
             if holders(node_id):  # claimed meanwhile
                 return _in_use(name, holders(node_id))
             taken, left = await _take_away(connection, claim, node_id, means)
+            if not left and not holders(node_id):
+                forget(node_id)
     except (TrainingServiceError, OSError) as error:
         found, _, advice = str(error).rpartition("; ")
         return CheckStep(name, "clean", CheckVerdict.FAIL, found or advice, advice if found else "")
     if left:
         return CheckStep(name, "clean", CheckVerdict.FAIL, f"something could not be removed: {'; '.join(left)}")
-    if not holders(node_id):
-        NodeFolder(means.context.nodes_directory, node_id).remove()
     found = f"{' and '.join(taken)} removed" if taken else "nothing of this manager was there"
     return CheckStep(name, "clean", CheckVerdict.OK, found)
 

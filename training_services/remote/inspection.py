@@ -22,8 +22,8 @@ from proctor.training_services.remote.look import (
     require_room,
     require_system,
 )
-from proctor.training_services.remote.machine import Means
 from proctor.training_services.remote.manager_socket import try_relay
+from proctor.training_services.remote.means import Means
 from proctor.training_services.remote.node_keeper import NodeKeeper
 from proctor.training_services.remote.route_trace import RouteTrace
 from proctor.training_services.remote.settings import MachineSettings

@@ -2,64 +2,37 @@
 
 Everything that can go wrong becomes the node's reason and a pause; nothing of it reaches another machine. When the last
 experiment has let go, the machine is left without a trace; that is owed until it could be done. Files that were not
-collected are owed, too: then its jobs are ended, and its keeper serves once more to bring them here.
+collected are owed, too: then its jobs are ended, and its keeper serves once more to bring them here. A machine to which
+nothing was ever brought is forgotten at once.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Protocol
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.nodes import NodeStatus
-from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.backoff import BackOff
 from proctor.training_services.remote.bootstrap import NodeConnection, Site
 from proctor.training_services.remote.cargo import Cargo, CodeLike
 from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.debts import collect_debt, find_void, name_experiments
+from proctor.training_services.remote.debts import Debts
 from proctor.training_services.remote.delivery import Archive, Progress
-from proctor.training_services.remote.errors import (
-    ConnectionEnded,
-    HostKeyRefused,
-    KeyUnusable,
-    LoginRefused,
-    RemoteError,
-)
+from proctor.training_services.remote.errors import ConnectionEnded, RemoteError
+from proctor.training_services.remote.means import Means
 from proctor.training_services.remote.node_folder import KIND, NodeFolder, NodeRecord, keeper_folder
-from proctor.training_services.remote.presence import until_present
-from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.remote.reasons import REFUSALS, advise, say_why_kept
 from proctor.training_services.remote.settings import MachineSettings
-from proctor.training_services.remote.visit import Visit, is_there, leave
+from proctor.training_services.remote.tenancy import Tenancy
+from proctor.training_services.remote.visit import Visit, leave
 from proctor.trial_keeper.tasks import until_first_ends
 
-__all__ = ["Connect", "Machine", "Means"]
+__all__ = ["Machine"]
 
 log = logging.getLogger(__name__)
 
 ARRIVAL_SECONDS = 15.0  # how long jobs may wait for a machine that is being connected for the first time
-
-
-class Connect(Protocol):
-    """How a machine is connected: `connection.open_connection` with what the manager knows."""
-
-    def __call__(self, claim: Claim, trace: RouteTrace | None, /) -> AbstractAsyncContextManager[NodeConnection]:
-        """A connection as an experiment's claim says; raises RemoteError on entering."""
-
-
-@dataclass(frozen=True)
-class Means:
-    """What all machines of a manager share."""
-
-    context: ProviderContext
-    connect: Connect
-    gate: asyncio.Semaphore  # how many machines may be brought up at once, once they have let us in
-    archive: Callable[[], Awaitable[Archive]]
-    now: Callable[[], float]
-    doors: Mapping[str, asyncio.Lock]  # by node id: whoever brings something there or takes everything away holds it
 
 
 class Machine:
@@ -67,18 +40,20 @@ class Machine:
 
     def __init__(self, record: NodeRecord, means: Means) -> None:
         self.node_id = record.node_id
-        self._record = record
         self._means = means
         self._pool, self._hub = means.context.pool, means.context.hub
         self._folder = NodeFolder(means.context.nodes_directory, record.node_id)
+        self._tenancy = Tenancy(record, self._folder)
+        self._debts = Debts(record.node_id, self._tenancy, files=self._hub, pool=self._pool)
         self._backoff = BackOff()
-        self._woken = asyncio.Event()
+        self._woken = asyncio.Event()  # it is to be tried now
+        self._moved = asyncio.Event()  # something else is wanted of it than before
         self._released = asyncio.Event()
+        self._dropped = asyncio.Event()  # its life is to end now
+        self._is_left = False
         self._cargo: Cargo | None = None
         self._codes: set[str] = set()
-        self._is_left = False
         self._is_here = False
-        self._collecting = asyncio.Lock()
         self._arrival: asyncio.TimerHandle | None = None
 
     # ---- who wants it
@@ -86,33 +61,27 @@ class Machine:
     @property
     def settings(self) -> MachineSettings:
         """How it is reached, as the newest claim says."""
-        return self._record.claims[-1].machine
+        return self._tenancy.claims[-1].machine
 
     @property
     def address(self) -> str:
         """[user@]host[:port], as written."""
-        return self._record.address
+        return self._tenancy.address
 
     @property
     def experiments(self) -> tuple[str, ...]:
         """The experiments that claim it."""
-        return () if self._record.released else tuple(claim.experiment_id for claim in self._record.claims)
-
-    @property
-    def is_left(self) -> bool:
-        """Whether nothing of ours is on it any more and nobody wants it: it can be forgotten."""
-        return self._is_left
+        return self._tenancy.experiments
 
     def claim(self, claim: Claim) -> None:
         """An experiment wants it; one that has claimed it already is heard again. Raises OSError."""
-        is_new = self._record.released or self._arrival is None
-        others = () if self._record.released else _without(self._record.claims, claim.experiment_id)
-        owed = _without(self._record.owed, claim.experiment_id)  # it collects them itself
-        self._write(replace(self._record, claims=(*others, claim), released=False, owed=owed))
+        is_new = self._tenancy.is_released or self._arrival is None
+        self._tenancy.claim(claim)
         self._is_left = False
+        self._dropped.clear()
         self._released.clear()
         self.announce(arriving=is_new)
-        self.wake()
+        self._reconsider()
 
     def release(self, experiment_id: str, *, owing: bool = False) -> None:
         """An experiment needs it no more; the last one makes it be left.
@@ -121,27 +90,28 @@ class Machine:
         """
         if experiment_id not in self.experiments:
             return
-        debt = [claim for claim in self._record.claims if owing and claim.experiment_id == experiment_id]
-        others = _without(self._record.claims, experiment_id)
-        if others:
-            self._try_to_write(replace(self._record, claims=others, owed=(*self._record.owed, *debt)))
+        self._tenancy.release(experiment_id, owing=owing)
+        if self.experiments:
             self.announce()
         else:
-            self.give_up(owing=debt)
+            self._part()
 
-    def give_up(self, *, owing: Sequence[Claim] = ()) -> None:
-        """Nobody wants it any more: leave it, after what it owes to these experiments too was collected."""
-        self._try_to_write(replace(self._record, released=True, owed=(*self._record.owed, *owing)))
-        self._released.set()
-        self.wake()
+    def give_up(self) -> None:
+        """None of those that wanted it is there any more: leave it, after what it may owe to them was collected."""
+        self._tenancy.give_up()
+        self._part()
 
     async def forget(self, experiment_id: str) -> None:
         """An experiment is deleted; it is owed nothing. When this returns nothing more is written to its folder."""
-        if any(claim.experiment_id == experiment_id for claim in self._record.owed):
-            self._settle_with({experiment_id})
-            self.wake()
-            async with self._collecting:
-                pass
+        if any(claim.experiment_id == experiment_id for claim in self._tenancy.owed):
+            self._tenancy.settle_with(experiment_id)
+            self._reconsider()
+            await self._debts.until_idle()
+
+    def drop(self) -> None:
+        """Forget it and end its life, for nothing of ours is there, or what is there is given up. Nobody wants it."""
+        self._close()
+        self._dropped.set()
 
     def announce(self, *, arriving: bool = False) -> None:
         """Make it known to pool and hub, so that a keeper that runs already may register.
@@ -151,13 +121,13 @@ class Machine:
         self._pool.add(self.node_id, KIND, reason="it is being connected", arriving=arriving)
         if arriving:
             self._limit_arrival()
-        limit = min(claim.node_timeout_seconds for claim in self._record.claims)
+        limit = min(claim.node_timeout_seconds for claim in self._tenancy.claims)
         self._hub.add_node(self.node_id, self._folder.secret(), lost_after_seconds=limit)
 
     @property
     def is_leaving(self) -> bool:
         """Whether it is connected and everything of ours is being removed, or about to be."""
-        return self._is_here and self._record.released and not self._record.owed
+        return self._is_here and self._tenancy.is_released and not self._tenancy.owed
 
     def wake(self) -> None:
         """Try it now rather than after its pause."""
@@ -197,19 +167,24 @@ class Machine:
     # ---- its life
 
     async def run(self) -> None:
-        """Connect and serve, over and over; returns once nobody wants the machine and it was left (`is_left`)."""
+        """Connect and serve, over and over; returns once nobody wants the machine and it was left or dropped."""
         while not self._is_left:
-            self._woken.clear()
-            try:
-                await self._visit()
-            except ConnectionEnded as error:
-                rest = "" if self._record.released else "; its trials go on"
-                await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}")
-            except (TrainingServiceError, OSError) as error:
-                await self._pause(NodeStatus.FAILED, str(error))
-            except Exception as error:
-                log.exception("node %s", self.node_id, extra={"action": "node.fail", "node_id": self.node_id})
-                await self._pause(NodeStatus.FAILED, f"an error of this program: {error!r}; see the manager's log")
+            await until_first_ends(visit=self._visit_or_pause(), dropped=self._dropped.wait())
+
+    async def _visit_or_pause(self) -> None:
+        self._woken.clear()
+        self._moved.clear()
+        try:
+            await self._visit()
+        except ConnectionEnded as error:
+            rest = "" if self._tenancy.is_released else "; its trials go on"
+            await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}")
+        except (TrainingServiceError, OSError) as error:
+            advice = f"; {advise(self.node_id, error)}" if self._tenancy.is_released else ""
+            await self._pause(NodeStatus.FAILED, f"{error}{advice}")
+        except Exception as error:
+            log.exception("node %s", self.node_id, extra={"action": "node.fail", "node_id": self.node_id})
+            await self._pause(NodeStatus.FAILED, f"an error of this program: {error!r}; see the manager's log")
 
     async def _visit(self) -> None:
         """One connection. Returns when nobody wants the machine any more, raises in all other cases."""
@@ -220,8 +195,8 @@ class Machine:
             door = self._means.doors[self.node_id]
             async with door, self._means.gate:
                 site = self._site(await self._means.archive())
-                owes = self._record.released and await self._owes(connection, site)
-                visit = await self._bring_up(connection, site) if owes or not self._record.released else None
+                owes = self._tenancy.is_released and await self._debts.exist(connection, site, now=self._means.now)
+                visit = await self._bring_up(connection, site) if owes or not self._tenancy.is_released else None
             if visit is not None:
                 self._cargo = Cargo(connection, visit.keeper, self._codes)
                 until = self._until_settled if owes else self._until_released
@@ -233,11 +208,11 @@ class Machine:
     async def _connect(self, stack: AsyncExitStack) -> NodeConnection:
         """With the newest way in that works: experiments may have named different keys for the same machine."""
         failure: RemoteError | None = None
-        ways = {(claim.machine, claim.login): claim for claim in (*self._record.owed, *self._record.claims)}
+        ways = {(claim.machine, claim.login): claim for claim in (*self._tenancy.owed, *self._tenancy.claims)}
         for claim in reversed(ways.values()):
             try:
                 return await stack.enter_async_context(self._means.connect(claim, None))
-            except (LoginRefused, KeyUnusable, HostKeyRefused) as error:
+            except REFUSALS as error:
                 failure = failure or error
         assert failure is not None
         raise failure
@@ -253,7 +228,8 @@ class Machine:
         await visit.open(
             now=self._means.now,
             tell=lambda clause: self._tell(NodeStatus.CONNECTING, clause),
-            for_files_only=self._record.released,
+            enter=self._enter,
+            for_files_only=self._tenancy.is_released,
         )
         self._codes.clear()
         self._codes.update(visit.prepared.codes)
@@ -261,50 +237,16 @@ class Machine:
 
     async def _leave(self, connection: NodeConnection, site: Site) -> None:
         """Raises RemoteError while something is left there."""
-        if not self._record.released or self._record.owed:
+        if not self._tenancy.is_released or self._tenancy.owed:
             return
         self._pool.set_status(self.node_id, NodeStatus.CONNECTING, "nobody needs it any more; it is being left")
         left = await leave(connection, site, now=self._means.now)
         if left:
             raise RemoteError(f"something could not be removed there: {left}")
         self._codes.clear()
-        if not self._record.released:  # claimed again meanwhile
-            return
-        self._hub.remove_node(self.node_id)
-        self._pool.remove(self.node_id)
-        if self._arrival is not None:  # what is claimed anew has its own
-            self._arrival.cancel()
-        self._folder.remove()
-        self._is_left = True
-        log.info("node %s was left", self.node_id, extra={"action": "node.leave", "node_id": self.node_id})
-
-    # ---- what it owes
-
-    async def _owes(self, connection: NodeConnection, site: Site) -> bool:
-        """Whether there may be files to collect. Raises RemoteError."""
-        self._settle_with(await find_void(self._record.owed))
-        if self._record.owed and not await is_there(connection, site, now=self._means.now):
-            self._settle_with({claim.experiment_id for claim in self._record.owed})
-        return bool(self._record.owed)
-
-    async def _until_settled(self) -> None:
-        """Collect everything that is owed, or until something else is wanted of the machine."""
-        await until_first_ends(settle=self._settle(), wake=self._woken.wait())
-
-    async def _settle(self) -> None:
-        await until_present(self._pool, self.node_id)
-        for claim in self._record.owed:
-            clause = f"nobody needs it any more; the files of {name_experiments([claim])} are being collected"
-            self._pool.set_status(self.node_id, NodeStatus.CONNECTED, clause)
-            extra = {"action": "files.collect", "node_id": self.node_id, "experiment_id": claim.experiment_id}
-            log.info("node %s: %s", self.node_id, clause, extra=extra)
-            async with self._collecting:
-                await collect_debt(self._hub, self.node_id, claim)
-            self._settle_with({claim.experiment_id})
-
-    def _settle_with(self, experiments: Collection[str]) -> None:
-        """Nothing is owed to these any more."""
-        self._try_to_write(replace(self._record, owed=_without(self._record.owed, *experiments)))
+        if self._tenancy.is_released:  # not claimed again meanwhile
+            self._close()
+            log.info("node %s was left", self.node_id, extra={"action": "node.leave", "node_id": self.node_id})
 
     # ---- parts
 
@@ -314,20 +256,60 @@ class Machine:
         loop = asyncio.get_running_loop()
         self._arrival = loop.call_later(ARRIVAL_SECONDS, self._pool.end_arrival, self.node_id)
 
+    def _enter(self) -> None:
+        """Something is about to be brought there. Raises OSError, and ConnectionEnded where it is forgotten already."""
+        if self._is_left:
+            raise ConnectionEnded("nobody needs it any more")
+        self._tenancy.enter()
+
+    def _part(self) -> None:
+        """Nobody wants it any more."""
+        if self._tenancy.is_entered:
+            self._released.set()
+            self._reconsider()
+        else:
+            self.drop()
+            extra = {"action": "node.leave", "node_id": self.node_id}
+            log.info("node %s is forgotten: nothing was ever brought there", self.node_id, extra=extra)
+
+    def _close(self) -> None:
+        """It is nobody's business any more."""
+        try:
+            self._tenancy.close()
+        except OSError as error:
+            extra = {"action": "node.fail", "node_id": self.node_id}
+            log.error("the record of node %s cannot be removed: %s", self.node_id, error, extra=extra)
+        self._hub.remove_node(self.node_id)
+        self._pool.remove(self.node_id)
+        if self._arrival is not None:  # what is claimed anew has its own
+            self._arrival.cancel()
+        self._codes.clear()
+        self._is_left = True
+
+    def _reconsider(self) -> None:
+        self._moved.set()
+        self.wake()
+
     async def _until_released(self) -> None:
         await self._released.wait()
+
+    async def _until_settled(self) -> None:
+        """Collect everything that is owed, or until something else is wanted of the machine."""
+        await until_first_ends(collect=self._debts.collect(), moved=self._moved.wait())
 
     def _note_gone(self) -> None:
         self._is_here = False
         self._cargo = None
 
     def _note_session(self) -> None:
-        if not self._record.released:  # what cannot be collected is tried less and less often
+        if not self._tenancy.is_released:  # what cannot be collected is tried less and less often
             self._backoff.reset()
         log.info("node %s is connected", self.node_id, extra={"action": "node.connect", "node_id": self.node_id})
 
     async def _pause(self, status: NodeStatus, clause: str) -> None:
         """Say what is the matter and wait, unless woken."""
+        if self._is_left:  # just now
+            return
         self._pool.end_arrival(self.node_id)
         seconds = self._backoff.take()
         extra = {"action": "node.fail", "node_id": self.node_id}
@@ -340,11 +322,9 @@ class Machine:
 
     def _tell(self, status: NodeStatus, clause: str) -> None:
         """The node's status for people. One whose trials were given up stays LOST until its keeper is back."""
-        if self._record.released and self._record.owed:
-            owed = f"files of {name_experiments(self._record.owed)} may still be there"
-            clause = f"nobody needs it any more, but {owed}: {clause}"
-        elif self._record.released:
-            clause = f"nobody needs it any more, but it could not be left without a trace yet: {clause}"
+        if self._is_left:  # just now
+            return
+        clause = say_why_kept(self._tenancy, clause)
         if self._pool.node(self.node_id).status is NodeStatus.LOST:
             status, clause = NodeStatus.LOST, f"its trials were given up; {clause}"
         self._pool.set_status(self.node_id, status, clause)
@@ -352,21 +332,3 @@ class Machine:
     def _site(self, archive: Archive) -> Site:
         key = keeper_folder(self._means.context.manager_id, self.node_id)
         return Site(self.node_id, key, self.settings.python_path, archive)
-
-    def _write(self, record: NodeRecord) -> None:
-        if record != self._record or not self._folder.path.exists():
-            self._folder.write(record)
-            self._record = record
-
-    def _try_to_write(self, record: NodeRecord) -> None:
-        """A machine is left whether or not that can be written down; after a restart nobody claims it."""
-        try:
-            self._write(record)
-        except OSError as error:
-            extra = {"action": "node.fail", "node_id": self.node_id}
-            log.error("what becomes of node %s cannot be written down: %s", self.node_id, error, extra=extra)
-            self._record = record
-
-
-def _without(claims: Sequence[Claim], *experiments: str) -> tuple[Claim, ...]:
-    return tuple(claim for claim in claims if claim.experiment_id not in experiments)

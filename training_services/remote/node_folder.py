@@ -1,8 +1,8 @@
 """The manager's own record of a machine, `<home>/nodes/<node id>/`: which one it is, and the secret of its keeper.
 
-It exists from the first claim until the machine was left without a trace; one that could not be reached when it was
-released is owed that, and owes the files that were not collected, also over restarts of the manager. No login is ever
-written here.
+It exists from the first claim until the machine was left without a trace, or was released before anything was brought
+there. One that could not be reached when it was released is owed that, and owes the files that were not collected, also
+over restarts of the manager. No login is ever written here.
 """
 
 import contextlib
@@ -34,6 +34,7 @@ class NodeRecord:
 
     claims: the experiments that want it; of a released one those that wanted it last, for they say how to get in.
     owed: the experiments that let it go before all their files were collected.
+    entered: whether anything of ours was ever brought there; True is on the disk before the first thing is.
     """
 
     node_id: str
@@ -41,6 +42,7 @@ class NodeRecord:
     claims: tuple[Claim, ...] = ()
     released: bool = False
     owed: tuple[Claim, ...] = ()
+    entered: bool = False
 
 
 class NodeFolder:
@@ -56,6 +58,7 @@ class NodeFolder:
             "node_id": record.node_id,
             "address": record.address,
             "released": record.released,
+            "entered": record.entered,
             "claims": [claim.to_json() for claim in record.claims],
             "owed": [claim.to_json() for claim in record.owed],
         }
@@ -120,4 +123,5 @@ def _read(body: dict[str, object]) -> NodeRecord:
         tuple(Claim.from_json(claim) for claim in claims),
         bool(body["released"]),
         tuple(Claim.from_json(claim) for claim in owed),
+        bool(body.get("entered", True)),
     )

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from proctor.training_services.errors import UnknownNode
+from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckStep, NodeProvider, ProviderContext
 from proctor.training_services.remote import keeper_archive
 from proctor.training_services.remote.bootstrap import NodeConnection
@@ -19,8 +19,15 @@ from proctor.training_services.remote.connection import open_connection
 from proctor.training_services.remote.delivery import Archive
 from proctor.training_services.remote.host_keys import HostKeys
 from proctor.training_services.remote.inspection import Wanted, inspect_machines
-from proctor.training_services.remote.machine import Connect, Machine, Means
-from proctor.training_services.remote.node_folder import NodeRecord, choose_node_id, keeper_folder, read_records
+from proctor.training_services.remote.machine import Machine
+from proctor.training_services.remote.means import Connect, Means
+from proctor.training_services.remote.node_folder import (
+    NodeFolder,
+    NodeRecord,
+    choose_node_id,
+    keeper_folder,
+    read_records,
+)
 from proctor.training_services.remote.route_trace import RouteTrace
 from proctor.training_services.remote.settings import MachineSettings, RemoteSettings
 
@@ -78,7 +85,7 @@ class RemoteProvider(NodeProvider):
         """Machines that were released and could not be left before the manager ended."""
         for record in self._known().values():
             if record.released and record.node_id not in self._machines:
-                self._add(record)
+                self._add(record).give_up()
 
     async def _sweep(self) -> None:
         """A manager that was killed may not have released what nobody needs any more: once every experiment is taken
@@ -86,7 +93,7 @@ class RemoteProvider(NodeProvider):
         await self._context.hub.until_ready()
         for record in self._known().values():
             if record.node_id not in self._machines and record.claims:
-                self._add(record).give_up(owing=record.claims)
+                self._add(record).give_up()
 
     async def _finish_leaving(self) -> None:
         leaving = [self._tasks[id] for id, machine in self._machines.items() if machine.is_leaving]
@@ -159,6 +166,14 @@ class RemoteProvider(NodeProvider):
     def check(self, node_id: str) -> None:
         self.machine(node_id).wake()
 
+    def abandon(self, node_id: str) -> None:
+        machine = self.machine(node_id)
+        if machine.experiments:
+            used_by = f"node {node_id} is used by experiment {', '.join(machine.experiments)}"
+            raise NodeInUse(f"{used_by}; stop it first: proctor stop {machine.experiments[0]}")
+        machine.drop()
+        log.warning("node %s is given up", node_id, extra={"action": "node.abandon", "node_id": node_id})
+
     # ---- configurations
 
     async def inspect(
@@ -171,10 +186,9 @@ class RemoteProvider(NodeProvider):
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         claims = read_claims("", settings, secrets, secrets_file="")
         node_ids = self.node_ids_of(settings)
-        steps = await clean_machines(claims, node_ids, self._means, holders=self._experiments_on)
-        for node_id in self._machines.keys() & node_ids:
-            self._machines[node_id].wake()  # one that was still to be left may be done
-        return steps
+        return await clean_machines(
+            claims, node_ids, self._means, holders=self._experiments_on, forget=self._forget_node
+        )
 
     # ---- parts
 
@@ -212,6 +226,13 @@ class RemoteProvider(NodeProvider):
     def _experiments_on(self, node_id: str) -> tuple[str, ...]:
         machine = self._machines.get(node_id)
         return () if machine is None else machine.experiments
+
+    def _forget_node(self, node_id: str) -> None:
+        """Nothing of ours is on it, and nobody claims it."""
+        if node_id in self._machines:
+            self._machines[node_id].drop()
+        else:
+            NodeFolder(self._context.nodes_directory, node_id).remove()
 
     def _connect(self, claim: Claim, trace: RouteTrace | None, /) -> AbstractAsyncContextManager[NodeConnection]:
         return open_connection(

@@ -43,15 +43,22 @@ class Visit:
         self.prepared: Prepared
 
     async def open(
-        self, *, now: Callable[[], float], tell: Callable[[str], None], for_files_only: bool = False
+        self,
+        *,
+        now: Callable[[], float],
+        tell: Callable[[str], None],
+        enter: Callable[[], None],
+        for_files_only: bool = False,
     ) -> None:
-        """Bring the keeper, lead its socket to the manager, start it. Raises RemoteError.
+        """Bring the keeper, lead its socket to the manager, start it. Raises RemoteError, and what `enter` raises.
 
         :param tell: given a clause before something that takes its time.
+        :param enter: called before the first thing is brought there; when it raises, nothing is.
         :param for_files_only: no trial shall run there: those that do are ended first, and it need not be fit for any.
         """
-        arrival = await arrive(self._connection, self._site, now=now, tell=tell, check=not for_files_only)
-        self.keeper = arrival.keeper
+        self.keeper = await arrive(
+            self._connection, self._site, now=now, tell=tell, enter=enter, check=not for_files_only
+        )
         if for_files_only:
             tell("its trials are being stopped")
             if left := await self.keeper.end_jobs():

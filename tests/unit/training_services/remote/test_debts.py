@@ -185,6 +185,25 @@ def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_o
     stay(tmp_path, act)
 
 
+def test_a_check_does_not_break_off_the_collection_of_files(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        coast.gate.clear()
+        coast.failure = None
+        await scene.until_status(NODE, "CONNECTED", COLLECTING.format("E1"))
+        logins = coast.logins
+        scene.provider.check(NODE)
+        await asyncio.sleep(5)
+        assert coast.connections != []
+        coast.gate.set()
+        await coast.until_left()
+        assert coast.logins == logins
+        assert (coast.here("E1") / "model").read_text() == "made by E1"
+
+    stay(tmp_path, act)
+
+
 def test_a_full_disk_of_the_manager_is_the_reason_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

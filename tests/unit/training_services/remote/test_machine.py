@@ -199,14 +199,18 @@ def test_a_machine_is_left_when_its_last_experiment_lets_go(tmp_path: Path) -> N
     play(tmp_path, act)
 
 
-def test_a_machine_on_which_nothing_of_ours_is_is_left_without_bringing_anything(tmp_path: Path) -> None:
+def test_a_machine_on_which_nothing_of_ours_is_any_more_is_left_without_bringing_anything(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         machine = scene.machine("gpu-1")
-        machine.failure = Unreachable("it does not answer")
         scene.claim("gpu-1")
+        await scene.until_status("gpu-1", "CONNECTED")
+        machine.failure = Unreachable("it does not answer")
+        machine.cut()
         await scene.until_status("gpu-1", "FAILED")
         await scene.provider.release("E1")
         await scene.until_status("gpu-1", "FAILED", "nobody needs it any more")
+        machine.clear()
+        machine.uploads.clear()
         machine.failure = None
         await scene.until(lambda: not scene.provider.has("gpu-1"))
         assert machine.uploads == []
@@ -349,9 +353,12 @@ def test_a_manager_that_ends_waits_a_moment_for_a_machine_that_is_just_being_lef
 
 def test_a_manager_that_ends_does_not_wait_for_a_machine_that_is_away(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        scene.machine("gpu-1").hangs = True
         scene.claim("gpu-1")
-        await scene.until(lambda: scene.machine("gpu-1").logins)
+        await scene.until_status("gpu-1", "CONNECTED")
+        machine = scene.machine("gpu-1")
+        machine.hangs = True
+        machine.cut()
+        await scene.until(lambda: machine.logins == 2)
         await scene.provider.release("E1")
         assert not scene.provider.machine("gpu-1").is_leaving
 

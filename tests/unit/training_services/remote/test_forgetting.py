@@ -1,0 +1,278 @@
+"""Machines that cannot be left, under virtual time: those to which nothing was ever brought are forgotten at once, the
+others when they were cleaned, or when a person gives them up."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.fake_connection import FakeConnection, FakeMachine
+from fakes.provider_scene import Scene, play
+
+from proctor.training_services.errors import NodeInUse, UnknownNode
+from proctor.training_services.providers import CheckVerdict
+from proctor.training_services.remote.errors import HostKeyRefused, KeyUnusable, LoginRefused, RemoteError, Unreachable
+from proctor.training_services.remote.node_folder import NodeFolder, NodeRecord, read_records
+
+NODE = "gpu-1"
+SETTINGS = {"machine_list": [{"host": NODE}]}
+FORGET = f"`proctor nodes forget {NODE}`"
+CLEAN = "`proctor platform clean --config FILE`"
+
+
+async def is_forgotten(scene: Scene) -> None:
+    """Neither pool nor provider nor disk know the machine."""
+    assert scene.pool.nodes() == ()
+    assert not (scene.folder / "nodes" / NODE).exists()
+    await scene.until(lambda: not scene.provider.has(NODE))
+
+
+async def release_locked(scene: Scene, failure: RemoteError) -> FakeMachine:
+    """Something was brought to the machine, then it lets nobody in and is released."""
+    machine = scene.machine(NODE)
+    scene.claim(NODE)
+    await scene.until_status(NODE, "CONNECTED")
+    machine.failure = failure
+    machine.cut()
+    await scene.until_status(NODE, "FAILED")
+    await scene.provider.release("E1")
+    await scene.until_status(NODE, "FAILED", "nobody needs it any more, but it could not be left without a trace yet")
+    return machine
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [Unreachable("there is no such host"), LoginRefused("the key is wrong"), HostKeyRefused("its host key is unknown")],
+)
+def test_a_machine_that_never_let_us_in_is_forgotten_when_it_is_released(tmp_path: Path, failure: RemoteError) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine(NODE)
+        machine.failure = failure
+        scene.claim(NODE)
+        await scene.until_status(NODE, "FAILED")
+        await scene.provider.release("E1", owing={NODE})
+        logins = machine.logins
+        await is_forgotten(scene)
+        await asyncio.sleep(600)
+        assert machine.logins == logins
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_no_trial_could_run_on_is_forgotten_when_it_is_released(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine(NODE)
+        machine.pythons = {}
+        scene.claim(NODE)
+        await scene.until_status(NODE, "FAILED")
+        await scene.provider.release("E1")
+        await is_forgotten(scene)
+
+    play(tmp_path, act)
+
+
+def test_a_machine_is_forgotten_in_the_middle_of_its_first_login(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine(NODE)
+        machine.hangs = True
+        scene.claim(NODE)
+        await scene.until(lambda: machine.logins)
+        await scene.provider.release("E1")
+        await is_forgotten(scene)
+        machine.hangs = False
+        scene.claim(NODE, by="E2")
+        await scene.until_status(NODE, "CONNECTED")
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_is_claimed_again_while_it_is_being_forgotten_is_used(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine(NODE)
+        machine.hangs = True
+        scene.claim(NODE)
+        await scene.until(lambda: machine.logins)
+        await scene.provider.release("E1")
+        machine.hangs = False
+        scene.claim(NODE, by="E2")
+        await scene.until_status(NODE, "CONNECTED")
+        assert scene.provider.machine(NODE).experiments == ("E2",)
+        [record] = read_records(tmp_path / "nodes")
+        assert [claim.experiment_id for claim in record.claims] == ["E2"]
+        assert record.entered
+
+    play(tmp_path, act)
+
+
+def test_that_something_is_brought_is_on_the_disk_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: NodeFolder, record: NodeRecord) -> None:
+        raise OSError("No space left on device")
+
+    async def act(scene: Scene) -> None:
+        machine = scene.machine(NODE)
+        scene.claim(NODE)
+        with monkeypatch.context() as full:
+            full.setattr(NodeFolder, "write", refuse)
+            await scene.until_status(NODE, "FAILED", "No space left on device")
+            assert machine.uploads == []
+            assert not machine.exists
+        await scene.until_status(NODE, "CONNECTED")
+        [record] = read_records(tmp_path / "nodes")
+        assert record.entered
+
+    play(tmp_path, act)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_record_of_a_machine_that_was_never_entered_is_forgotten_by_the_next_manager(
+    tmp_path: Path, released: bool
+) -> None:
+    async def claim(scene: Scene) -> None:
+        scene.machine(NODE).failure = Unreachable("there is no such host")
+        scene.claim(NODE)
+        await scene.until_status(NODE, "FAILED")
+
+    async def start(scene: Scene) -> None:
+        scene.hub.ready()
+        await scene.until(lambda: not (tmp_path / "nodes" / NODE).exists())
+        await is_forgotten(scene)
+        assert scene.machine(NODE).logins <= 1
+
+    play(tmp_path, claim)
+    path = tmp_path / "nodes" / NODE / "node.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"released": released}))
+    play(tmp_path, start, prepare=lambda scene: setattr(scene.machine(NODE), "failure", Unreachable("no")))
+
+
+def test_a_record_that_does_not_say_whether_something_was_brought_is_that_of_a_machine_to_leave(tmp_path: Path) -> None:
+    NodeFolder(tmp_path, NODE).write(NodeRecord(NODE, NODE))
+    path = tmp_path / NODE / "node.json"
+    body = json.loads(path.read_text())
+    del body["entered"]
+    path.write_text(json.dumps(body))
+    [record] = read_records(tmp_path)
+    assert record.entered
+
+
+@pytest.mark.parametrize(
+    ("failure", "advice"),
+    [
+        (LoginRefused("login as bob was refused"), f"{CLEAN} removes what is there, {FORGET} gives up what is there"),
+        (KeyUnusable("its key has a passphrase"), f"{CLEAN} removes what is there, {FORGET} gives up what is there"),
+        (HostKeyRefused("its host key has CHANGED"), f"{CLEAN} removes what is there, {FORGET} gives up what is there"),
+        (Unreachable("it does not answer"), f"if it is gone for good, {FORGET} gives up what is there"),
+    ],
+)
+def test_the_reason_of_a_machine_that_cannot_be_left_says_what_to_do(
+    tmp_path: Path, failure: RemoteError, advice: str
+) -> None:
+    async def act(scene: Scene) -> None:
+        await release_locked(scene, failure)
+        await scene.until_status(NODE, "FAILED", f"{failure}; {advice}; tried again in")
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_is_needed_says_nothing_of_giving_it_up(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.machine(NODE).failure = LoginRefused("login as bob was refused")
+        scene.claim(NODE)
+        node = await scene.until_status(NODE, "FAILED", "login as bob was refused; tried again in")
+        assert "forget" not in node.reason
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_was_cleaned_with_a_login_that_works_is_left(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = await release_locked(scene, LoginRefused("login as bob was refused"))
+        machine.failure, machine.refused = None, {"E1"}  # the way in of the experiment is gone with it
+        [step] = await scene.provider.clean(SETTINGS, {})
+        assert (step.verdict, step.found) == (CheckVerdict.OK, f"~/.proctor/nodes/m1-{NODE} removed")
+        await is_forgotten(scene)
+        logins = machine.logins
+        await asyncio.sleep(600)
+        assert machine.logins == logins
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_could_not_be_cleaned_is_still_to_be_left(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = await release_locked(scene, LoginRefused("login as bob was refused"))
+        machine.failure, machine.refused = None, {"E1"}
+        machine.left = ["process 17 does not end"]
+        [step] = await scene.provider.clean(SETTINGS, {})
+        assert step.verdict is CheckVerdict.FAIL
+        assert scene.provider.has(NODE)
+        assert (tmp_path / "nodes" / NODE / "node.json").exists()
+        machine.left, machine.refused = [], set()
+        await scene.until(lambda: not scene.provider.has(NODE))
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_is_gone_for_good_is_given_up_by_a_person(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = await release_locked(scene, Unreachable("it does not answer"))
+        scene.provider.abandon(NODE)
+        logins = machine.logins
+        await is_forgotten(scene)
+        with pytest.raises(UnknownNode):
+            scene.provider.abandon(NODE)
+        await asyncio.sleep(600)
+        assert machine.logins == logins
+
+    play(tmp_path, act)
+
+
+def test_files_that_are_owed_are_given_up_with_their_machine(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine(NODE)
+        scene.claim(NODE)
+        await scene.until_status(NODE, "CONNECTED")
+        machine.failure = Unreachable("it does not answer")
+        machine.cut()
+        await scene.until_status(NODE, "FAILED")
+        await scene.provider.release("E1", owing={NODE})
+        scene.provider.abandon(NODE)
+        await is_forgotten(scene)
+        await scene.provider.forget("E1")
+
+    play(tmp_path, act)
+
+
+def test_a_machine_that_an_experiment_needs_cannot_be_given_up(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.machine(NODE).failure = Unreachable("it does not answer")
+        scene.claim(NODE)
+        with pytest.raises(NodeInUse, match=f"node {NODE} is used by experiment E1; stop it first: proctor stop E1"):
+            scene.provider.abandon(NODE)
+        assert scene.provider.has(NODE)
+
+    play(tmp_path, act)
+
+
+@pytest.mark.parametrize("moment", ["in the login", "in the pause", "while it is being left"])
+def test_a_machine_may_be_given_up_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    async def act(scene: Scene) -> None:
+        machine = await release_locked(scene, Unreachable("it does not answer"))
+        if moment == "in the login":
+            machine.hangs = True
+        elif moment == "while it is being left":
+            monkeypatch.setattr(FakeConnection, "run", hang)
+            machine.failure = None
+        logins = machine.logins
+        await scene.until(lambda: machine.logins > logins)
+        scene.provider.abandon(NODE)
+        await is_forgotten(scene)
+        monkeypatch.undo()
+        machine.hangs, machine.failure = False, None
+        scene.claim(NODE, by="E2")
+        await scene.until_status(NODE, "CONNECTED")
+
+    async def hang(*_: object, **__: object) -> Any:
+        await asyncio.Event().wait()
+
+    play(tmp_path, act)
