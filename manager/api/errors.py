@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from proctor.manager.api.problem import MEDIA_TYPE, Problem, ProblemItem
 from proctor.manager.errors import ManagerError
 from proctor.manager.store.errors import BadCursor, DatabaseUnusable, ReadTimeout, RowNotFound
-from proctor.training_services.errors import ServiceUnavailable, UnknownNode, UnknownTrialJob
+from proctor.training_services.errors import NodeInUse, ServiceUnavailable, UnknownNode, UnknownTrialJob
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
     DatabaseUnusable: (503, "Unavailable"),
     UnknownTrialJob: (404, "Not found"),
     UnknownNode: (404, "Not found"),
+    NodeInUse: (409, "Conflict"),
     ServiceUnavailable: (503, "Unavailable"),
     FileNotFoundError: (404, "Not found"),
     PermissionError: (403, "Refused"),

@@ -1,4 +1,4 @@
-"""`proctor nodes`: the machines trials run on; tried again, drained, resumed."""
+"""`proctor nodes`: the machines trials run on; tried again, drained, resumed, forgotten."""
 
 import time
 from typing import TYPE_CHECKING
@@ -80,6 +80,25 @@ def resume(session: Session, node: str) -> None:
     """Give a drained or quarantined machine jobs again."""
     found = session.client.resume_node(find_node(session.client, node)["id"])
     session.say(f"Node {found['id']} gets jobs again; it is {_state(found)}.")
+
+
+@nodes.command()
+@node_argument
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@with_session
+def forget(session: Session, node: str, yes: bool) -> None:
+    """Give up a machine that no experiment needs and that cannot be left, because it is gone for good.
+
+    What is on it stays there, and files that were not collected are lost.
+    """
+    found = find_node(session.client, node)
+    question = (
+        f"Forget node {found['id']}, which is {_state(found)}? What is on it stays there, and files that were not "
+        f"collected are lost."
+    )
+    if yes or click.confirm(question, err=True):
+        session.client.forget_node(found["id"])
+        session.say(f"Node {found['id']} is forgotten.")
 
 
 def find_node(client: "Client", named: str) -> Row:

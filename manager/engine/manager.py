@@ -31,7 +31,7 @@ from proctor.sdk.space import SearchSpaceError, parse_search_space
 from proctor.training_services.errors import UnknownNode
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import Node, NodePool
-from proctor.training_services.providers import Providers
+from proctor.training_services.providers import NodeProvider, Providers
 from proctor.training_services.registry import create as create_service
 
 log = logging.getLogger(__name__)
@@ -286,13 +286,22 @@ class Manager:
         """Try to reach a node now rather than after its pause. Raises UnknownNode, and Conflict for one that is not
         reached over a network."""
         node = self.pool.node(node_id)
+        self._provider(node_id).check(node_id)
+        return node
+
+    def forget_node(self, node_id: str) -> None:
+        """Forget a node that no experiment needs and that could not be left: what is there is given up. Raises
+        UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
+        self.pool.node(node_id)
+        self._provider(node_id).abandon(node_id)
+
+    def _provider(self, node_id: str) -> NodeProvider:
         if self.providers is None:
             raise Conflict(f"node {node_id} is not reached over a network; there is nothing to connect to")
         try:
-            self.providers.of_node(node_id).check(node_id)
+            return self.providers.of_node(node_id)
         except UnknownNode as error:
             raise Conflict(str(error)) from error
-        return node
 
     def node_address(self, node_id: str) -> str:
         """How a node is reached, such as bob@gpu-3:2222; "" for one that is simply there."""

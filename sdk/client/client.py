@@ -102,6 +102,10 @@ class Client:
         """Give a drained or quarantined machine jobs again."""
         return self._post(_path("nodes", node_id, "resume"))
 
+    def forget_node(self, node_id: str) -> None:
+        """Give up a machine that nobody needs and that cannot be left; what is there stays there."""
+        self._transport.request("POST", _path("nodes", node_id, "forget"))
+
     def check_platform(
         self,
         config: Mapping[str, Any],

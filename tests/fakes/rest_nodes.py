@@ -66,6 +66,11 @@ class NodesOfRest:
                 row["hold"] = f"drained: {body['reason']}" if body["reason"] else "drained"
             case "POST", "resume":
                 row["hold"] = ""
+            case "POST", "forget":
+                if row["experiments"]:
+                    raise Answer(409, f"node {name} is used by experiment {row['experiments'][0]}")
+                self.node_rows.remove(row)
+                return None
             case _:
                 raise Answer(405, f"no route {method} {parts}")
         return row

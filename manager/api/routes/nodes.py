@@ -1,4 +1,4 @@
-"""The machines on which trials run: looked at, tried again, drained and resumed."""
+"""The machines on which trials run: looked at, tried again, drained and resumed, forgotten."""
 
 from fastapi import APIRouter
 
@@ -38,3 +38,10 @@ async def drain_node(context: Context, node_id: str, body: requests.DrainNode | 
 async def resume_node(context: Context, node_id: str) -> schemas.Node:
     """One that gets them already stays as it is."""
     return node_resource(context, await context.manager.nodes.resume(node_id))
+
+
+@router.post("/nodes/{node_id}/forget", status_code=204, summary="Give up a machine that cannot be left")
+async def forget_node(context: Context, node_id: str) -> None:
+    """For one that no experiment needs and that is gone for good, or lets nobody in. What is there stays there,
+    and files that were not collected are given up."""
+    context.manager.forget_node(node_id)

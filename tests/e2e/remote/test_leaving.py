@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes.machines.person import PASSWORD
 from fakes.machines.scene import TRIAL, Scene
 from fakes.nvidia import find_compiler
 
@@ -83,6 +84,58 @@ def test_files_of_a_trial_that_was_stopped_while_its_machine_was_away_come_when_
     scene.manager.command_line("trial", "download", trial["id"], "--path", path, "-d", tmp_path / "saved")
     assert (tmp_path / "saved" / path).read_bytes() == MODEL
     assert scene.manager.command_line("trial", "log", trial["id"]).startswith("trial begins\n")
+
+
+def test_machines_that_were_never_entered_are_forgotten_with_their_experiment(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    closed, good = scene.machines
+    wrong, _ = scene.group.person.make_key("wrong")
+    closed.configure(PasswordAuthentication="no")
+    machines = [{"host": "gpuu-1.invalid"}, closed.entry(sshKeyFile=str(wrong)), good.entry()]
+    experiment = scene.create(machines=machines, maxTrialNumber=1)
+    scene.until_running(experiment, 1)
+    scene.until_node(closed, "FAILED", reason="refused")
+    scene.manager.kill()
+    scene.manager.start()
+    scene.until_node(closed, "FAILED", reason="refused")
+    assert scene.manager.attempt("nodes", "forget", "gpuu-1.invalid", "--yes").returncode == 5  # it is needed still
+    scene.manager.command_line("stop", experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    scene.manager.command_line("experiment", "delete", experiment, "--yes")
+    scene.until_left()
+    assert "gpuu-1" not in scene.manager.command_line("nodes")
+    scene.expect_nothing_left()
+
+
+@pytest.mark.parametrize("means", ["clean", "forget"])
+def test_a_machine_whose_password_went_with_its_experiment_is_cleaned_or_given_up(
+    stage: Callable[..., Scene], means: str
+) -> None:
+    scene = stage(1)
+    [away] = scene.machines
+    away.configure(PubkeyAuthentication="no")
+    machines = [away.entry(password=PASSWORD)]
+    config = scene.write_config(machines=machines, maxTrialNumber=1, trainingService={"nodeTimeout": 3})
+    experiment = scene.manager.command_line("create", "--config", config).strip()
+    scene.until_running(experiment, 1)
+    away.cut()
+    scene.manager.command_line("stop", experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    scene.manager.command_line("experiment", "delete", experiment, "--yes")
+    scene.manager.kill()
+    scene.manager.start()
+    away.heal()
+    node = scene.until_node(away, "FAILED", reason="refused")
+    assert "proctor platform clean --config FILE" in node["reason"]
+    assert f"proctor nodes forget {node['id']}" in node["reason"]
+    if means == "clean":
+        scene.manager.command_line("platform", "clean", "--config", config)
+        scene.expect_nothing_left()
+    else:
+        scene.manager.command_line("nodes", "forget", node["id"], "--yes")
+        assert scene.group.leavings.find() != []
+    scene.until_left()
+    assert list((scene.manager.home / "nodes").glob("*/node.json")) == []
 
 
 def test_stop_all_leaves_every_machine(stage: Callable[..., Scene]) -> None:

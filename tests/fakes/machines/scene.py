@@ -204,10 +204,13 @@ class Scene:
             assert trial["final_value"] == len(values), trial
 
     def leave(self) -> None:
-        """Stop and delete every experiment; nothing of it may be left on any machine."""
+        """Stop and delete every experiment; nothing of it may be left on any machine, nor in the manager's books unless
+        a machine has no power."""
         for experiment in list(self.manager.client.experiments()):
             self.remove(experiment["id"])
         self.expect_nothing_left()
+        if all(machine.has_power for machine in self.machines):
+            self.until_left()
 
     def remove(self, experiment_id: str) -> None:
         """Stop and delete an experiment."""

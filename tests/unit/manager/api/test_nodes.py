@@ -52,7 +52,7 @@ async def test_a_node_without_an_address_is_simply_there(api: Any) -> None:
 
 
 async def test_an_unknown_node_is_not_found_whatever_is_asked_of_it(api: Any) -> None:
-    for path in ("/check", "/drain", "/resume"):
+    for path in ("/check", "/drain", "/resume", "/forget"):
         answer = await api.client.post(f"/api/v1/nodes/nobody{path}")
         assert answer.status_code == 404
         assert "there is no node nobody" in answer.json()["detail"]
@@ -84,15 +84,29 @@ async def test_a_node_can_be_tried_now(api: Any) -> None:
     assert api.provider.checked == ["gpu-3"]
 
 
-async def test_a_node_that_is_simply_there_cannot_be_tried(api: Any) -> None:
+async def test_a_node_that_is_simply_there_can_neither_be_tried_nor_given_up(api: Any) -> None:
     api.manager.pool.add("local", "local")
-    answer = await api.client.post("/api/v1/nodes/local/check")
-    assert answer.status_code == 409
-    assert "not reached over a network" in answer.json()["detail"]
+    for path in ("/check", "/forget"):
+        answer = await api.client.post(f"/api/v1/nodes/local{path}")
+        assert answer.status_code == 409
+        assert "not reached over a network" in answer.json()["detail"]
 
 
-async def test_who_may_only_look_may_not_drain(api: Any) -> None:
+async def test_a_node_that_cannot_be_left_is_given_up_unless_an_experiment_needs_it(api: Any) -> None:
     api.provider.add("gpu-3", "gpu-3")
-    answer = await api.anonymous.post("/api/v1/nodes/gpu-3/drain", headers=READ, json={})
-    assert answer.status_code == 403
+    api.provider.used.add("gpu-3")
+    answer = await api.client.post("/api/v1/nodes/gpu-3/forget")
+    assert answer.status_code == 409
+    assert "proctor stop E1" in answer.json()["detail"]
+    api.provider.used.clear()
+    answer = await api.client.post("/api/v1/nodes/gpu-3/forget")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert (await api.client.get("/api/v1/nodes/gpu-3")).status_code == 404
+
+
+async def test_who_may_only_look_may_neither_drain_nor_give_up(api: Any) -> None:
+    api.provider.add("gpu-3", "gpu-3")
+    for verb in ("drain", "forget"):
+        answer = await api.anonymous.post(f"/api/v1/nodes/gpu-3/{verb}", headers=READ, json={})
+        assert answer.status_code == 403
     assert api.manager.pool.node("gpu-3").hold == ""

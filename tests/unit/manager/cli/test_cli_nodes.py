@@ -102,6 +102,22 @@ def test_checking_the_managers_own_node_is_refused(fleet: FakeRest, invoke) -> N
     assert "not reached over a network" in result.stderr
 
 
+def test_a_node_is_forgotten_once_that_is_confirmed(fleet: FakeRest, invoke) -> None:
+    declined = invoke("nodes", "forget", "gpu-2", input="n\n")
+    assert "Forget node gpu-2, which is FAILED; its SSH server does not answer?" in declined.stderr
+    assert len(fleet.node_rows) == 3
+    assert "Node gpu-2 is forgotten." in invoke("nodes", "forget", "gpu-2:2222", input="y\n").stderr
+    assert "Node gpu-1 is forgotten." in invoke("nodes", "forget", "gpu-1", "--yes").stderr
+    assert [row["id"] for row in fleet.node_rows] == ["local"]
+
+
+def test_a_node_that_an_experiment_needs_is_not_forgotten(fleet: FakeRest, invoke) -> None:
+    fleet.set_node("gpu-2", experiments=["E1"])
+    result = invoke("nodes", "forget", "gpu-2", "--yes")
+    assert result.exit_code == 5
+    assert "used by experiment E1" in result.stderr
+
+
 def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, invoke, file: Path) -> None:
     rest.found["gpu-2"] = [
         {"name": "port"},
