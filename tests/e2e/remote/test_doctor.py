@@ -41,6 +41,25 @@ def test_doctor_finds_what_is_wrong_with_each_machine_and_leaves_nothing(stage: 
     scene.expect_nothing_left()
 
 
+def test_doctor_fails_where_no_machine_could_ever_run_a_trial(stage: Callable[..., Scene]) -> None:
+    if not find_compiler():
+        pytest.skip("needs a C compiler for the fake NVML")
+    scene = stage(2)
+    first, second = scene.machines
+    first.set_gpus(2)
+
+    def trials(*machines: dict[str, object]) -> list[tuple[str, str]]:
+        config = scene.write_config(machines=list(machines), trialGpuNumber=1)
+        rows = json.loads(scene.manager.attempt("doctor", "--config", config, "-o", "json").stdout)
+        return [(row["verdict"], row["found"]) for row in rows if row["name"] == "trials"]
+
+    none = "no trial can run there: trialGpuNumber is 1, it has no GPU"
+    wrong = "gpuIndices names GPU 7, it has GPUs 0, 1"
+    assert trials(first.entry(gpuIndices=[7]), second.entry()) == [("fail", wrong), ("fail", none)]
+    assert trials(first.entry(), second.entry()) == [("ok", "need 1 GPU, may use 2"), ("note", none)]
+    scene.expect_nothing_left()
+
+
 def test_platform_clean_waits_for_no_experiment_and_removes_what_is_owed(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     away, _ = scene.machines
