@@ -78,8 +78,8 @@ def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> Decisio
     if not able:
         return Waiting("; ".join(_shortage(request, candidate) for candidate in possible))
     best = min(able, key=lambda candidate: _rank(request, candidate))
-    if better := _better_arrivals(request, possible, best):
-        return Waiting("; ".join(f"node {node_id} is being connected" for node_id in better))
+    if better := _better_arrival(request, possible, best):
+        return Waiting(f"node {better} is being connected")
     return Placed(_placement(request, best))
 
 
@@ -91,13 +91,13 @@ def exclusions(request: PlacementRequest, candidates: Sequence[Candidate]) -> di
     return {node_id: obstacle for node_id, obstacle in found.items() if obstacle} if not all(found.values()) else {}
 
 
-def _better_arrivals(request: PlacementRequest, candidates: Sequence[Candidate], best: Candidate) -> list[str]:
-    """The arriving nodes that a job had better wait for than go to this one (rule 5)."""
+def _better_arrival(request: PlacementRequest, candidates: Sequence[Candidate], best: Candidate) -> str:
+    """The first arriving node that a job had better wait for than go to this one (rule 5), or ""."""
     if request.strategy is Strategy.PACK:
-        return []
+        return ""
     limit = _rank(request, best)
-    arriving = [candidate for candidate in candidates if candidate.node.arriving and not candidate.node.ready]
-    return [candidate.node.node_id for candidate in arriving if _expected_load(request, candidate) < limit]
+    arriving = (candidate for candidate in candidates if candidate.node.arriving and not candidate.node.ready)
+    return next((found.node.node_id for found in arriving if _expected_load(request, found) < limit), "")
 
 
 def _expected_load(request: PlacementRequest, candidate: Candidate) -> float:

@@ -13,7 +13,8 @@ class Placer(Protocol):
     """Where the loop gets places from."""
 
     def take(self, job_id: str, token: str, holder: str) -> NodePlacement | Waiting | Impossible | None:
-        """A place, reserved for the job (None: the service places by itself), or why there is none."""
+        """A place, reserved for the job (None: the service places by itself), or why there is none. That is the same
+        for every job of the experiment."""
 
     def give_back(self, job_id: str) -> None:
         """The job is over. Doing it twice is doing it once."""

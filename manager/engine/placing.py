@@ -28,12 +28,16 @@ async def place_waiting(state: ExperimentState, step: Step, around: Surroundings
     if state.row.status not in _PLACING:
         return
     await _tell_of_places(step, around)
+    shortage = ""  # why the first one that found no place found none; the others would ask in vain
     for trial in state.waiting():
-        reason = _why_not(state, trial, step.now)
+        reason = _why_not(state, trial, step.now) or shortage
         if reason:
             trial_moves.set_reason(step, trial, reason)
-        elif not await _place(state, step, around, trial):
+            continue
+        outcome = await _place(state, step, around, trial)
+        if isinstance(outcome, Impossible):
             return
+        shortage = f"waiting: {outcome.reason}" if outcome is not None else ""
 
 
 async def _tell_of_places(step: Step, around: Surroundings) -> None:
@@ -56,8 +60,10 @@ def _why_not(state: ExperimentState, trial: LiveTrial, now: float) -> str:
     return ""
 
 
-async def _place(state: ExperimentState, step: Step, around: Surroundings, trial: LiveTrial) -> bool:
-    """Place one trial. False: there is no point in trying the next one."""
+async def _place(
+    state: ExperimentState, step: Step, around: Surroundings, trial: LiveTrial
+) -> Waiting | Impossible | None:
+    """Place one trial; returns why it was not."""
     token = secrets.token_hex(8)
     holder = f"trial {trial.row.sequence_id} of experiment {state.row.id}"
     place = around.placer.take(f"{trial.row.id}.{trial.row.jobs + 1}", token, holder)
@@ -66,11 +72,9 @@ async def _place(state: ExperimentState, step: Step, around: Surroundings, trial
         suggestions.move_experiment(
             state, step, ExperimentEvent.FAIL, place.reason, monotonic=monotonic, error=place.reason
         )
+    if isinstance(place, Waiting | Impossible):
         trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
-        return False
-    if isinstance(place, Waiting):
-        trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
-        return True
+        return place
     checkpoint = await _checkpoint(around, trial)
     fingerprint = await around.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
@@ -82,7 +86,7 @@ async def _place(state: ExperimentState, step: Step, around: Surroundings, trial
         state, step, trial, token=token, placement=place, checkpoint=checkpoint, code_fingerprint=fingerprint
     )
     step.submit.append(trial)
-    return True
+    return None
 
 
 async def _checkpoint(around: Surroundings, trial: LiveTrial) -> Checkpoint | None:

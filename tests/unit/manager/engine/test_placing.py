@@ -88,3 +88,26 @@ def test_a_node_that_can_never_run_the_trials_is_noticed_once(tmp_path: Path, re
             assert {trial.status for trial in page.items} == {TrialStatus.SUCCEEDED}
 
     run_virtual(main)
+
+
+def test_all_waiting_trials_say_what_they_wait_for(tmp_path: Path) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = MachineSimulation(Home(tmp_path / "home"), loop, script=one_minute)
+        async with simulation.manager() as manager:
+            manager.pool.add("m1", "remote", arriving=True)
+            connect(manager, "m2")
+            config = CONFIG | {"trialConcurrency": 4}
+            experiment_id = (await manager.create_experiment(config=config, directory=str(tmp_path))).id
+            await asyncio.sleep(10)
+            page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
+            assert [trial.status for trial in page.items] == [TrialStatus.RUNNING] + [TrialStatus.WAITING] * 3
+            assert {trial.reason for trial in page.items[1:]} == {"waiting: node m1 is being connected"}
+            manager.pool.end_arrival("m1")
+            await asyncio.sleep(10)
+            page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
+            assert [trial.status for trial in page.items] == [TrialStatus.RUNNING] * 2 + [TrialStatus.WAITING] * 2
+            (reason,) = {trial.reason for trial in page.items[2:]}
+            assert "held by trial 0 of experiment" in reason
+            await simulation.ended(manager, experiment_id)
+
+    run_virtual(main)
