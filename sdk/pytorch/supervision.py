@@ -116,7 +116,7 @@ def supervise(children: "list[Child]", queue: HandoverQueue, *, start_seconds: f
                 f"ranks {late} had not begun {start_seconds:g} s after their start; is the machine out of memory, "
                 "or does an import of the script that calls fit not return?"
             )
-    _settle(hearing, SETTLE_SECONDS if hearing.failures else END_SECONDS)
+    _settle(hearing)
     if hearing.failures:
         raise make_error(find_reason(hearing.failures))
     return hearing.result
@@ -133,7 +133,12 @@ def end_children(children: "list[Child]") -> None:
             child.process.close()
 
 
-def _settle(hearing: _Hearing, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not all(child.has_ended for child in hearing.children) and time.monotonic() < until:
+def _settle(hearing: _Hearing) -> None:
+    """Let the ranks end by themselves; a failure that only tells of a lost peer waits longer for that peer's own."""
+    begin = time.monotonic()
+    while not all(child.has_ended for child in hearing.children):
+        is_known = any(not failure.is_consequence for failure in hearing.failures)
+        until = begin + (SETTLE_SECONDS if is_known else END_SECONDS)
+        if time.monotonic() >= until:
+            return
         hearing.listen(until)
