@@ -261,7 +261,7 @@ async def test_every_hop_is_looked_at_and_nothing_of_that_stays(group: Group, ma
     steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
     assert [step.name for step in steps] == [
         *("name", "port", "host key", "login", "python", "clock", "disk", "home", "sftp"),
-        *("forwarding", "keeper", "gpus", "code"),
+        *("forwarding", "keeper", "gpus", "trials", "code"),
     ]
     assert {step.verdict for step in steps} == {CheckVerdict.OK}, steps
     assert "4 ×" in next(step.found for step in steps if step.name == "gpus")
