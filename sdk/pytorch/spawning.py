@@ -1,7 +1,8 @@
 """Several processes on one machine, one for each device: started, supervised, and none of them left behind.
 
 Each rank has a pipe of its own to the launcher, on which it tells that it has begun, hands values over, and says what
-came of its work. What the ranks need to find each other is a store in the launcher, on a port that the system chooses.
+came of its work. What the ranks need to find each other is a store in the launcher, on a port that the system chooses. They
+are told it when all have been started: the store has a thread, and nothing is started beside a thread.
 
 A rank that fails tells it and ends; the others, which would wait for it, notice by themselves or are killed after
 `SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks.
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -48,7 +49,6 @@ class _Start:
     world_size: int
     device: torch.device
     options: GroupOptions
-    port: int
     threads: int
     launcher: int
     loader_method: str
@@ -64,21 +64,21 @@ def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", options: Group
     :raises BaseException: what a rank raised, with the rank's traceback as its cause.
     """
     payload = _pack(work)
-    store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     shared: dict[str, Any] = {
         "world_size": len(devices),
         "options": options,
-        "port": store.port,
         "threads": choose_threads(len(devices)),
         "launcher": os.getpid(),
         "loader_method": method,
     }
     starts = [_Start(rank=rank, device=device, **shared) for rank, device in enumerate(devices)]
     children: list[Child] = []
+    store = None
     try:
         for start in starts:
             children.append(_start(start, payload))
+        store = _open_store(children)
         return supervise(children, queue, start_seconds=START_SECONDS)
     finally:
         end_children(children)
@@ -98,27 +98,35 @@ def _pack(work: Work) -> bytes:
 
 def _start(start: _Start, payload: bytes) -> Child:
     context: Any = multiprocessing.get_context(START_METHOD)
-    reader, writer = context.Pipe(duplex=False)
+    here, there = context.Pipe()
     # No daemon: those may not have children, and a rank's loaders have workers.
     process = context.Process(
-        target=_run_rank, args=(start, payload, writer), name=f"proctor-rank-{start.rank}", daemon=False
+        target=_run_rank, args=(start, payload, there), name=f"proctor-rank-{start.rank}", daemon=False
     )
     process.start()
-    writer.close()
-    return Child(start.rank, process, reader)
+    there.close()
+    return Child(start.rank, process, here)
 
 
-def _run_rank(start: _Start, payload: bytes, writer: "Connection[Any, Any]") -> None:
+def _open_store(children: "list[Child]") -> Any:
+    store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
+    for child in children:
+        with suppress(OSError):  # one that has ended will be noticed
+            child.pipe.send(store.port)
+    return store
+
+
+def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> None:
     """The life of a rank, from its first statement to its last word."""
     die_with_parent(start.launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the launcher decides
     # A spawned process would spawn its loaders' workers, too, and each would import torch at every epoch.
     multiprocessing.set_start_method(start.loader_method, force=True)
-    line = _Line(writer)
+    line = _Line(pipe)
     line.send(BEGUN, None)
     try:
         work: Work = pickle.loads(payload)
-        with _group(start) as ranks, on_device(start.device):
+        with _group(start, line.receive_port()) as ranks, on_device(start.device):
             result = work(ranks, start.device, HandoverQueue(line.send_value))
         line.send(RESULT, result if ranks.is_main else None)
     except BaseException as problem:
@@ -127,12 +135,12 @@ def _run_rank(start: _Start, payload: bytes, writer: "Connection[Any, Any]") -> 
 
 
 @contextmanager
-def _group(start: _Start) -> "Iterator[Ranks]":
+def _group(start: _Start, port: int) -> "Iterator[Ranks]":
     """Be one of the ranks; after a failure the group is left to the end of the process, which cannot hang."""
     torch.set_num_threads(start.threads)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are here, whatever the host's name resolves to
-    store = dist.TCPStore(_ADDRESS, start.port, is_master=False, timeout=timedelta(seconds=START_SECONDS))
+    store = dist.TCPStore(_ADDRESS, port, is_master=False, timeout=timedelta(seconds=START_SECONDS))
     store.set(f"rank {start.rank}", "here")
     store.wait([f"rank {rank}" for rank in range(start.world_size)])  # a start may take longer than a collective
     join_group(start.device, start.options, store=store, rank=start.rank, world_size=start.world_size)
@@ -146,15 +154,19 @@ def _group(start: _Start) -> "Iterator[Ranks]":
 class _Line:
     """A rank's end of its pipe."""
 
-    def __init__(self, writer: "Connection[Any, Any]") -> None:
-        self._writer = writer
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
+        self._pipe = pipe
         self._lock = threading.Lock()
 
     def send(self, kind: str, body: Any) -> None:
         """Send one message; returns when the launcher's system has it."""
         data = pickle.dumps((kind, body))
         with self._lock:
-            self._writer.send_bytes(data)
+            self._pipe.send_bytes(data)
+
+    def receive_port(self) -> int:
+        """Wait until the launcher tells where the store is; it ends this process if it cannot."""
+        return int(self._pipe.recv())
 
     def send_value(self, value: Any) -> None:
         """Hand a value over."""

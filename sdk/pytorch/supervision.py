@@ -30,7 +30,7 @@ class Child:
 
     rank: int
     process: BaseProcess
-    reader: "Connection[Any, Any]"
+    pipe: "Connection[Any, Any]"
     has_begun: bool = False
     has_result: bool = False
     has_failed: bool = False
@@ -49,10 +49,10 @@ class _Hearing:
     def listen(self, until: float = inf) -> None:
         """Take in what comes next; returns after a while, and when the time is over, without it."""
         sources: dict[Any, Child] = {child.process.sentinel: child for child in self.children if not child.has_ended}
-        sources.update((child.reader, child) for child in self.children if not child.reader.closed)
+        sources.update((child.pipe, child) for child in self.children if not child.pipe.closed)
         wait_seconds = max(0.0, min(until - time.monotonic(), CHECK_SECONDS))
         for source in connection.wait(list(sources), wait_seconds):
-            if source is sources[source].reader:
+            if source is sources[source].pipe:
                 self._read(sources[source])
             else:
                 sources[source].process.join()  # it is ending; without this the sentinel would wake us again and again
@@ -62,12 +62,12 @@ class _Hearing:
 
     def _read(self, child: Child) -> None:
         """Take one message; at the end of the pipe close it."""
-        if child.reader.closed:
+        if child.pipe.closed:
             return
         try:
-            kind, body = pickle.loads(child.reader.recv_bytes())
+            kind, body = pickle.loads(child.pipe.recv_bytes())
         except (EOFError, OSError):
-            child.reader.close()
+            child.pipe.close()
             return
         except Exception as problem:
             self._note(child, RankFailedError(f"what rank {child.rank} handed over cannot be read here: {problem!r}."))
@@ -88,9 +88,9 @@ class _Hearing:
 
     def _end(self, child: Child) -> None:
         """Take the last words of a rank that has ended, and note it if there was none."""
-        while not child.reader.closed and child.reader.poll():
+        while not child.pipe.closed and child.pipe.poll():
             self._read(child)
-        child.reader.close()
+        child.pipe.close()
         child.has_ended = True
         if not child.has_failed and not child.has_result:
             self.failures.append(describe_death(child.rank, child.process.exitcode, has_begun=child.has_begun))
@@ -128,7 +128,7 @@ def end_children(children: "list[Child]") -> None:
         child.process.kill()
     for child in children:
         child.process.join(END_SECONDS)
-        child.reader.close()
+        child.pipe.close()
         if child.process.exitcode is not None:
             child.process.close()
 
