@@ -1,8 +1,8 @@
 """Several processes on one machine, one for each device: started, supervised, and none of them left behind.
 
 Each rank has a pipe of its own to the launcher, on which it tells that it has begun, hands values over, and says what
-came of its work. What the ranks need to find each other is a store in the launcher, on a port that the system chooses. They
-are told it when all have been started: the store has a thread, and nothing is started beside a thread.
+came of its work. What the ranks need to find each other is a store in the launcher, on a port that the system chooses.
+They are told it when all have been started: the store has a thread, and nothing is started beside a thread.
 
 A rank that fails tells it and ends; the others, which would wait for it, notice by themselves or are killed after
 `SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks.
