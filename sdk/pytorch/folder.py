@@ -21,7 +21,7 @@ from proctor.sdk.pytorch.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.migration import upgrade
 from proctor.sdk.pytorch.naming import SUFFIX, name_checkpoint
-from proctor.sdk.pytorch.pointer import read_pointer, write_pointer
+from proctor.sdk.pytorch.pointer import read_owner, read_pointer, write_pointer
 from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Entry, Retention
 from proctor.sdk.pytorch.serialising import load, serialise
@@ -88,8 +88,10 @@ class CheckpointFolder:
             if self._registrar is not None:
                 self._registrar.catch_up(self)
         finally:
-            self.history.close()
-            self._lock.release()
+            try:
+                self.history.close()
+            finally:
+                self._lock.release()
 
     def wait(self) -> None:
         """The barrier: return when the last checkpoint is on the disk and the pointer names it.
@@ -174,29 +176,52 @@ class CheckpointFolder:
         os.stat(self.path / name)
         (self.path / f"{name}{PIN_SUFFIX}").touch()
 
-    def export(self, target: Path) -> None:
-        """Make `target`, an empty folder, hold the newest checkpoint with its history, to be continued elsewhere."""
-        newest = self.entries()[0]
+    def is_empty(self) -> bool:
+        """Whether there is no checkpoint at all, whole or torn, named or not."""
+        return not any(self.path.glob(f"*{SUFFIX}"))
+
+    def export(self, target: Path, *, trial: str = "") -> None:
+        """Make `target`, an empty folder, hold what the run is continued with elsewhere.
+
+        That is the newest checkpoint with its history, the best ones and the pinned ones.
+
+        :param trial: the id of the trial that hands the folder over.
+        """
+        entries, pinned = self.entries(), self._pinned()
+        newest = entries[0]
         _link_or_copy(self.path / newest.name, target / newest.name)
+        lasting = self._retention.choose_lasting(entries, pinned)
+        others = [entry for entry in lasting if entry != newest and _bring(self.path, target, entry.name)]
         if newest.history_size:
             copy_whole(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
-        write_pointer(target, self.run_name, [newest])
+        for entry in [newest, *others]:
+            if entry.name in pinned:
+                (target / f"{entry.name}{PIN_SUFFIX}").touch()
+        write_pointer(target, self.run_name, [newest, *others], trial=trial)
 
     def adopt(self, source: Path) -> bool:
         """Take over what `export` put into `source`, and return whether that was done.
 
         A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then.
-        Any other was made by an attempt elsewhere, or by the run that this one is to continue, and becomes the newest.
+        Any other was made by an attempt elsewhere, or by another trial that this one is to continue, and becomes the
+        newest; what is known here stays behind it. What is of another run than this one is left alone.
         """
-        entries = read_pointer(source)
-        if not entries or entries[0].sha256 in {entry.sha256 for entry in self._find_entries()}:
+        owner, entries = read_owner(source), read_pointer(source)
+        if owner is None or not entries or owner.run != self.run_name:
+            return False
+        own = self._find_entries()
+        if entries[0].sha256 in {entry.sha256 for entry in own}:
             return False
         self.path.mkdir(parents=True, exist_ok=True)
-        for entry in entries:
-            _link_or_copy(source / entry.name, self.path / entry.name)
+        _link_or_copy(source / entries[0].name, self.path / entries[0].name)
+        brought = [entries[0], *(entry for entry in entries[1:] if _bring(source, self.path, entry.name))]
+        for entry in brought:
+            if (source / f"{entry.name}{PIN_SUFFIX}").exists():
+                self.pin(entry.name)
+        names = {entry.name for entry in brought}
         with suppress(FileNotFoundError):
             copy_whole(source / HISTORY_FILE, self.path / HISTORY_FILE)
-        write_pointer(self.path, self.run_name, entries)
+        write_pointer(self.path, self.run_name, [*brought, *(entry for entry in own if entry.name not in names)])
         return True
 
     def _commit(self, entry: Entry) -> None:
@@ -268,6 +293,15 @@ def _describe(path: Path, content: "dict[str, Any]") -> Entry:
         iteration=int(state["current_iteration"]),
         history_size=HistoryPosition.from_json(content.get("history")).size,
     )
+
+
+def _bring(source: Path, target: Path, name: str) -> bool:
+    """Take a checkpoint from one folder to another and return whether it was there; the user may have removed it."""
+    try:
+        _link_or_copy(source / name, target / name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

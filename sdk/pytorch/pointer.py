@@ -6,8 +6,9 @@ that it names is on the disk. Names of files decide nothing.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.files import write_whole
@@ -17,12 +18,23 @@ POINTER_FILE = "latest.json"
 _FORMAT = 1
 
 
-def write_pointer(folder: Path, run_name: str, entries: "Sequence[Entry]") -> None:
+@dataclass(frozen=True)
+class Owner:
+    """Whose checkpoints a folder holds."""
+
+    run: str
+    trial: str  # empty where they are no part of what a trial hands over
+
+
+def write_pointer(folder: Path, run_name: str, entries: "Sequence[Entry]", *, trial: str = "") -> None:
     """Make the pointer of a folder name these checkpoints, newest first.
 
+    :param trial: the id of the trial that hands the folder over.
     :raises OSError: the disk refuses; the pointer is what it was.
     """
-    document = {"format": _FORMAT, "run": run_name, "checkpoints": [asdict(entry) for entry in entries]}
+    document: dict[str, Any] = {"format": _FORMAT, "run": run_name, "checkpoints": [asdict(entry) for entry in entries]}
+    if trial:
+        document["trial"] = trial
     write_whole(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
 
 
@@ -31,13 +43,27 @@ def read_pointer(folder: Path) -> "list[Entry] | None":
 
     :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
     """
-    path = folder / POINTER_FILE
+    found = _read(folder / POINTER_FILE)
+    return None if found is None else found[1]
+
+
+def read_owner(folder: Path) -> "Owner | None":
+    """Return whose checkpoints the pointer of a folder names; None if there is none.
+
+    :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
+    """
+    found = _read(folder / POINTER_FILE)
+    return None if found is None else found[0]
+
+
+def _read(path: Path) -> "tuple[Owner, list[Entry]] | None":
     try:
         document = json.loads(path.read_bytes())
         format_number = int(document["format"])
         if format_number <= _FORMAT:
-            return [Entry.from_json(entry) for entry in document["checkpoints"]]
-    except FileNotFoundError:
+            owner = Owner(str(document.get("run", "")), str(document.get("trial", "")))
+            return owner, [Entry.from_json(entry) for entry in document["checkpoints"]]
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as problem:
         raise UnreadableCheckpointError(f"the pointer {path} is damaged: {problem!r}.") from problem

@@ -14,6 +14,7 @@ from time import monotonic, time
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY
+from proctor.sdk.pytorch.handover import carry_others, registering
 from proctor.sdk.pytorch.pointer import POINTER_FILE, read_pointer
 from proctor.sdk.unfinished import UNFINISHED_PREFIX, name_unfinished, remove_tree
 
@@ -53,19 +54,22 @@ class Registrar:
             self.catch_up(storage)
 
     def catch_up(self, storage: "CheckpointFolder") -> None:
-        """Register the newest checkpoint unless it is; with the history that belongs to it.
+        """Register the newest checkpoint unless it is, with its history, the best, the pinned and the other runs'.
 
         :raises CheckpointError: it cannot be read any more.
         """
         if not self._is_behind:
             return
-        with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=storage.path) as folder:
-            storage.export(Path(folder))
-            newest = (read_pointer(Path(folder)) or [])[0]
-            sdk.save_checkpoint(folder, step=newest.iteration)
-        self._is_behind = False
-        self._due = self._clock() + self._interval_seconds
-        remove_superseded(os.environ[ENV_JOB_DIRECTORY], older_than_seconds=self._kept_seconds)
+        job_directory = os.environ[ENV_JOB_DIRECTORY]
+        with registering(job_directory):
+            with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=storage.path) as folder:
+                storage.export(Path(folder), trial=sdk.get_trial_id())
+                carry_others(Path(folder), storage.run_name)
+                newest = (read_pointer(Path(folder)) or [])[0]
+                sdk.save_checkpoint(folder, step=newest.iteration)
+            self._is_behind = False
+            self._due = self._clock() + self._interval_seconds
+            remove_superseded(job_directory, older_than_seconds=self._kept_seconds)
 
 
 def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:

@@ -57,9 +57,13 @@ class Retention:
         """
         if self.keep_last is None:
             return list(entries)
-        stays = {entry.name for entry in entries[: self.keep_last]}
-        stays |= {entry.name for entry in self.rank(entries)[: self.keep_best]}
-        stays |= set(pinned)
+        newest = {entry.name for entry in entries[: self.keep_last]}
+        lasting = {entry.name for entry in self.choose_lasting(entries, pinned)}
+        return [entry for entry in entries if entry.name in newest | lasting]
+
+    def choose_lasting(self, entries: "Sequence[Entry]", pinned: "Collection[str]" = ()) -> "list[Entry]":
+        """Return the entries that stay however many come after them, in their order: the best and the pinned."""
+        stays = {entry.name for entry in self.rank(entries)[: self.keep_best]} | set(pinned)
         return [entry for entry in entries if entry.name in stays]
 
     def is_among_best(self, score: float, entries: "Sequence[Entry]") -> bool:

@@ -5,11 +5,14 @@ through the SDK, wherever that attempt ran, and the trainer continues from it wi
 """
 
 import os
+import warnings
 from pathlib import Path
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
+from proctor.sdk.pytorch.errors import CheckpointWarning
 from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.handover import find_refusal, find_runs
 from proctor.sdk.pytorch.observing import Record
 from proctor.sdk.pytorch.settings import Settings
 
@@ -47,7 +50,15 @@ def report_metrics(record: Record, settings: Settings) -> None:
 
 
 def adopt_checkpoint(storage: CheckpointFolder) -> None:
-    """Take over the checkpoint that the trial is to continue from, unless the folder has one of its own."""
-    found = sdk.get_checkpoint() if is_in_trial() else None
+    """Take over the run's own checkpoint that the trial is to continue from, unless the folder has one already.
+
+    Another run's is never taken, nor what the user's code has registered; if the run begins anew although the trial was
+    handed something, a `CheckpointWarning` says so.
+    """
+    if not is_in_trial():
+        return
+    found = find_runs().get(storage.run_name)
     if found is not None:
-        storage.adopt(Path(found))
+        storage.adopt(found)
+    elif storage.is_empty() and (refusal := find_refusal(storage.run_name, sdk.get_trial_id())) is not None:
+        warnings.warn(CheckpointWarning(refusal), stacklevel=4)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.folds import FOLDS, run_folds
 from fakes.incarnations import Incarnations
 from fakes.trained_models import Recipe
 from fakes.trial_incarnations import run_job
@@ -76,3 +77,31 @@ def test_the_last_checkpoint_of_an_attempt_is_always_registered(incarnations: In
     assert [entry.iteration for entry in entries] == [18]
     assert registered(tmp_path)[-1]["step"] == 18
     assert len(list_checkpoints(str(tmp_path))) <= len(registered(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def folds(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactory) -> "dict[str, Any]":
+    """What three runs in one trial come to at its first attempt."""
+    return run_folds(incarnations, RECIPE, tmp_path_factory.mktemp("folds"))
+
+
+def test_several_runs_in_one_trial_each_have_their_own_weights(folds: "dict[str, Any]") -> None:
+    assert len({folds[name]["weights"] for name in FOLDS}) == 3
+    assert not any(folds[name]["resumed"] for name in FOLDS)
+    assert {folds[name]["batches"] for name in FOLDS} == {18}
+
+
+@pytest.mark.parametrize("fold", FOLDS)
+def test_a_retry_elsewhere_gives_every_run_of_the_trial_back(
+    incarnations: Incarnations, folds: "dict[str, Any]", tmp_path: Path, fold: str
+) -> None:
+    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    assert run_folds(incarnations, RECIPE, first, kill=(fold, 8))["killed"]
+    carried = tmp_path / "carried"
+    shutil.move(find_newest_checkpoint(str(first)) or "", carried)
+    shutil.rmtree(first)
+    assert run_folds(incarnations, RECIPE, second, resume=str(carried), kill=("fold2", 14))["killed"]
+    found = run_folds(incarnations, RECIPE, third, resume=find_newest_checkpoint(str(second)))
+    assert {name: found[name]["weights"] for name in FOLDS} == {name: folds[name]["weights"] for name in FOLDS}
+    assert [found[name]["batches"] for name in FOLDS[:2]] == [0, 0]
+    assert found["fold2"]["resumed"]

@@ -318,7 +318,7 @@ def test_a_checkpoint_is_adopted_from_elsewhere_with_its_history(writer: Writer,
     exported = tmp_path / "exported"
     exported.mkdir()
     writer.storage.export(exported)
-    other = Writer(tmp_path / "other", "another_name")
+    other = Writer(tmp_path / "other")
     assert other.storage.adopt(exported)
     loaded = other.storage.load_newest()
     assert loaded is not None
