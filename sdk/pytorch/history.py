@@ -3,12 +3,17 @@
 A checkpoint holds the position that the history had when it was made. Resuming cuts the file back to that position, so
 steps that are done again do not appear twice. The position's digest is a chain over the rows without their wall times:
 two runs with the same digest have the same metrics to the last bit, and continuing it needs no reading of the file.
+
+A disk without room does not end a run: rows wait in memory until there is room, and no checkpoint that counts them is
+stored before they are.
 """
 
+import errno
 import hashlib
 import json
 import math
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +21,8 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from proctor.sdk.pytorch.errors import CheckpointWarning
+from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
+from proctor.sdk.pytorch.syncing import ROOM_PROBLEMS
 
 HISTORY_FILE = "history.jsonl"
 _TIME = "time_ms"  # of as many digits in each row, so that equal runs have equal positions
@@ -46,13 +52,21 @@ class HistoryPosition:
 class History:
     """The metrics of one run. A row is in the file (safe from the death of this process) once `append` has returned.
 
+    Where the disk has no room, rows wait in memory, told once by a `CheckpointWarning`, and are written in their order
+    by a later `append`, `sync` or `close`. May be used by the thread that trains and the one that stores.
+
     :param path: the file, made at the first row; None keeps only the digest.
     """
 
     def __init__(self, path: "Path | None") -> None:
         self._path = path
         self._descriptor = -1
-        self._position = HistoryPosition()
+        self._position = HistoryPosition()  # the waiting rows included
+        self._written = 0  # bytes of whole rows in the file
+        self._waiting: list[bytes] = []
+        self._is_torn = False  # whether there may be more in the file than what is written
+        self._is_told = False
+        self._lock = threading.Lock()
 
     @property
     def position(self) -> HistoryPosition:
@@ -70,13 +84,15 @@ class History:
         :param metrics: names with numbers, texts, or tensors of one element.
         :param step: the `current_iteration`, `iteration` the `global_iteration`, `epoch` the `global_epoch`.
         :raises TypeError: a value is none of these.
-        :raises OSError: the disk refuses.
+        :raises OSError: the disk refuses for another reason than room.
         """
         values = {name: _plain(name, value) for name, value in metrics.items()}
         row = {"step": step, "iteration": iteration, "epoch": epoch, "metrics": values}
         digest = _chain(self._position.digest, row)
         line = _encode({**row, _TIME: int(time() * 1000)}) + b"\n"
-        self._write(line)
+        if self._path is not None:
+            with self._lock:
+                self._add(line)
         self._position = HistoryPosition(self._position.rows + 1, self._position.size + len(line), digest)
 
     def cut(self, position: HistoryPosition) -> None:
@@ -94,31 +110,71 @@ class History:
                 stacklevel=2,
             )
             self._end_torn_row(found)
-        self._position = HistoryPosition(position.rows, min(self._size(), position.size), position.digest)
+        self._written = min(self._size(), position.size)
+        self._position = HistoryPosition(position.rows, self._written, position.digest)
 
     def sync(self) -> None:
-        """Make all rows outlast a power cut; a checkpoint must not name rows that could vanish."""
-        if self._descriptor >= 0:
-            os.fsync(self._descriptor)
+        """Make all rows outlast a power cut; a checkpoint must not name rows that could vanish.
+
+        :raises OSError: the disk refuses, or still has no room for the rows that wait.
+        """
+        with self._lock:
+            self._write()
+            if self._descriptor >= 0:
+                os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Release the file; a later row opens it again."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        """Write what waits and release the file; a later row opens it again.
 
-    def _write(self, line: bytes) -> None:
-        if self._path is None:
+        :raises CheckpointNotStoredError: there is still no room; those rows are lost.
+        """
+        with self._lock:
+            try:
+                self._write()
+            except OSError as problem:
+                raise CheckpointNotStoredError(
+                    f"the last {len(self._waiting)} rows of the history {self._path} could not be written: {problem}. "
+                    "The rows before are whole; make room and start again to continue from the latest checkpoint."
+                ) from problem
+            finally:
+                self._waiting.clear()
+                descriptor, self._descriptor = self._descriptor, -1
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    def _add(self, line: bytes) -> None:
+        self._waiting.append(line)
+        try:
+            self._write()
+        except OSError as problem:
+            if problem.errno not in ROOM_PROBLEMS:
+                self._waiting.pop()
+                raise
+            if not self._is_told:
+                self._is_told = True
+                text = f"the disk does not take rows of the history {self._path}: {problem}. They wait in memory, and "
+                warnings.warn(f"{text}training goes on; make room before it ends.", CheckpointWarning, stacklevel=4)
+
+    def _write(self) -> None:
+        """Write the rows that wait, all or none."""
+        if self._path is None or not self._waiting:
             return
         if self._descriptor < 0:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._descriptor = os.open(self._path, flags, 0o644)
-            os.ftruncate(self._descriptor, self._position.size)  # a run that starts anew has no earlier rows
-        written = os.write(self._descriptor, line)
-        if written < len(line):
-            os.ftruncate(self._descriptor, self._position.size)
-            raise OSError(f"only {written} of {len(line)} bytes of a row fitted into {self._path}; make room")
+            self._is_torn = True  # a run that starts anew has no earlier rows
+        if self._is_torn:
+            os.ftruncate(self._descriptor, self._written)
+        data = b"".join(self._waiting)
+        self._is_torn = True
+        count = os.write(self._descriptor, data)
+        if count < len(data):
+            os.ftruncate(self._descriptor, self._written)
+            raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes of rows fitted into the file")
+        self._is_torn = False
+        self._written += count
+        self._waiting.clear()
 
     def _size(self) -> int:
         try:

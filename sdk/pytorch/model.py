@@ -189,6 +189,8 @@ class Model:
         """Record metrics of the present step: in the run's history, the logs, and the trial's reports.
 
         Each value is a number or a tensor of one element. Only the main rank's are kept.
+
+        :raises ConfigurationError: the run has not begun yet, or is over: in `setup`, or after `fit`.
         """
         if self._log is not None:
             self._log(metrics)
@@ -237,6 +239,17 @@ class Model:
 
     def _networks(self) -> "list[torch.nn.Module]":
         return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
+
+
+def refuse_metrics(metrics: "Mapping[str, Any]") -> None:
+    """What `log` does outside a run's steps: a resumed run would measure those rows again, at no step of its own.
+
+    :raises ConfigurationError: always.
+    """
+    raise ConfigurationError(
+        f"log records metrics of a step of a run, and none is under way; found {sorted(metrics)}. A run begins after "
+        "setup and load_state_dict and ends with fit: log in on_training_start or a later hook."
+    )
 
 
 def _has_state(part: Any) -> bool:

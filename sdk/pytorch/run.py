@@ -15,7 +15,7 @@ from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.history import History
 from proctor.sdk.pytorch.kernels import kernel_switches
 from proctor.sdk.pytorch.loop import TrainingLoop
-from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.model import Model, refuse_metrics
 from proctor.sdk.pytorch.observing import Observers, Record, make_observers
 from proctor.sdk.pytorch.options import Phase, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
@@ -163,6 +163,7 @@ def test(run: Run) -> Outcome:
             else:
                 snapshots.restore_model(run, content)
                 snapshots.restore_training(run, content)
+            run.model._log = run.log
             evaluate(run, Phase.TESTING)
             return run.finish(None)
         finally:
@@ -186,7 +187,7 @@ def set_up(run: Run) -> None:
     """Seed the streams and make everything that the run works with."""
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
-    run.model.queue, run.model._log, run.model.averages = run.queue, run.log, Averages()
+    run.model.queue, run.model._log, run.model.averages = run.queue, refuse_metrics, Averages()
     for plugin in run.plugins:
         plugin.setup(run.model)
     run.datamodule.bind(run.settings.random_seed, run.ranks)
@@ -248,6 +249,7 @@ def begin(run: Run, content: "dict[str, Any] | None") -> None:
         if run.storage is not None and run.ranks.is_main:
             run.storage.restore_history(content)
     run.observers.on_start(run.settings, run.state, run.resumed_from)
+    run.model._log = run.log
 
 
 def _train(run: Run, content: "dict[str, Any] | None") -> StopReason:
@@ -288,6 +290,7 @@ def _make_storage(settings: Settings, model: Model) -> "CheckpointFolder | None"
 def tear_down(run: Run) -> None:
     """Close everything, however the run has ended."""
     with ExitStack() as stack:  # every one is closed, whatever the others raise
+        stack.callback(setattr, run.model, "_log", refuse_metrics)
         if run.storage is not None and run.ranks.is_main:
             stack.callback(run.storage.close)
         stack.callback(run.observers.close)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
 
 PATIENCE_SECONDS = 3600.0
-_ROOM_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS}
+ROOM_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS}  # what may pass again
 
 
 class BackgroundStorage:
@@ -40,7 +40,7 @@ class BackgroundStorage:
         try:
             self.wait()
         except CheckpointNotStoredError as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in _ROOM_PROBLEMS:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in ROOM_PROBLEMS:
                 raise
             warnings.warn(
                 f"{error} Training goes on and saves again at the next occasion.", CheckpointWarning, stacklevel=3

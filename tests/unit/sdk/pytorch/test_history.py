@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.trained_models import DigitsData, DigitsModel
 
+from proctor.sdk.pytorch import Trainer
+from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning, ConfigurationError
 from proctor.sdk.pytorch.history import History, HistoryPosition, digest_rows, read_history
 
 
@@ -127,26 +130,109 @@ def test_what_is_no_metric_is_refused_and_leaves_no_row(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_full_disk_leaves_whole_rows_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_whole_rows_only_and_gets_the_others_when_there_is_room(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     history = History(path)
     add(history, 1)
     write = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
-        with pytest.raises(OSError, match="only 5 of"):
+        with pytest.warns(CheckpointWarning, match="only 5 of"):
+            add(history, 2)
+        patch.setattr(os, "write", _refuse)
+        add(history, 3)  # told once
+        with pytest.raises(OSError, match="No space"):
+            history.sync()  # no checkpoint may count these rows
+    assert steps(path) == [1]
+    add(history, 4)
+    assert steps(path) == [1, 2, 3, 4]
+    assert history.position.size == path.stat().st_size
+    assert history.digest == digest_rows(read_history(path))
+    history.close()
+
+
+def test_a_disk_that_is_full_to_the_end_is_an_error_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(path)
+    add(history, 1)
+    monkeypatch.setattr(os, "write", _refuse)
+    with pytest.warns(CheckpointWarning, match="No space"):
+        add(history, 2, 3)
+    with pytest.raises(CheckpointNotStoredError, match="the last 2 rows"):
+        history.close()
+    assert steps(path) == [1]
+
+
+def test_a_disk_that_refuses_for_another_reason_is_an_error_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History(path)
+    add(history, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", _forbid)
+        with pytest.raises(PermissionError):
             add(history, 2)
     add(history, 2)
+    history.close()
     assert steps(path) == [1, 2]
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", _refuse)
-        with pytest.raises(OSError, match="No space"):
-            add(history, 3)
-    assert steps(path) == [1, 2]
+
+
+def test_rows_that_waited_during_training_are_there_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def refuse_rows(descriptor: int, data: Any) -> int:
+        return _refuse() if bytes(data[:9]) == b'{"epoch":' else write(descriptor, data)
+
+    class Filling(DigitsModel):
+        """Trains while the disk is full, until the end of its last epoch."""
+
+        def on_training_start(self) -> None:
+            monkeypatch.setattr(os, "write", refuse_rows)
+
+        def on_training_epoch_end(self, epoch: int) -> None:
+            if epoch == 1:  # before the last checkpoint
+                monkeypatch.setattr(os, "write", write)
+
+    with pytest.warns(CheckpointWarning) as told:
+        Trainer("run", total_steps=2, chkpt_frequency=1, chkpt_root=tmp_path, use_cpu=True).fit(Filling(), DigitsData())
+    assert len([warning for warning in told if "rows of the history" in str(warning.message)]) == 1
+    assert steps(tmp_path / "run" / "history.jsonl") == list(range(1, 13))
 
 
 def _refuse(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def _forbid(*_: object) -> int:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
 def test_a_checkpoint_without_a_history_is_its_beginning() -> None:
     assert HistoryPosition.from_json(None) == HistoryPosition()
+
+
+class Hasty(DigitsModel):
+    """Logs before its run has begun."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.log({"lr": 0.01})
+
+
+@pytest.mark.parametrize("total_steps", [1, 2])
+def test_what_is_logged_before_a_run_has_begun_is_refused_and_the_history_stays(
+    tmp_path: Path, total_steps: int
+) -> None:
+    options: dict[str, Any] = {"chkpt_root": tmp_path, "use_cpu": True}
+    model = DigitsModel()
+    Trainer("run", total_steps=1, **options).fit(model, DigitsData())
+    history = tmp_path / "run" / "history.jsonl"
+    before = history.read_bytes()
+    assert before
+    with pytest.raises(ConfigurationError, match=r"found \['lr'\].*on_training_start"):
+        Trainer("run", total_steps=total_steps, **options).fit(Hasty(), DigitsData())
+    with pytest.raises(ConfigurationError, match="none is under way"):
+        model.log({"late": 1.0})
+    assert history.read_bytes() == before
+    Trainer("run", total_steps=total_steps, **options).fit(DigitsModel(), DigitsData())
+    assert history.read_bytes().startswith(before)
