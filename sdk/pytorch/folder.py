@@ -21,7 +21,7 @@ from proctor.sdk.pytorch.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.migration import upgrade
 from proctor.sdk.pytorch.naming import SUFFIX, name_checkpoint
-from proctor.sdk.pytorch.pointer import read_owner, read_pointer, write_pointer
+from proctor.sdk.pytorch.pointer import POINTER_FILE, read_owner, read_pointer, write_pointer
 from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Entry, Retention
 from proctor.sdk.pytorch.serialising import load, serialise
@@ -77,6 +77,9 @@ class CheckpointFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
         remove_leftovers(self.path)
+        with suppress(UnreadableCheckpointError, FileNotFoundError):
+            pointed_at = os.stat(self.path / POINTER_FILE).st_mtime_ns
+            self._remove_unnamed(self.entries(), until=pointed_at)  # a later one may be all that a lost pointer leaves
 
     def close(self) -> None:
         """Wait until everything is stored and let the folder go.
@@ -234,8 +237,25 @@ class CheckpointFolder:
         for other in gone:
             with suppress(FileNotFoundError):
                 os.unlink(self.path / other.name)
+        self._remove_unnamed(kept)
         if self._registrar is not None:
             self._registrar.on_stored(self)
+
+    def _remove_unnamed(self, named: "Sequence[Entry]", *, until: "int | None" = None) -> None:
+        """Remove this run's files that the pointer does not name, so that none of them wins should it ever be lost.
+
+        A kill after the pointer has moved leaves such a file, a run that was started anew all those of the one before.
+        Pinned ones stay, files with other names, and everything where all are kept.
+
+        :param until: only what was stored up to then, in nanoseconds since the epoch.
+        """
+        if self._retention.keep_last is None:
+            return
+        stays = {entry.name for entry in named} | self._pinned()
+        for path in self.path.glob(f"{self.run_name}_epoch_*_iter_*{SUFFIX}"):
+            with suppress(FileNotFoundError):
+                if path.name not in stays and (until is None or path.stat().st_mtime_ns <= until):
+                    path.unlink()
 
     def _pinned(self) -> "set[str]":
         return {path.name[: -len(PIN_SUFFIX)] for path in self.path.glob(f"*{PIN_SUFFIX}")}

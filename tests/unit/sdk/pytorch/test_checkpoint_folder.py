@@ -311,6 +311,114 @@ def test_C10_without_a_limit_all_stay(tmp_path: Path) -> None:
     assert numbers(writer.storage) == [4, 3, 2, 1, 0]
 
 
+def test_C10_a_run_that_is_started_anew_leaves_nothing_of_the_one_before_to_win(tmp_path: Path) -> None:
+    before = Writer(tmp_path)
+    pinned, other = before.save(80), before.save(90)
+    before.storage.pin(pinned.name)
+    (pinned.parent / "weights.pth").write_bytes(b"of the user's own")
+    before.storage.close()
+    writer = Writer(tmp_path)  # which loads nothing: resume=False
+    assert other.exists()
+    newest = writer.save(1)
+    writer.storage.close()
+    assert writer.names() == sorted([newest.name, pinned.name, "weights.pth"])
+    pinned.unlink()
+    (newest.parent / POINTER_FILE).unlink()
+    with pytest.warns(CheckpointWarning, match="weights.pth"):
+        loaded = writer.storage.load_newest()
+    assert loaded is not None
+    assert loaded.path == newest
+
+
+def test_C10_what_a_kill_after_the_pointer_left_is_removed_at_the_next_start(writer: Writer, tmp_path: Path) -> None:
+    named = writer.save(2)
+    writer.storage.close()
+    pointed_at = os.stat(named.parent / POINTER_FILE).st_mtime_ns
+    older, newer = named.with_name("run_epoch_1_iter_1.pth"), named.with_name("run_epoch_1_iter_3.pth")
+    for path, age in ((older, 0), (newer, 1)):
+        path.write_bytes(named.read_bytes())
+        os.utime(path, ns=(pointed_at + age, pointed_at + age))
+    again = Writer(tmp_path)
+    assert again.names() == [named.name, newer.name]
+    again.storage.load_newest()
+    last = again.save(4)
+    again.storage.close()
+    assert again.names() == [named.name, last.name]
+
+
+def test_C10_without_a_pointer_or_with_no_limit_nothing_is_cleared_away(writer: Writer, tmp_path: Path) -> None:
+    path = writer.save(2)
+    writer.storage.close()
+    (path.parent / POINTER_FILE).unlink()
+    Writer(tmp_path).storage.close()
+    assert path.exists()
+    anew = Writer(tmp_path, retention=Retention(keep_last=None))
+    anew.save(1)
+    anew.storage.close()
+    assert path.exists()
+
+
+def test_the_best_and_the_pinned_are_handed_over_with_the_newest(tmp_path: Path) -> None:
+    retention = Retention(keep_last=1, keep_best=1)
+    writer = Writer(tmp_path, retention=retention)
+    pinned = writer.save(1, score=0.1)
+    writer.storage.pin(pinned.name)
+    for number, score in ((2, 0.9), (3, 0.5), (4, 0.4)):
+        writer.save(number, score=score)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    writer.storage.close()
+    other = Writer(tmp_path / "other", retention=retention)
+    assert other.storage.adopt(exported)
+    assert other.storage.load_newest() is not None
+    other.save(5, score=0.3)
+    other.storage.close()
+    best = other.storage.load_best()
+    assert best is not None
+    assert best.entry.iteration == 2
+    assert numbers(other.storage) == [5, 2, 1]
+
+
+def test_a_best_one_that_the_user_removed_is_not_handed_over(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, retention=Retention(keep_last=1, keep_best=1))
+    best = writer.save(1, score=0.9)
+    writer.save(2, score=0.5)
+    best.unlink()
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    writer.storage.close()
+    other = Writer(tmp_path / "other")
+    assert other.storage.adopt(exported)
+    other.storage.close()
+    assert numbers(other.storage) == [2]
+
+
+def test_what_is_known_stays_behind_what_is_adopted(writer: Writer, tmp_path: Path) -> None:
+    own = writer.save(5, score=0.9)
+    other = Writer(tmp_path / "other")
+    other.save(3)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    other.storage.export(exported)
+    other.storage.close()
+    assert writer.storage.adopt(exported)
+    assert numbers(writer.storage) == [3, 5]
+    assert own.exists()
+
+
+def test_another_runs_checkpoint_is_left_alone(writer: Writer, tmp_path: Path) -> None:
+    writer.save(1)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    other = Writer(tmp_path / "other", "another_name")
+    assert not other.storage.adopt(exported)
+    assert other.storage.is_empty()
+    other.storage.close()
+
+
 def test_a_checkpoint_is_adopted_from_elsewhere_with_its_history(writer: Writer, tmp_path: Path) -> None:
     writer.storage.history.append({"loss": 0.5}, step=1, iteration=1, epoch=1)
     writer.save(1)
@@ -336,7 +444,7 @@ def test_a_checkpoint_that_came_from_this_folder_is_not_adopted_again(writer: Wr
     assert numbers(writer.storage) == [2, 1]
 
 
-def test_another_runs_checkpoint_is_adopted_over_an_own_one(writer: Writer, tmp_path: Path) -> None:
+def test_a_checkpoint_from_elsewhere_is_adopted_over_an_own_one(writer: Writer, tmp_path: Path) -> None:
     writer.save(5)
     other = Writer(tmp_path / "other")
     other.save(3)
