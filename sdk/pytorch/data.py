@@ -30,6 +30,7 @@ class DataModule:
 
     _parts: "dict[tuple[Phase, int], _Part] | None" = None
     _loaders: "dict[tuple[Phase, int], EpochLoader] | None" = None
+    _samplers: "dict[tuple[Phase, int], ResumableSampler] | None" = None
     _seed = 0
     _ranks = Ranks()
     _train_phase = 0
@@ -107,12 +108,12 @@ class DataModule:
 
     def bind(self, seed: int, ranks: Ranks) -> None:
         """Forget earlier datasets, take over the seed and the ranks of a run; the trainer calls it before `setup`."""
-        self._parts, self._loaders = {}, {}
+        self._parts, self._loaders, self._samplers = {}, {}, {}
         self._seed, self._ranks, self._train_phase = seed, ranks, 0
 
     def unbind(self) -> None:
         """Let go of the loaders and their workers; the trainer calls it after `teardown`."""
-        self._loaders = {}
+        self._loaders, self._samplers = {}, {}
 
     def describe(self) -> "dict[str, dict[str, Fact]]":
         """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
@@ -124,7 +125,9 @@ class DataModule:
                 shuffle=params.shuffle,
                 drop_last=params.drop_last,
                 collate=params.collate_fn,
-                sampler=params.sampler,
+                sampler=self._find_own_sampler(phase, number),
+                random_seed=params.random_seed,
+                is_distributed=params.is_distributed,
             )
             for (phase, number), (dataset, params) in self._require_parts().items()
         }
@@ -141,13 +144,34 @@ class DataModule:
                 f"DataLoaderParams(...)) in {type(self).__name__}.setup."
             )
         dataset, params = parts[phase, number]
-        seed = derive_seed(self._seed if params.random_seed is None else params.random_seed, phase.value, number)
-        sampler = params.sampler
-        if sampler is None:
-            sampler = self.make_sampler(dataset, params, phase=phase, seed=seed, ranks=self._ranks)
-        if not isinstance(sampler, ResumableSampler):
-            raise TypeError(f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one.")
+        sampler, seed = self._choose_sampler(phase, number), self._derive_seed(phase, number)
         return EpochLoader(dataset, params, sampler=sampler, seed=derive_seed(seed, "rank", self._ranks.rank))
+
+    def _derive_seed(self, phase: Phase, number: int) -> int:
+        _, params = self._require_parts()[phase, number]
+        return derive_seed(self._seed if params.random_seed is None else params.random_seed, phase.value, number)
+
+    def _choose_sampler(self, phase: Phase, number: int) -> ResumableSampler:
+        """The same one at each call, for it may be described before its loader is opened."""
+        assert self._samplers is not None
+        if (phase, number) not in self._samplers:
+            dataset, params = self._require_parts()[phase, number]
+            sampler = params.sampler
+            if sampler is None:
+                seed = self._derive_seed(phase, number)
+                sampler = self.make_sampler(dataset, params, phase=phase, seed=seed, ranks=self._ranks)
+            if not isinstance(sampler, ResumableSampler):
+                raise TypeError(
+                    f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one."
+                )
+            self._samplers[phase, number] = sampler
+        return self._samplers[phase, number]
+
+    def _find_own_sampler(self, phase: Phase, number: int) -> "ResumableSampler | None":
+        """The user's own, None for the automatic choice: other facts tell all that decides that one."""
+        _, params = self._require_parts()[phase, number]
+        is_automatic = params.sampler is None and type(self).make_sampler is DataModule.make_sampler
+        return None if is_automatic else self._choose_sampler(phase, number)
 
     def _require_parts(self) -> "dict[tuple[Phase, int], _Part]":
         if self._parts is None:

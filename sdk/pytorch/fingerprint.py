@@ -7,7 +7,7 @@ that is told, one difference at a time, or refused with `strict_resume`; it is n
 import os
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Union
@@ -26,15 +26,18 @@ def take_fingerprint(
     device: "torch.device | str",
     *,
     world_size: int = 1,
+    devices: "Sequence[Mapping[str, Fact]]" = (),
     settings: "Mapping[str, Fact] | None" = None,
     loaders: "Mapping[str, Mapping[str, Fact]] | None" = None,
 ) -> Fingerprint:
     """Return the facts that bits depend on, as a flat dictionary of plain values.
 
+    :param devices: what `describe_device` returned on each rank, in their order; empty is this process alone.
     :param settings: options of the run that change its numbers, such as the seed and the accumulation steps.
     :param loaders: what `describe_loader` returned for each loader, by a name such as "training phase 0".
     """
-    found: Fingerprint = {**_versions(), **_device_facts(torch.device(device)), **_switches(), "world size": world_size}
+    own = _join_ranks(devices or [describe_device(device)])
+    found: Fingerprint = {**_versions(), **own, **_switches(), "world size": world_size}
     found.update(settings or {})
     for loader, facts in (loaders or {}).items():
         found.update({f"{name} of {loader}": value for name, value in facts.items()})
@@ -50,9 +53,17 @@ def describe_loader(
     drop_last: bool,
     collate: Any = None,
     sampler: Any = None,
+    random_seed: "int | None" = None,
+    is_distributed: "bool | None" = None,
 ) -> "dict[str, Fact]":
-    """Return the facts of one loader: a dataset that only streams has the length None."""
+    """Return the facts of one loader: a dataset that only streams has the length None.
+
+    :param sampler: one of the user's own; if it has `describe`, that returns what decides its order, as plain values.
+    """
+    describe = getattr(sampler, "describe", None)
+    own = describe() if callable(describe) else {}
     return {
+        **{f"sampler's {name}": value for name, value in own.items()},
         "dataset length": len(dataset) if hasattr(dataset, "__len__") else None,
         "batch size": batch_size,
         "workers": workers,
@@ -60,6 +71,8 @@ def describe_loader(
         "drop_last": drop_last,
         "collate function": _name_of(collate),
         "sampler": _name_of(sampler),
+        "random_seed": random_seed,
+        "is_distributed": is_distributed,
     }
 
 
@@ -109,13 +122,24 @@ def _versions() -> Fingerprint:
     }
 
 
-def _device_facts(device: torch.device) -> Fingerprint:
+def describe_device(device: "torch.device | str") -> Fingerprint:
+    """Return what bits depend on in this process's own device and machine."""
+    device = torch.device(device)
     return {
         "device type": device.type,
         "device model": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model(),
         "CPU instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _join_ranks(devices: "Sequence[Mapping[str, Fact]]") -> Fingerprint:
+    """One fact where the ranks are alike, so that another number of them is told once; else all, in their order."""
+    joined: Fingerprint = {}
+    for name in devices[0]:
+        values = [facts.get(name) for facts in devices]
+        joined[name] = values[0] if len(set(values)) == 1 else " / ".join(map(str, values))
+    return joined
 
 
 def _switches() -> Fingerprint:

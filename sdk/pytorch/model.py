@@ -23,8 +23,10 @@ import torch
 from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.batches import move_to
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.fingerprint import Fact
 from proctor.sdk.pytorch.options import Phase
 from proctor.sdk.pytorch.state import TrainingState
+from proctor.sdk.pytorch.unsaved import find_unsaved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from proctor.sdk.pytorch.ranks import Ranks
 
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
+_GIVEN = (*_OWN_PARTS, "device", "ranks", "queue", "datamodule", "_log")  # by the trainer
 
 
 class Model:
@@ -52,6 +55,7 @@ class Model:
     amp_scaler: Any = None
     averages: Averages
     _amp_dtype: Any = None
+    _is_checked = False
     _log: "Callable[[Mapping[str, Any]], None] | None" = None
 
     # -- set-up and state ---------------------------------------------------------------------------------------------
@@ -233,6 +237,31 @@ class Model:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     # -- what the trainer calls ---------------------------------------------------------------------------------------
+
+    def check_parts(self) -> None:
+        """Find, once a model, what looks like a part of it and would be in no checkpoint.
+
+        :raises ConfigurationError: an attribute is such a part; a model with a `state_dict` of its own knows better.
+        """
+        if self._is_checked or type(self).state_dict is not Model.state_dict:
+            return
+        attributes = {name: value for name, value in vars(self).items() if name not in _GIVEN}
+        if (name := find_unsaved(attributes, {name for name, _ in self._stateful_parts()})) is not None:
+            raise ConfigurationError(
+                f"{type(self).__name__}.{name} holds parameters, networks or optimizers that no checkpoint would hold: "
+                "only attributes that have state_dict and load_state_dict are saved. Make it an attribute of its own "
+                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), or override state_dict and "
+                "load_state_dict."
+            )
+        self._is_checked = True
+
+    def describe_precision(self) -> "dict[str, Fact]":
+        """Return the facts of mixed precision, for the fingerprint of a run."""
+        scaler = self.amp_scaler
+        return {
+            "mixed precision": None if self._amp_dtype is None else str(self._amp_dtype),
+            "gradient scaler": None if scaler is None else f"enabled={scaler.is_enabled()}",
+        }
 
     def _stateful_parts(self) -> "list[tuple[str, Any]]":
         return [(name, part) for name, part in vars(self).items() if name not in _OWN_PARTS and _has_state(part)]

@@ -10,7 +10,7 @@ from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.data import DataModule
 from proctor.sdk.pytorch.errors import ConfigurationError, NotExactError
 from proctor.sdk.pytorch.evaluation import evaluate
-from proctor.sdk.pytorch.fingerprint import compare_fingerprints
+from proctor.sdk.pytorch.fingerprint import compare_fingerprints, describe_device
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.history import History
 from proctor.sdk.pytorch.kernels import kernel_switches
@@ -231,8 +231,9 @@ def resume(run: Run) -> "dict[str, Any] | None":
 def _compare(run: Run, content: "dict[str, Any]") -> None:
     """Tell, or refuse, on all ranks alike, what keeps the resumed run from being exact."""
     problem = None
-    if run.ranks.is_main:
-        now = snapshots.describe_run(run)
+    own = run.ranks.gather({"device": describe_device(run.device)})
+    if own is not None:
+        now = snapshots.describe_run(run, [part["device"] for part in own])
         try:
             compare_fingerprints(content.get("fingerprint"), now, strict=run.settings.strict_resume)
         except NotExactError as error:

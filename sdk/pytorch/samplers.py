@@ -44,6 +44,10 @@ class ResumableSampler(Sampler):
         """How many indices are left of the epoch."""
         return max(0, self.epoch_length - self.start_iter * self.batch_size)
 
+    def describe(self) -> "dict[str, str | int | float | bool | None]":
+        """What else decides the order, for the fingerprint of a run, by names such as "seed". To be overridden."""
+        return {}
+
     @property
     def epoch_length(self) -> int:
         """How many indices the whole epoch has for this rank."""
@@ -66,6 +70,9 @@ class ResumableRandomSampler(ResumableSampler):
 
     def order(self) -> "Sequence[int]":
         return permute(len(self.data), self.seed, self.epoch)
+
+    def describe(self) -> "dict[str, str | int | float | bool | None]":
+        return {"seed": self.seed}
 
 
 class ResumableDistributedSampler(ResumableSampler):
@@ -96,6 +103,9 @@ class ResumableDistributedSampler(ResumableSampler):
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last
+
+    def describe(self) -> "dict[str, str | int | float | bool | None]":
+        return {"seed": self.seed, "shuffle": self.shuffle, "drop_last": self.drop_last}
 
     @property
     def epoch_length(self) -> int:

@@ -14,10 +14,11 @@ log_path, run_path   the folders that the run was started with
 fingerprint          what must be the same for an exact resume
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.pytorch.fingerprint import Fingerprint, take_fingerprint
+from proctor.sdk.pytorch.fingerprint import Fingerprint, describe_device, take_fingerprint
 from proctor.sdk.pytorch.migration import FORMAT, upgrade
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.seeding import get_rng_state_dict, load_rng_state_dict
@@ -29,8 +30,13 @@ if TYPE_CHECKING:
 
 
 def take_snapshot(run: "Run") -> "dict[str, Any] | None":
-    """Return the content of a checkpoint on the main rank, None elsewhere (collective)."""
-    own = run.ranks.gather({"rng": get_rng_state_dict(), "averages": run.model.averages.state_dict()})
+    """Return the content of a checkpoint on the main rank, None elsewhere (collective).
+
+    :raises ConfigurationError: the model has parts that no checkpoint would hold.
+    """
+    run.model.check_parts()
+    averages = run.model.averages.state_dict()
+    own = run.ranks.gather({"rng": get_rng_state_dict(), "averages": averages, "device": describe_device(run.device)})
     model = run.model.state_dict()  # on every rank: a sharded model may have to gather
     if own is None:
         return None
@@ -46,20 +52,25 @@ def take_snapshot(run: "Run") -> "dict[str, Any] | None":
         "observers": run.observers.state_dict(),
         "log_path": _text(run.settings.log_path),
         "run_path": _text(run.settings.run_path),
-        "fingerprint": describe_run(run),
+        "fingerprint": describe_run(run, [part["device"] for part in own]),
     }
     if run.model.amp_scaler is not None:
         content["amp_scaler"] = run.model.amp_scaler.state_dict()
     return content
 
 
-def describe_run(run: "Run") -> Fingerprint:
-    """The fingerprint of a run as it is now."""
+def describe_run(run: "Run", devices: "Sequence[Fingerprint]") -> Fingerprint:
+    """The fingerprint of a run as it is now.
+
+    :param devices: what `describe_device` returned on each rank.
+    """
     settings = run.settings
     return take_fingerprint(
         run.device,
         world_size=run.ranks.world_size,
+        devices=devices,
         settings={
+            **run.model.describe_precision(),
             "seed": settings.random_seed,
             "train unit": settings.train_unit.value,
             "accumulation steps": settings.accumulation_steps,

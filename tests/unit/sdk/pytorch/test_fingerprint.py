@@ -9,10 +9,19 @@ import torch
 
 from proctor.sdk.pytorch import fingerprint as fingerprints
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
-from proctor.sdk.pytorch.fingerprint import compare_fingerprints, describe_loader, find_differences, take_fingerprint
+from proctor.sdk.pytorch.fingerprint import (
+    compare_fingerprints,
+    describe_device,
+    describe_loader,
+    find_differences,
+    take_fingerprint,
+)
 from proctor.sdk.pytorch.serialising import load, serialise
 
 LOADER = {"batch_size": 4, "workers": 0, "shuffle": True, "drop_last": False}
+
+
+DEVICE = describe_device("cpu")
 
 
 def loader(**changes: Any) -> "dict[str, Any]":
@@ -48,6 +57,9 @@ def test_R6_the_same_run_in_the_same_place_has_no_differences(saved: "fingerprin
             "collate function of training 0 was None, is 'functools.partial'",
         ),
         ({"loaders": loader(sampler=[])}, "sampler of training 0 was None, is 'builtins.list'"),
+        ({"loaders": loader(random_seed=7)}, "random_seed of training 0 was None, is 7"),
+        ({"loaders": loader(is_distributed=False)}, "is_distributed of training 0 was None, is False"),
+        ({"devices": [DEVICE, {**DEVICE, "threads": 9}]}, "threads was .*, is '.* / 9'"),
         ({"loaders": loader(shuffle=False)}, "shuffle of training 0 was True, is False"),
         ({"loaders": loader(drop_last=True)}, "drop_last of training 0 was False, is True"),
         ({"settings": {}}, "seed was 6691, is not there"),

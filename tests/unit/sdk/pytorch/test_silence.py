@@ -1,0 +1,141 @@
+"""What would make a resumed run another one is told or refused, whichever part of the run it is in."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.recording_model import RangeData, RecordingModel
+from fakes.trained_models import DigitsData, DigitsModel, Recipe
+from torch import nn
+
+from proctor.sdk.pytorch import ConfigurationError, NotExactError, NotExactWarning, ResumableRandomSampler, Trainer
+from proctor.sdk.pytorch.fingerprint import describe_device, find_differences, take_fingerprint
+
+
+def fit(root: Path, data: Any, *, model: Any = None, **options: Any) -> None:
+    """Train the first batch, or the rest."""
+    model = model or RecordingModel(stop_after=None if (root / "run").exists() else 1)
+    Trainer("run", total_steps=2, chkpt_root=root, use_cpu=True, **options).fit(model, data)
+
+
+def shuffled(seed: int) -> RangeData:
+    return RangeData(4, sampler=ResumableRandomSampler(range(4), seed=seed))
+
+
+class Chosen(RangeData):
+    """Chooses its sampler by itself."""
+
+    seed = 1
+
+    def make_sampler(self, dataset: Any, params: Any, **chosen: Any) -> Any:
+        return ResumableRandomSampler(dataset, seed=self.seed)
+
+
+class OtherSeed(Chosen):
+    """The same with another seed."""
+
+    seed = 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (RangeData(4, random_seed=1), RangeData(4, random_seed=2), "random_seed of training 0 was 1, is 2"),
+        (RangeData(4), RangeData(4, is_distributed=True), "is_distributed of training 0 was None, is True"),
+        (shuffled(1), shuffled(2), "sampler's seed of training 0 was 1, is 2"),
+        (Chosen(4), OtherSeed(4), "sampler's seed of training 0 was 1, is 2"),
+        (RangeData(4), Chosen(4), "sampler of training 0 was None, is '.*ResumableRandomSampler'"),
+    ],
+)
+def test_R6_other_orders_are_told_or_refused(tmp_path: Path, before: Any, after: Any, told: str) -> None:
+    fit(tmp_path, before)
+    with pytest.raises(NotExactError, match=told):
+        fit(tmp_path, after, strict_resume=True)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", NotExactWarning)
+        fit(tmp_path, after)
+    assert any(told.partition("'.*")[0] in str(warning.message) for warning in found)
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True)])
+def test_R6_mixed_precision_that_is_switched_is_refused(tmp_path: Path, before: bool, after: bool) -> None:
+    options: dict[str, Any] = {"chkpt_root": tmp_path, "use_cpu": True, "strict_resume": True}
+    Trainer("run", total_steps=1, **options).fit(DigitsModel(Recipe(amp=before)), DigitsData())
+    with pytest.raises(NotExactError, match="mixed precision was .*bfloat16" if before else "precision was None, is"):
+        Trainer("run", total_steps=2, **options).fit(DigitsModel(Recipe(amp=after)), DigitsData())
+    Trainer("run", total_steps=2, **options).fit(DigitsModel(Recipe(amp=before)), DigitsData())
+
+
+def test_R6_the_device_of_every_rank_counts() -> None:
+    mine = describe_device("cpu")
+    other = {**mine, "device model": "Abacus"}
+    alike, mixed = (take_fingerprint("cpu", world_size=2, devices=[mine, second]) for second in (mine, other))
+    assert find_differences(take_fingerprint("cpu"), alike) == ["not exact: world size was 1, is 2"]
+    assert len(find_differences(alike, mixed)) == 1
+    assert "/ Abacus" in find_differences(alike, mixed)[0]
+
+
+def hold_list(model: Any) -> None:
+    model.held = [nn.Linear(2, 2)]
+
+
+def hold_parameter(model: Any) -> None:
+    model.held = nn.Parameter(torch.zeros(2))
+
+
+def hold_deep(model: Any) -> None:
+    model.held = {"all": ({"first": nn.BatchNorm1d(2)}, 1)}
+
+
+def hold_optimizers(model: Any) -> None:
+    model.held = (torch.optim.SGD(model.net.parameters(), lr=0.1),)
+
+
+class Holding(DigitsModel):
+    """A model with something besides.
+
+    :param hold: gives the model what it holds.
+    """
+
+    def __init__(self, hold: Any) -> None:
+        super().__init__()
+        self.hold = hold
+
+    def setup(self) -> None:
+        super().setup()
+        self.hold(self)
+
+
+class Saving(Holding):
+    """Saves by itself what it holds."""
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {**super().state_dict(), "held": [net.state_dict() for net in self.held]}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("hold", [hold_list, hold_parameter, hold_deep, hold_optimizers])
+def test_C6_parts_that_nothing_saves_are_refused_at_the_first_save(tmp_path: Path, hold: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Holding\.held holds .*nn\.ModuleList.*override state_dict"):
+        fit(tmp_path, DigitsData(), model=Holding(hold))
+    assert list((tmp_path / "run").glob("*.pth")) == []
+
+
+def test_C6_another_name_for_what_is_saved_is_no_part(tmp_path: Path) -> None:
+    def hold(model: Any) -> None:
+        model.parameters = list(model.net.parameters())
+        model.first = next(model.net.parameters())
+        model.layers = {"all": list(model.net.modules())}
+        model.steps = [model.optimizer, model.scheduler]
+        model.losses = [nn.MSELoss(), nn.CrossEntropyLoss()]
+        model.rows = [1, "two", None, torch.zeros(3)]
+        model.rows.append(model.rows)
+
+    fit(tmp_path, DigitsData(), model=Holding(hold))
+    assert list((tmp_path / "run").glob("*.pth"))
+
+
+def test_C6_a_model_that_saves_by_itself_may_hold_what_it_likes(tmp_path: Path) -> None:
+    fit(tmp_path, DigitsData(), model=Saving(hold_list))
+    assert list((tmp_path / "run").glob("*.pth"))
