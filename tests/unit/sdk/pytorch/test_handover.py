@@ -1,0 +1,171 @@
+"""What a trial hands to its next attempt: each run gets its own back, and what cannot be continued is told."""
+
+import fcntl
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.trained_models import DigitsData, DigitsModel
+
+from proctor.sdk import trial as sdk
+from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints, save_checkpoint
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, trial_environment
+from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
+from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.handover import find_runs, list_runs, registering
+from proctor.sdk.pytorch.pointer import POINTER_FILE, read_pointer
+
+Attempt = Callable[..., None]
+
+
+@pytest.fixture
+def attempt(monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    """Makes this process seem to be an attempt of a trial."""
+
+    def begin(job: Path, *, resume: "str | None" = None, trial: str = "t") -> None:
+        (job / "output").mkdir(parents=True, exist_ok=True)
+        environment = trial_environment(
+            experiment_id="e",
+            trial_id=trial,
+            job_id=job.name,
+            sequence_id=0,
+            job_directory=str(job),
+            code_directory=str(job),
+            platform="local",
+            resume_checkpoint=resume,
+        )
+        monkeypatch.delenv("PROCTOR_RESUME_CHECKPOINT", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sdk._State, "opened", False)
+        monkeypatch.setattr(sdk._State, "channel", None)
+
+    return begin
+
+
+def fit(name: str = "run", *, epochs: int = 1, model: "Model | None" = None, **options: Any) -> Outcome:
+    trainer = Trainer(name, total_steps=epochs, chkpt_frequency=1, use_cpu=True, **options)
+    return trainer.fit(model or DigitsModel(), DigitsData())
+
+
+def save_own(job: Path, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "weights").write_bytes(b"of the user's own")
+    save_checkpoint(str(folder), str(job))
+
+
+def carry(job: Path, target: Path) -> str:
+    """Take the job's newest checkpoint to another machine, and nothing else."""
+    shutil.copytree(find_newest_checkpoint(str(job)) or "", target)
+    return str(target)
+
+
+def test_runs_of_one_trial_do_not_take_over_each_others_checkpoints(attempt: Attempt, tmp_path: Path) -> None:
+    attempt(tmp_path / "job")
+    fit("one")
+    assert fit("other").resumed_from is None
+    assert set(find_runs()) == {"one", "other"}
+
+
+def test_a_registered_folder_has_every_run_once(attempt: Attempt, tmp_path: Path) -> None:
+    attempt(tmp_path / "job")
+    for name in ("one", "other", "third", "one"):
+        fit(name, epochs=2 if name == "one" else 1)
+    runs = list_runs(Path(find_newest_checkpoint(str(tmp_path / "job")) or ""))
+    assert set(runs) == {"one", "other", "third"}
+    assert not [path for place in runs.values() for path in place.glob("runs/*/runs")]
+    assert not [path for path in runs["other"].rglob("*") if path.is_symlink()]
+
+
+def test_a_checkpoint_of_the_users_own_beside_the_trainers_does_not_make_it_start_over(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    attempt(job)
+    fit()
+    save_own(job, tmp_path / "own")
+    shutil.rmtree(job / "output" / "trainer")
+    assert fit(epochs=2).resumed_from is not None
+
+
+def test_what_the_trainer_did_not_make_is_told_and_not_passed_over_in_silence(attempt: Attempt, tmp_path: Path) -> None:
+    attempt(tmp_path / "first")
+    save_own(tmp_path / "first", tmp_path / "own")
+    attempt(tmp_path / "second", resume=carry(tmp_path / "first", tmp_path / "carried"))
+    with pytest.warns(CheckpointWarning, match="the trainer did not make; run 'run' begins anew"):
+        assert fit().resumed_from is None
+    assert fit(epochs=2).resumed_from is not None  # from its own folder: nothing to tell
+
+
+def test_another_trials_run_of_another_name_is_told(attempt: Attempt, tmp_path: Path) -> None:
+    attempt(tmp_path / "first", trial="one")
+    fit("run-of-one")
+    attempt(tmp_path / "second", trial="other", resume=carry(tmp_path / "first", tmp_path / "carried"))
+    with pytest.warns(CheckpointWarning, match=r"another trial's and holds the runs \['run-of-one'\]"):
+        assert fit("run-of-other").resumed_from is None
+
+
+def test_another_trials_run_of_this_name_is_continued(attempt: Attempt, tmp_path: Path) -> None:
+    attempt(tmp_path / "first", trial="one")
+    fit()
+    attempt(tmp_path / "second", trial="other", resume=carry(tmp_path / "first", tmp_path / "carried"))
+    assert fit(epochs=2).resumed_from is not None
+
+
+def test_a_run_that_the_earlier_attempts_had_not_come_to_begins_without_a_word(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    attempt(tmp_path / "first")
+    fit("one")
+    attempt(tmp_path / "second", resume=carry(tmp_path / "first", tmp_path / "carried"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit("other").resumed_from is None
+
+
+class Judged(DigitsModel):
+    """The better the earlier: its first epoch is its best."""
+
+    def on_training_epoch_end(self, epoch: int) -> None:
+        self.log({"score": -float(epoch)})
+
+
+def test_the_best_and_the_pinned_survive_a_retry_elsewhere(attempt: Attempt, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"keep_last": 1, "keep_best": 1, "best_metric": "score", "valid_frequency": 1}
+    attempt(tmp_path / "first")
+    fit(epochs=1, model=Judged(), **options)
+    second = fit(epochs=2, model=Judged(), **options).checkpoint
+    assert second is not None
+    CheckpointFolder(second.parent.parent, "run").pin(second.name)
+    third = fit(epochs=3, model=Judged(), **options).checkpoint
+    assert third is not None
+    before = [entry.epoch for entry in read_pointer(third.parent) or []]
+    attempt(tmp_path / "second", resume=carry(tmp_path / "first", tmp_path / "carried"))
+    newest = fit(epochs=4, model=Judged(), **options).checkpoint
+    assert newest is not None
+    assert before == [3, 2, 1]
+    assert [entry.epoch for entry in read_pointer(newest.parent) or []] == [4, 2, 1]
+    assert (newest.parent / f"{second.name}.pinned").exists()
+
+
+def test_a_damaged_registered_folder_is_passed_over_for_the_one_before(attempt: Attempt, tmp_path: Path) -> None:
+    attempt(tmp_path / "job")
+    fit()
+    fit(epochs=2)
+    older, newest = list_checkpoints(str(tmp_path / "job"))[-2:]
+    (Path(newest) / POINTER_FILE).write_bytes(b"{")
+    with pytest.warns(CheckpointWarning, match="passed over.*damaged"):
+        assert find_runs() == {"run": Path(older)}
+
+
+def test_one_run_of_a_trial_registers_at_a_time(tmp_path: Path) -> None:
+    with registering(str(tmp_path)):
+        descriptor = os.open(tmp_path / CHECKPOINT_FOLDER, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(descriptor)
