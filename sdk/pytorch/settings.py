@@ -1,17 +1,17 @@
 """The options of a run, checked once, frozen, and picklable so that they can be handed to other processes."""
 
 import re
-from dataclasses import dataclass, fields
-from math import isinf
+from dataclasses import dataclass, field, fields
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.options import TrainUnit
+from proctor.sdk.pytorch.ranges import check_ranges
 from proctor.sdk.pytorch.seeding import get_default_seed
 
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
-_FREQUENCIES = ("valid_frequency", "chkpt_frequency", "print_frequency", "early_stop_cycles", "keep_last")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Settings:
     processes: int = 1
     backend: "str | None" = None
     group_timeout_seconds: "float | None" = None
-    random_seed: int = -1
+    random_seed: int = field(default_factory=get_default_seed)
     chkpt_root: "Path | None" = None
     log_path: "Path | None" = None
     run_path: "Path | None" = None
@@ -58,12 +58,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_name(self.run_name)
-        for name in _FREQUENCIES:
-            _check_count(name, getattr(self, name))
-        _check_count("accumulation_steps", self.accumulation_steps, may_be_none=False)
-        _check_count("processes", self.processes, may_be_none=False)
-        _check_total(self.total_steps)
-        _check_seconds("group_timeout_seconds", self.group_timeout_seconds)
+        check_ranges(vars(self))
         _check_contradictions(self)
 
 
@@ -72,15 +67,16 @@ def make_settings(run_name: str, options: "dict[str, Any]") -> Settings:
 
     :raises ConfigurationError: an option is unknown, out of its range, or contradicts another.
     """
-    known = {field.name for field in fields(Settings)} - {"run_name"}
+    known = {option.name for option in fields(Settings)} - {"run_name"}
     if unknown := sorted(set(options) - known):
         raise ConfigurationError(
             f"Trainer has no option {', '.join(unknown)}; its options are {', '.join(sorted(known))}."
         )
-    values = dict(options)
+    values = {name: _to_integer(value) for name, value in options.items()}
     values["train_unit"] = _read_unit(values.get("train_unit", TrainUnit.EPOCH))
-    seed = values.get("random_seed")
-    values["random_seed"] = get_default_seed() if seed is None else int(seed)
+    check_ranges(values)
+    if values.get("random_seed") is None:
+        values["random_seed"] = get_default_seed()
     for name in ("chkpt_root", "log_path", "run_path"):
         if values.get(name) is not None:
             values[name] = Path(values[name]).absolute()
@@ -88,6 +84,12 @@ def make_settings(run_name: str, options: "dict[str, Any]") -> Settings:
         if values.get(name) is not None:
             values[name] = tuple(values[name])
     return Settings(run_name, **values)
+
+
+def _to_integer(value: Any) -> Any:
+    """NumPy's integers, which a search may hand over, become plain ones; everything else stays."""
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    return int(value) if is_integer else value
 
 
 def _read_unit(value: object) -> TrainUnit:
@@ -98,31 +100,11 @@ def _read_unit(value: object) -> TrainUnit:
 
 
 def _check_name(name: str) -> None:
-    if not _RUN_NAME.fullmatch(name):
+    if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise ConfigurationError(
             f"run_name becomes part of file names and must be letters, digits and ._+=- (first a letter or a digit); "
             f"found {name!r}."
         )
-
-
-def _check_count(name: str, value: "int | None", may_be_none: bool = True) -> None:
-    if value is None and may_be_none:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        alternative = " or None" if may_be_none else ""
-        raise ConfigurationError(f"{name} must be an integer of at least 1{alternative}; found {value!r}.")
-
-
-def _check_seconds(name: str, value: "float | None") -> None:
-    if value is not None and not 0 < value < float("inf"):
-        raise ConfigurationError(f"{name} must be a number of seconds above 0, or None; found {value!r}.")
-
-
-def _check_total(total: float) -> None:
-    if isinstance(total, float) and not isinf(total):
-        raise ConfigurationError(f"total_steps must be an integer or float('inf'); found {total!r}.")
-    if total < 0:
-        raise ConfigurationError(f"total_steps must not be negative; found {total!r}.")
 
 
 def _check_contradictions(settings: Settings) -> None:
@@ -136,8 +118,6 @@ def _check_contradictions(settings: Settings) -> None:
         raise ConfigurationError(
             "early_stop_cycles counts validations, and valid_frequency is None, so there are none; set valid_frequency."
         )
-    if settings.best_mode not in ("max", "min"):
-        raise ConfigurationError(f"best_mode must be 'max' or 'min'; found {settings.best_mode!r}.")
     if settings.keep_best and settings.best_metric is None:
         raise ConfigurationError("keep_best needs best_metric, the name of the metric that tells which one is best.")
     if settings.enable_file_logging and settings.log_path is None:

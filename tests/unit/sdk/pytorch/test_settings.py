@@ -1,12 +1,15 @@
 """Options that contradict each other or are out of range are refused before anything happens."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk.pytorch import ConfigurationError, Trainer, TrainerError, TrainUnit
+from proctor.sdk.pytorch import ConfigurationError, Trainer, TrainerError, TrainUnit, ranges
+from proctor.sdk.pytorch.settings import Settings, make_settings
 
 
 @pytest.mark.parametrize("value", ["epoch", "iteration", TrainUnit.EPOCH, TrainUnit.ITERATION])
@@ -84,8 +87,72 @@ def test_what_contradicts_itself_is_refused(options: "dict[str, Any]", told: str
         Trainer("run", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b"])
-def test_a_run_is_called_what_a_file_can_be_called(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("keep_best", -1, "an integer of at least 0"),
+        ("keep_best", 1.5, "an integer of at least 0"),
+        ("keep_last", 0, "an integer of at least 1 or None"),
+        ("total_steps", True, "an integer that is not negative, or float('inf')"),
+        ("total_steps", "10", "an integer that is not negative, or float('inf')"),
+        ("total_steps", None, "an integer that is not negative, or float('inf')"),
+        ("random_seed", 1.7, "an integer from 0 to"),
+        ("random_seed", -1, "an integer from 0 to"),
+        ("random_seed", 2**64, "an integer from 0 to"),
+        ("random_seed", "x", "an integer from 0 to"),
+        ("random_seed", True, "an integer from 0 to"),
+        ("background_writes", "no", "True or False"),
+        ("use_cpu", 1, "True or False"),
+        ("strict_resume", None, "True or False"),
+        ("gpus", 0, "a list of the ids of GPUs"),
+        ("gpus", "01", "a list of the ids of GPUs"),
+        ("gpus", ["0"], "a list of the ids of GPUs"),
+        ("train_exceptions", ValueError, "a list or tuple of exception types"),
+        ("train_exceptions", None, "a list or tuple of exception types"),
+        ("test_exceptions", [ValueError("x")], "a list or tuple of exception types"),
+        ("group_timeout_seconds", "9", "a number of seconds above 0, or None"),
+        ("group_timeout_seconds", 0, "a number of seconds above 0, or None"),
+        ("group_timeout_seconds", float("nan"), "a number of seconds above 0, or None"),
+        ("chkpt_root", 5, "the path of a folder"),
+        ("log_path", b"logs", "the path of a folder"),
+        ("backend", 1, "a text or None"),
+        ("best_metric", ["accuracy"], "a text or None"),
+        ("best_mode", ["max"], "'max' or 'min'"),
+        ("processes", 2.0, "an integer of at least 1"),
+    ],
+)
+def test_what_is_out_of_its_range_is_named_with_what_was_expected_and_found(
+    name: str, value: Any, expected: str
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        Trainer("run", **{name: value})  # type: ignore[arg-type]
+    assert str(error.value).startswith(f"{name} must be {expected}")
+    assert str(error.value).endswith(f"; found {value!r}.")
+
+
+def test_every_option_has_a_rule() -> None:
+    options = {option.name for option in fields(Settings)}
+    assert set(ranges._RULES) == options - {"run_name", "train_unit"}  # which have checks of their own
+
+
+def test_integers_of_numpy_are_plain_ones_and_rows_may_be_lists(tmp_path: Path) -> None:
+    settings = make_settings(
+        "run",
+        {
+            "total_steps": numpy.int64(3),
+            "random_seed": numpy.uint32(7),
+            "gpus": [1, 0],
+            "train_exceptions": [ValueError],
+            "chkpt_root": str(tmp_path),
+        },
+    )
+    assert (settings.total_steps, settings.random_seed, settings.gpus) == (3, 7, (1, 0))
+    assert type(settings.total_steps) is type(settings.random_seed) is int
+    assert (settings.train_exceptions, settings.chkpt_root) == ((ValueError,), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../up", ".hidden", "a b", 5, None])
+def test_a_run_is_called_what_a_file_can_be_called(name: Any) -> None:
     with pytest.raises(ConfigurationError, match="run_name"):
         Trainer(name)
 
