@@ -150,13 +150,14 @@ def _train(order: "dict[str, Any]") -> "dict[str, Any]":
         "optimizer": hash_state([state["optimizer"], state["scheduler"]]),
         "streams": hash_state(get_rng_state_dict()),
         "state": outcome.state.state_dict(),
-        "history": _read_history(Path(order["root"]) / "run" / "history.jsonl"),
+        "history": read_history(Path(order["root"]) / "run" / "history.jsonl"),
         "batches": len(model.samples),
         "resumed": outcome.resumed_from is not None,
     }
 
 
-def _read_history(path: Path) -> "list[dict[str, Any]]":
+def read_history(path: Path) -> "list[dict[str, Any]]":
+    """The rows of a history, without the times at which they were written."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [{key: value for key, value in row.items() if key != "time_ms"} for row in rows]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fakes.incarnations import read_history
 from fakes.trained_models import DigitsData, DigitsModel, DisturbedDigits, Recipe, hash_state
 
 from proctor.sdk.pytorch import (
@@ -120,7 +121,7 @@ def train(
         "reason": None if outcome.reason is None else outcome.reason.value,
         "resumed": outcome.resumed_from is not None,
         "state": outcome.state.state_dict(),
-        "history": (Path(root) / "run" / "history.jsonl").read_text().count("\n"),
+        "history": read_history(Path(root) / "run" / "history.jsonl"),
         "ranks": ranks,
     }
 
