@@ -43,18 +43,24 @@ class Incarnations:
         root: Path,
         *,
         kill: "Kill | None" = None,
+        kill_passage: "Kill | None" = None,
         kill_after_seconds: "float | None" = None,
+        trace: "Path | None" = None,
         **options: Any,
     ) -> "dict[str, Any]":
         """Run one incarnation to its end and return what it wrote, or `{"killed": True}`.
 
         :param kill: where it kills itself: a place of `DigitsModel.watch` and its number, or a fail point and its
             passage.
+        :param kill_passage: where it kills itself: a place of either kind, and which passage through it in this
+            incarnation.
+        :param trace: a file that gets a line with the name of every place that is passed, in their order.
         :param kill_after_seconds: when it is killed from outside, wherever it is then.
         :param options: further options of the trainer.
         """
         order = {"recipe": asdict(recipe), "root": str(root), "kill": kill, "options": options}
-        return self._order({**order, "kill_after_seconds": kill_after_seconds})
+        places = {"kill_passage": kill_passage, "trace": None if trace is None else str(trace)}
+        return self._order({**order, **places, "kill_after_seconds": kill_after_seconds})
 
     def call(self, module: str, function: str, **arguments: Any) -> Any:
         """Call a function in an incarnation and return what it returned, or `{"killed": True}`; all of it in JSON."""
@@ -139,7 +145,8 @@ def _train(order: "dict[str, Any]") -> "dict[str, Any]":
     random.seed()  # an incarnation begins with streams of its own, as a new process does
     recipe = Recipe(**order["recipe"])
     Path(order["root"]).mkdir(exist_ok=True)
-    model = DigitsModel(recipe, _make_watch(order["kill"]), Path(order["root"]) / SAMPLE_FILE)
+    watch = _make_watch(order["kill"], order.get("kill_passage"), trace=order.get("trace"))
+    model = DigitsModel(recipe, watch, Path(order["root"]) / SAMPLE_FILE)
     options = {**recipe.options(), **order["options"], "chkpt_root": order["root"]}
     outcome = Trainer("run", **options).fit(model, DigitsData(recipe))
     state = model.state_dict()
@@ -162,19 +169,51 @@ def read_history(path: Path) -> "list[dict[str, Any]]":
     return [{key: value for key, value in row.items() if key != "time_ms"} for row in rows]
 
 
-def _make_watch(kill: "Kill | None") -> Any:
-    if kill is None:
+def _make_watch(kill: "Kill | None", kill_passage: "Kill | None" = None, *, trace: "str | None" = None) -> Any:
+    if trace is not None:
+        return _make_tracer(trace)
+    if (target := kill or kill_passage) is None:
         return None
-    place, number = kill
+    place, number = target
     if place.startswith("trainer."):  # a fail point of the product
-        from proctor.sdk import failpoints
-
-        failpoints._target_name, failpoints._target_count, failpoints._armed = place, number, True
+        _arm(place, number)
         return None
+    if kill is None:
+        return _make_counting_watch(place, number)
 
     def watch(here: str, here_number: int) -> None:
         if here == place and here_number >= number:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    return watch
+
+
+def _arm(place: str, passage: int) -> None:
+    from proctor.sdk import failpoints
+
+    failpoints._target_name, failpoints._target_count, failpoints._armed = place, passage, True
+
+
+def _make_counting_watch(place: str, passage: int) -> Any:
+    left = passage
+
+    def watch(here: str, here_number: int) -> None:
+        nonlocal left
+        left -= here == place
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return watch
+
+
+def _make_tracer(path: str) -> Any:
+    from proctor.sdk import failpoints
+
+    failpoints._log_path, failpoints._armed = path, True  # the fail points' names come between ours
+
+    def watch(here: str, here_number: int) -> None:
+        with open(path, "a") as file:
+            file.write(f"{here}\n")
 
     return watch
 

@@ -6,8 +6,10 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from fakes.incarnations import SAMPLE_FILE, Incarnations
+from fakes.incarnations import SAMPLE_FILE, Incarnations, Kill
 from fakes.trained_models import Recipe
+
+from proctor.sdk.pytorch.pointer import read_pointer
 
 AXES: "dict[str, Sequence[Any]]" = {
     "model": ("cnn", "transformer"),
@@ -34,7 +36,8 @@ MAIN_AXES: "dict[str, Sequence[Any]]" = {
     "workers": ("none", "two"),
     "accumulation": (1, 4),
 }
-EDGES = ("epoch end", "validation")
+OTHERS = (*FAIL_POINTS, "epoch end", "validation")
+KILLS_A_RUN = 4
 EQUAL = ("weights", "optimizer", "streams", "state", "history", "reason")
 Cell = dict[str, Any]
 
@@ -73,34 +76,72 @@ def name_cell(cell: Cell) -> str:
     return "-".join(str(value).replace(" ", "_").replace(",", "") for value in cell.values())
 
 
-def check_cell(incarnations: Incarnations, cell: Cell, *, kills: int, seed: "str | int", root: Path) -> None:
-    """Train a cell without and with kills, and compare everything that came of it."""
-    recipe, options = make_recipe(cell), {"background_writes": cell["background"]}
-    reference = incarnations.run(recipe, root / "uninterrupted", **options)
-    batches = reference["state"]["global_iteration"]
-    for kill in draw_kills(kills, batches=batches, seed=f"{seed} {name_cell(cell)}"):
-        incarnations.run(recipe, root / "killed", kill=kill, **options)
-    last = incarnations.run(recipe, root / "killed", **options)
-    assert not last["killed"]
-    check_equal(last, reference, what=str(cell))
-    check_samples(root / "uninterrupted", root / "killed")
+def check_cell(
+    incarnations: Incarnations, cell: Cell, *, kills: int, seed: "str | int", root: Path, **options: Any
+) -> None:
+    """Train a cell without and with kills, and compare everything that came of it.
+
+    Exactly so many kills happen: a run that has had its share goes on to its end, and another one begins, of its own
+    random seed.
+    """
+    draw, left = random.Random(f"{seed} {name_cell(cell)}"), kills
+    while left > 0:
+        folder = root / f"run with {left} kills to come"
+        folder.mkdir()
+        chosen = {"background_writes": cell["background"], "random_seed": draw.randrange(2**31), **options}
+        run = KilledRun(incarnations, make_recipe(cell), options=chosen, root=folder)
+        left -= run.kill_at_drawn_places(min(left, KILLS_A_RUN), draw)
+        run.check_end(what=str(cell))
+
+
+class KilledRun:
+    """One run that is killed at places that it comes to, beside one that is left alone, which tells the places."""
+
+    def __init__(self, incarnations: Incarnations, recipe: Recipe, *, options: "dict[str, Any]", root: Path) -> None:
+        self._incarnations, self._recipe, self._options = incarnations, recipe, options
+        self._whole, self._killed = root / "uninterrupted", root / "killed"
+        at_once = {
+            **options,
+            "background_writes": False,
+            "keep_last": None,
+        }  # a save has its place then
+        self._reference = incarnations.run(recipe, self._whole, trace=root / "places", **at_once)
+        self._saves = [entry.name for entry in reversed(read_pointer(self._whole / "run") or [])]
+        self._parts = _split_at_saves((root / "places").read_text().splitlines())
+        assert len(set(self._saves)) == len(self._parts) > 0
+
+    def kill_at_drawn_places(self, count: int, draw: random.Random) -> int:
+        """Let incarnations die at places that are still to come, and return how many did; fewer if the run has ended.
+
+        They are spread over the run, and every third is at a place of another kind than the training's.
+        """
+        for turn in range(count):
+            to_come = [place for part in self._parts[self._count_stored() :] for place in part]
+            if not to_come:
+                return turn
+            kill = _draw_kill(to_come, draw, among_others=turn % 3 == 1, left=count - turn)
+            died = self._incarnations.run(self._recipe, self._killed, kill_passage=kill, **self._options)
+            assert died["killed"], f"{kill} of {to_come}"
+        return count
+
+    def check_end(self, *, what: str) -> None:
+        """Go on to the end, and compare."""
+        last = self._incarnations.run(self._recipe, self._killed, **self._options)
+        assert not last["killed"]
+        check_equal(last, self._reference, what=what)
+        check_samples(self._whole, self._killed)
+
+    def _count_stored(self) -> int:
+        """How many saves lie behind the checkpoint that the run continues from."""
+        if entries := read_pointer(self._killed / "run"):
+            return self._saves.index(entries[0].name) + 1
+        return int((self._killed / "run" / self._saves[0]).exists())  # whole, and found without a pointer
 
 
 def check_equal(found: "dict[str, Any]", expected: "dict[str, Any]", *, what: str = "run") -> None:
     """Two runs ended with the same bits."""
     for part in EQUAL:
         assert found[part] == expected[part], f"{part} of {what}"
-
-
-def draw_kills(count: int, *, batches: int, seed: str) -> "list[tuple[str, int]]":
-    """Where the incarnations die: never at an earlier batch, every third time at a place of another kind."""
-    draw = random.Random(seed)
-    at = sorted(draw.choices(range(2, batches + 1), k=count))
-    kills: list[tuple[str, int]] = [(draw.choice(("batch", "backward", "step")), batch) for batch in at]
-    for turn in range(1, count, 3):
-        place = draw.choice((*FAIL_POINTS, *EDGES))
-        kills[turn] = (place, draw.randint(1, 2))
-    return kills
 
 
 def make_recipe(cell: Cell) -> Recipe:
@@ -123,6 +164,23 @@ def _read_samples(root: Path) -> "Iterator[tuple[int, str]]":
     for line in (root / SAMPLE_FILE).read_text().splitlines():
         batch, _, samples = line.partition(" ")
         yield int(batch), samples
+
+
+def _split_at_saves(places: "list[str]") -> "list[list[str]]":
+    """The places up to each save's end; what comes after the last save, a run that has been killed does not repeat."""
+    parts: list[list[str]] = [[]]
+    for place in places:
+        parts[-1].append(place)
+        if place == FAIL_POINTS[-1]:
+            parts.append([])
+    return parts[:-1]
+
+
+def _draw_kill(to_come: "list[str]", draw: random.Random, *, among_others: bool, left: int) -> Kill:
+    """A place and its passage, early enough to leave room for the kills after it."""
+    fitting = [at for at, place in enumerate(to_come) if (place in OTHERS) == among_others] or range(len(to_come))
+    at = draw.choice(fitting[: -(-len(fitting) // left)])
+    return to_come[at], to_come[: at + 1].count(to_come[at])
 
 
 def _improve(cell: Cell, axes: "dict[str, Sequence[Any]]", *, missing: "set[Any]") -> Cell:
