@@ -6,6 +6,7 @@ the identity of each sample that was trained on is recorded, so that a stream or
 
 import hashlib
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Recipe:
     phases: int = 1
     validation: bool = True
     flush: bool = False
+    pause_seconds: float = 0.0  # for each sample, so that a run takes a while
 
     def options(self) -> "dict[str, Any]":
         """The options of the trainer: three epochs, or as many steps as they have."""
@@ -52,16 +54,18 @@ class Recipe:
 class DisturbedDigits:
     """Images of 8 x 8 with a class, disturbed anew each time one is read."""
 
-    def __init__(self, samples: int = SAMPLES, first: int = 0) -> None:
+    def __init__(self, samples: int = SAMPLES, first: int = 0, pause_seconds: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(7)
         self.images = torch.rand(200, 1, 8, 8, generator=generator)[first : first + samples]
         self.labels = torch.randint(0, 10, (200,), generator=generator)[first : first + samples]
         self.first = first
+        self.pause_seconds = pause_seconds
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> "tuple[Any, Any, int]":
+        time.sleep(self.pause_seconds)
         noise = 0.1 * torch.rand(1, 8, 8) + 0.1 * random.random() + 0.1 * float(get_default_numpy_rng().random())
         return self.images[index] + noise, self.labels[index], self.first + index
 
@@ -75,7 +79,8 @@ class DigitsData(DataModule):
 
     def setup(self) -> None:
         for phase in range(self.recipe.phases):
-            self.add_train_phase(DisturbedDigits(first=50 * phase), self._params(self.recipe.shuffle))
+            data = DisturbedDigits(first=50 * phase, pause_seconds=self.recipe.pause_seconds)
+            self.add_train_phase(data, self._params(self.recipe.shuffle))
         self.set_validation(DisturbedDigits(10, first=150), self._params(False))
         self.set_testing(DisturbedDigits(10, first=160), self._params(False))
 

@@ -1,32 +1,21 @@
 """Kills that come from outside, at times drawn uniformly over a run."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 from fakes.incarnations import SAMPLE_FILE, Incarnations
-from fakes.kill_matrix import check_equal, check_samples
+from fakes.timed_kills import TIMED_RECIPES, check_timed_kills
 from fakes.trained_models import SAMPLES, Recipe
 
-RECIPES = {
-    "epochs": Recipe(accumulation=3, scheduler="plateau"),
-    "iterations": Recipe(unit="iteration", accumulation=3, scheduler="plateau", workers=2),
-}
-KILLS = 5
+KILLS = 10
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", TIMED_RECIPES)
 def test_R2_a_run_killed_at_any_time_ends_as_if_it_had_not_been(
     incarnations: Incarnations, name: str, tmp_path: Path
 ) -> None:
-    recipe, draw = RECIPES[name], random.Random(name)
-    reference = incarnations.run(recipe, tmp_path / "uninterrupted")
-    for _ in range(KILLS):
-        incarnations.run(recipe, tmp_path / "killed", kill_after_seconds=draw.uniform(0.05, 0.6))
-    last = incarnations.run(recipe, tmp_path / "killed")
-    check_equal(last, reference)
-    check_samples(tmp_path / "uninterrupted", tmp_path / "killed")
+    check_timed_kills(incarnations, TIMED_RECIPES[name], kills=KILLS, seed=name, root=tmp_path)
 
 
 def test_R5_over_all_incarnations_each_sample_is_trained_on_once_an_epoch(
