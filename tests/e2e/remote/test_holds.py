@@ -43,13 +43,13 @@ def test_a_machine_on_which_only_trials_fail_is_quarantined(stage: Callable[...,
     holding, _ = scene.spread(2)  # so that both machines are there when the other experiment begins
     service = {"quarantineAfter": 2}
     experiment = scene.create(
-        script=FAILING, seconds=0.3, trialConcurrency=2, maxTrialNumber=10, trainingService=service
+        script=FAILING, seconds=0.3, trialConcurrency=2, maxTrialNumber=20, trainingService=service
     )
     held = scene.manager.look_for(lambda: scene.node(bad)["hold"], "the quarantine")
     assert "quarantined" in held
-    done = scene.manager.until_status(experiment, "DONE")
-    assert done["trial_counts"]["SUCCEEDED"] >= 6
-    assert done["trial_counts"]["FAILED"] >= 2
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"]["FAILED"] >= 2
+    trials = scene.manager.trials(experiment)  # how many fail before one succeeds elsewhere is a matter of luck
+    assert [trial["status"] for trial in trials[-4:]] == ["SUCCEEDED"] * 4
     assert "quarantined" in scene.manager.command_line("nodes")
     assert [trial["status"] for trial in scene.manager.trials(holding)] == ["RUNNING", "RUNNING"]
     scene.manager.command_line("nodes", "resume", scene.node(bad)["id"])
