@@ -90,7 +90,7 @@ def main() -> None:
         train_unit="iteration",
         total_steps=STEPS,
         valid_frequency=50,
-        chkpt_frequency=10,
+        chkpt_frequency=20,
         best_metric="accuracy",  # what the trial reports as `default`
         enable_deterministic=True,
         use_cpu=True,
