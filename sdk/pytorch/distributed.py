@@ -30,7 +30,7 @@ def get_ranks() -> Ranks:
     if _Process.ranks is not None:
         return _Process.ranks
     if dist.is_available() and dist.is_initialized():
-        return GroupRanks(int(os.environ.get("LOCAL_RANK", "0")), owns_group=False)
+        return GroupRanks(int(os.environ.get("LOCAL_RANK", "0")))
     return Ranks()
 
 

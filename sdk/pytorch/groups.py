@@ -1,6 +1,5 @@
 """The ranks of a run with several processes, over a process group of PyTorch; the device follows the tensor."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,11 +14,10 @@ from proctor.sdk.pytorch.ranks import Ranks
 class GroupRanks(Ranks):
     """All processes of the default process group. Flags and objects travel over the CPU."""
 
-    def __init__(self, local_rank: int, *, owns_group: bool) -> None:
+    def __init__(self, local_rank: int) -> None:
         self.rank = dist.get_rank()
         self.local_rank = local_rank
         self.world_size = dist.get_world_size()
-        self._owns_group = owns_group
         self._device = "cpu" if "gloo" in dist.get_backend_config() else "cuda"
 
     def gather(self, value: Any) -> "list[Any] | None":
@@ -53,12 +51,6 @@ class GroupRanks(Ranks):
         parts = [torch.empty_like(part) for _ in range(self.world_size)]
         dist.all_gather(parts, part)
         return torch.stack(parts)
-
-    def close(self) -> None:
-        if self._owns_group and dist.is_initialized():
-            with suppress(RuntimeError):  # a rank that is gone already
-                dist.destroy_process_group()
-        self._owns_group = False
 
 
 @dataclass(frozen=True)

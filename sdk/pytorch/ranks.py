@@ -45,6 +45,3 @@ class Ranks:
     def gather_tensor(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return the equally shaped tensors of all ranks, stacked; on the tensor's own device (collective)."""
         return tensor.unsqueeze(0)
-
-    def close(self) -> None:
-        """Leave the group; may be called twice."""

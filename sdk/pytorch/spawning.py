@@ -8,14 +8,15 @@ A rank that fails tells it and ends; the others, which would wait for it, notice
 `SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks.
 """
 
+import atexit
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -126,17 +127,35 @@ def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> No
     line.send(BEGUN, None)
     try:
         work: Work = pickle.loads(payload)
-        with _group(start, line.receive_port()) as ranks, on_device(start.device):
+        ranks = _join(start, line.receive_port())
+        with on_device(start.device):
             result = work(ranks, start.device, HandoverQueue(line.send_value))
+        ranks.barrier()  # nobody leaves while others still talk
         line.send(RESULT, result if ranks.is_main else None)
+        _leave(0)
     except BaseException as problem:
         line.send(FAILURE, describe_failure(start.rank, problem))
-        sys.exit(1)
+        _leave(1)
 
 
-@contextmanager
-def _group(start: _Start, port: int) -> "Iterator[Ranks]":
-    """Be one of the ranks; after a failure the group is left to the end of the process, which cannot hang."""
+def _leave(exit_code: int) -> None:
+    """End this process without taking its objects apart.
+
+    A replica that is the last to keep the group would at its end wait for the group's thread and hold the interpreter's
+    lock, which the thread may need for the tensors of the last collective: both would wait for ever.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(exit_code)
+
+
+def _join(start: _Start, port: int) -> Ranks:
+    """Be one of the ranks, until the process ends."""
     torch.set_num_threads(start.threads)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are here, whatever the host's name resolves to
@@ -144,11 +163,9 @@ def _group(start: _Start, port: int) -> "Iterator[Ranks]":
     store.set(f"rank {start.rank}", "here")
     store.wait([f"rank {rank}" for rank in range(start.world_size)])  # a start may take longer than a collective
     join_group(start.device, start.options, store=store, rank=start.rank, world_size=start.world_size)
-    ranks = GroupRanks(start.rank, owns_group=True)
+    ranks = GroupRanks(start.rank)
     adopt_ranks(ranks)
-    yield ranks
-    ranks.barrier()  # nobody leaves while others still talk
-    ranks.close()
+    return ranks
 
 
 class _Line:

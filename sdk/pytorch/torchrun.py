@@ -6,9 +6,9 @@ would meet the first one's.
 
 import atexit
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.groups import GroupOptions, GroupRanks, join_group
 
+_BREATH_SECONDS = 0.2
 _MARK = "TORCHELASTIC_RUN_ID"
 _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
@@ -70,9 +71,15 @@ def join_torchrun(place: TorchrunPlace, device: torch.device, options: GroupOpti
     if not dist.is_initialized():
         join_group(device, options)
         atexit.register(_leave)
-    return GroupRanks(place.local_rank, owns_group=False)
+    return GroupRanks(place.local_rank)
 
 
-def _leave(*_: Any) -> None:
+def _leave() -> None:
+    """Destroy the group, which must not be left to the interpreter's end.
+
+    The group's thread lets go of the tensors of the last collective, for which it needs the interpreter's lock. If a
+    replica is what keeps the group then, its end would hold that lock and wait for the thread, for ever.
+    """
     if dist.is_initialized():
+        time.sleep(_BREATH_SECONDS)
         dist.destroy_process_group()
