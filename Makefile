@@ -14,7 +14,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/ready  ## make the virtual environment
 
-WORKERS ?= 2
+WORKERS ?= 3
 test: setup  ## set up and run the whole test suite
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 

@@ -82,8 +82,7 @@ class ArchiveNode:
 
     def launch(self, job_id: str, command: str, **changes: Any) -> Launch:
         """The order to run `command` as a job below the keeper's directory."""
-        directory = self.job_directory(job_id)
-        return make_launch(job_id, command, directory=directory, code=self.home, **changes)
+        return make_launch(job_id, command, folder=self.job_directory(job_id), code=self.home, **changes)
 
     def job_directory(self, job_id: str) -> Path:
         """Where a job's files are."""

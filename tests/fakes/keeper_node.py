@@ -65,8 +65,7 @@ class Node:
 
     def launch(self, job_id: str, command: str, **changes: Any) -> Launch:
         """The order to run `command` as a job of its own directory."""
-        directory = self.job_directory(job_id)
-        return make_launch(job_id, command, directory=directory, code=self.directory, **changes)
+        return make_launch(job_id, command, folder=self.job_directory(job_id), code=self.directory, **changes)
 
     def job_directory(self, job_id: str) -> Path:
         """Where a job's files are."""

@@ -8,8 +8,12 @@ from proctor.trial_keeper.protocol import Launch
 EXPERIMENT = "Ab3dE5f7"
 
 
-def make_launch(job_id: str, command: str, *, directory: Path, code: Path, **changes: Any) -> Launch:
-    """The order to run `command` as the job "<trial id>.<number>"."""
+def make_launch(job_id: str, command: str, *, folder: Path, code: Path, **changes: Any) -> Launch:
+    """The order to run `command` as the job "<trial id>.<number>".
+
+    :param folder: the job's directory.
+    :param code: its working directory.
+    """
     trial_id, _, number = job_id.partition(".")
     return Launch(
         **{
@@ -18,7 +22,7 @@ def make_launch(job_id: str, command: str, *, directory: Path, code: Path, **cha
             "experiment_id": EXPERIMENT,
             "trial_id": trial_id,
             "sequence_id": 0,
-            "directory": str(directory),
+            "directory": str(folder),
             "command": command,
             "code_directory": str(code),
             "parameter_file": '{"parameter_id": 0, "parameters": {"x": 1}}',
