@@ -40,19 +40,6 @@ def without_benchmark() -> "Iterator[None]":
         torch.backends.cudnn.benchmark = before
 
 
-def describe_kernels() -> "dict[str, Any]":
-    """The switches as they are, for the comparison of a resumed run with the one before."""
-    return {
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cublas_workspace": os.environ.get(_WORKSPACE, "") if torch.cuda.is_available() else "",
-        "threads": torch.get_num_threads(),
-    }
-
-
 def _make_deterministic() -> "list[str]":
     gaps = []
     if torch.cuda.is_initialized() and os.environ.get(_WORKSPACE) not in _EXACT_WORKSPACES:

@@ -8,7 +8,7 @@ import torch
 from fakes.recording_model import RangeData, RecordingModel
 
 from proctor.sdk.pytorch import Trainer
-from proctor.sdk.pytorch.kernels import describe_kernels, kernel_switches
+from proctor.sdk.pytorch.kernels import kernel_switches
 
 
 def read_switches() -> "tuple[Any, ...]":
@@ -73,7 +73,7 @@ def test_X8_what_cannot_be_guaranteed_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     with kernel_switches(deterministic=True, benchmark=False) as gaps:
         assert gaps == []
-        assert describe_kernels()["deterministic_algorithms"] is True
+        assert torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_kernel_without_a_deterministic_form_is_refused() -> None:
