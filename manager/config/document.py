@@ -1,10 +1,10 @@
-"""YAML 1.2 (and JSON, its subset) read into a tree with positions.
+"""YAML 1.2 and JSON read into a tree with positions.
 
 Only `ruamel.yaml`'s composer is used: it gives nodes with marks and resolves `1e-4` to a number. Building the
-values here keeps out dates, sets and Python objects, which no configuration key wants.
+values here keeps out dates, sets and Python objects, which no configuration key wants. What is JSON is composed by
+JSON's own rules (`json_document`).
 """
 
-import json
 import math
 import warnings
 from pathlib import Path
@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from proctor.manager.config import json_document
 from proctor.manager.config.errors import KeyPath, Place, Report
 from proctor.manager.config.tree import Member, Node, Scalar
 
@@ -53,13 +54,8 @@ def read_text(path: Path, report: Report) -> str | None:
 
 def parse(text: str, file: str | None, report: Report) -> Node | None:
     """The tree of one YAML or JSON document; None, with the problem reported, when it is malformed or empty."""
-    if _is_json(text):
-        # JSON may be indented by tabs, YAML may not; inside JSON strings there are no plain tabs.
-        text = text.replace("\t", " ")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an anchor used twice is allowed in YAML 1.2
-            root = YAML(typ="safe", pure=True).compose(text)
+        root = json_document.compose(text) if json_document.is_json(text) else _compose_yaml(text)
     except YAMLError as error:
         _report_malformed(error, text, file, report)
         return None
@@ -72,12 +68,11 @@ def parse(text: str, file: str | None, report: Report) -> Node | None:
     return _Builder(file, report).build(root)
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _compose_yaml(text: str) -> Any:
+    """The root node; None for an empty document. Raises YAMLError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an anchor used twice is allowed in YAML 1.2
+        return YAML(typ="safe", pure=True).compose(text)
 
 
 def _report_malformed(error: YAMLError, text: str, file: str | None, report: Report) -> None:

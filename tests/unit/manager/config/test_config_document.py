@@ -3,7 +3,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.config.document import parse, read_text
@@ -53,23 +53,53 @@ def test_json_indented_by_tabs_is_read_with_its_surrogate_pairs() -> None:
     assert parsed('{\n\t"a": "\\ud83d\\ude00\\t",\n\t"b": [1e-4]\n}') == {"a": "😀\t", "b": [1e-4]}
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-        lambda children: st.lists(children) | st.dictionaries(st.text(), children),
-        max_leaves=20,
-    ).filter(lambda value: value is not None)
-)
-def test_every_json_document_reads_as_json_does(value: object) -> None:
-    text = json.dumps(value, allow_nan=False) if _finite(value) else "1"
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"' + "k" * 1030 + '": 1}',  # YAML ends a key on one line at 1,024 characters,
+        '{"a"\n: 1}',  # and wants its colon on the same line,
+        '{"a": "one\u2028 two\x85 three"}',  # folds lines where JSON sees none,
+        '{"a": "\x7f"}',  # and knows characters that may not stand in a document
+        '{"<<": {"a": 1}, "b": "c\\/d"}',
+        ' [ ] ',
+        '\t{"a":{ },"b":[[],[1,-0,-1.5E+3,1E400],true,false,null]}\r\n',
+    ],
+)  # fmt: skip
+def test_what_json_allows_and_yaml_does_not_is_read_as_json(text: str) -> None:
     assert parsed(text) == json.loads(text)
 
 
-def _finite(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return all(_finite(child) for child in children)
+def test_what_only_python_takes_for_json_is_read_as_yaml() -> None:
+    assert parsed('{"a": NaN}') == {"a": "NaN"}
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=20,
+).filter(lambda value: value is not None)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_JSON, st.booleans(), st.sampled_from([None, 0, 2, "\t"]))
+@example({"k" * 1030: 1}, True, None)
+@example({"k" * 1030: {"\x85 \u2028 \x7f": []}}, False, "\t")
+def test_every_json_document_reads_as_json_does(value: object, ascii_only: bool, indent: int | str | None) -> None:
+    text = json.dumps(value, allow_nan=False, ensure_ascii=ascii_only, indent=indent)
+    assert parsed(text) == json.loads(text)
+
+
+def test_values_and_keys_of_json_know_their_position() -> None:
+    text = '{\n\t"a": 1, "bee": [true,\n "x y"]\n}'
+    root = parse(text, "file.json", Report())
+    assert root is not None
+    node, _, complete = find(root, ("bee", 1))
+    assert (str(node.place), node.path, complete) == ("file.json:3:2", ("bee", 1), True)
+    assert node.span is not None
+    assert text[slice(*node.span)] == '"x y"'
+    assert str(root.members["bee"].place) == "file.json:2:10"
+    number = root.members["a"].node
+    assert (str(number.place), number.span) == ("file.json:2:7", (text.index("1"), text.index("1") + 1))
 
 
 def test_values_and_keys_know_their_position() -> None:
@@ -98,6 +128,10 @@ def test_values_and_keys_know_their_position() -> None:
         ("a: &a [*a]\n", "file.yml:1:4: a[0]: expected a finite configuration"),
         ("a: !!int x\n", "file.yml:1:4: a: expected text, a number, true, false or null, found 'x' tagged"),
         ("a: !!python/name:os.system x\n", "file.yml:1:4: a: expected text, a number"),
+        (
+            '{"a": 1,\n "a": 2}',
+            "file.yml:2:2: a: expected each key once, found a second a; the first is at line 1, column 2",
+        ),
         ("a: {<<: 1}\n", "file.yml:1:9: a.<<: expected a mapping to merge, found 1"),
     ],
 )
