@@ -7,7 +7,7 @@ that is told, one difference at a time, or refused with `strict_resume`; it is n
 import os
 import platform
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Union
@@ -15,6 +15,7 @@ from typing import Any, Union
 import torch
 
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
+from proctor.sdk.pytorch.ranks import Ranks
 
 Fact = Union[str, int, float, bool, None]
 Fingerprint = dict[str, Fact]
@@ -102,6 +103,35 @@ def compare_fingerprints(
     for difference in differences:
         warnings.warn(NotExactWarning(difference), stacklevel=2)
     return differences
+
+
+def gather_devices(ranks: "Ranks", device: "torch.device | str") -> "list[Fingerprint] | None":
+    """Return what `describe_device` says on each rank, on the main rank; None elsewhere (collective)."""
+    return ranks.gather(describe_device(device))
+
+
+def compare_on_ranks(
+    saved: "Mapping[str, Fact] | None",
+    describe: "Callable[[Sequence[Fingerprint]], Fingerprint]",
+    *,
+    ranks: "Ranks",
+    device: "torch.device | str",
+    strict: bool,
+) -> None:
+    """Compare on the main rank, and refuse on all alike (collective).
+
+    :param describe: takes what `gather_devices` returned and returns the fingerprint as it is now.
+    :raises NotExactError: `strict` is set and there is a difference.
+    """
+    problem = None
+    devices = gather_devices(ranks, device)
+    if devices is not None:
+        try:
+            compare_fingerprints(saved, describe(devices), strict=strict)
+        except NotExactError as error:
+            problem = str(error)
+    if (told := ranks.broadcast(problem)) is not None:
+        raise NotExactError(told)
 
 
 def _tell(name: str, saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> str:

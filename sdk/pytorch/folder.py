@@ -21,7 +21,7 @@ from proctor.sdk.pytorch.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.migration import upgrade
 from proctor.sdk.pytorch.naming import SUFFIX, name_checkpoint
-from proctor.sdk.pytorch.pointer import POINTER_FILE, read_owner, read_pointer, write_pointer
+from proctor.sdk.pytorch.pointer import POINTER_FILE, is_whole, read_owner, read_pointer, write_pointer
 from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Entry, Retention
 from proctor.sdk.pytorch.serialising import load, serialise
@@ -147,7 +147,7 @@ class CheckpointFolder:
         """
         entries = self._find_entries()
         for place, entry in enumerate(entries):
-            if self._is_whole(entry):
+            if is_whole(self.path, entry):
                 self._entries, self._given_up = entries[place:], entries[:place]
                 return self._load(entry, device)
         if entries:
@@ -159,7 +159,7 @@ class CheckpointFolder:
 
     def load_best(self, device: "torch.device | str" = "cpu") -> "LoadedCheckpoint | None":
         """Return the whole checkpoint with the best score, None if none has one."""
-        whole = (entry for entry in self._retention.rank(self._find_entries()) if self._is_whole(entry))
+        whole = (entry for entry in self._retention.rank(self._find_entries()) if is_whole(self.path, entry))
         entry = next(whole, None)
         return None if entry is None else self._load(entry, device)
 
@@ -279,24 +279,6 @@ class CheckpointFolder:
                 continue
             found.append((int(content["training_state"]["global_iteration"]), _describe(path, content)))
         return [entry for _, entry in sorted(found, key=lambda item: (item[1].epoch, item[0]), reverse=True)]
-
-    def _is_whole(self, entry: Entry) -> bool:
-        path = self.path / entry.name
-        try:
-            size = path.stat().st_size
-            found = f"{size} bytes" if size != entry.size else "other bytes of the same length"
-            whole = size == entry.size and hash_file(path) == entry.sha256
-        except OSError as problem:
-            whole, found = False, str(problem)
-        if not whole:
-            warnings.warn(
-                CheckpointWarning(
-                    f"the checkpoint {path} is not what was stored ({entry.size} bytes, sha256 {entry.sha256[:12]}…): "
-                    f"found {found}. The one before it is used."
-                ),
-                stacklevel=3,
-            )
-        return whole
 
     def _load(self, entry: Entry, device: "torch.device | str") -> LoadedCheckpoint:
         path = self.path / entry.name

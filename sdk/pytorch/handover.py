@@ -57,7 +57,10 @@ def find_refusal(run_name: str, trial: str) -> "str | None":
     runs = list_runs(Path(handed))
     beginning = f"the trial was handed the checkpoint {handed} to continue from"
     if not runs:
-        return f"{beginning}, which the trainer did not make; run {run_name!r} begins anew. Load it in your own code."
+        return (
+            f"{beginning}, which neither the trainer nor a callback of it made; run {run_name!r} begins anew. "
+            "Load it in your own code."
+        )
     owners = {owner.trial for place in runs.values() if (owner := read_owner(place)) is not None}
     if trial in owners:
         return None
@@ -75,7 +78,7 @@ def carry_others(target: Path, run_name: str) -> None:
         folder = target / RUNS_FOLDER / name
         folder.mkdir(parents=True)
         for path in place.iterdir():
-            if path.is_file():
+            if path.name != RUNS_FOLDER:  # other runs', which stand for themselves
                 os.symlink(path.resolve(), folder / path.name)
 
 

@@ -5,13 +5,14 @@ that it names is on the disk. Names of files decide nothing.
 """
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.pytorch.errors import UnreadableCheckpointError
-from proctor.sdk.pytorch.files import write_whole
+from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
+from proctor.sdk.pytorch.files import hash_file, write_whole
 from proctor.sdk.pytorch.retention import Entry
 
 POINTER_FILE = "latest.json"
@@ -54,6 +55,26 @@ def read_owner(folder: Path) -> "Owner | None":
     """
     found = _read(folder / POINTER_FILE)
     return None if found is None else found[0]
+
+
+def is_whole(folder: Path, entry: Entry) -> bool:
+    """Whether a checkpoint in a folder is what was stored; a `CheckpointWarning` tells if it is not."""
+    path = folder / entry.name
+    try:
+        size = path.stat().st_size
+        found = f"{size} bytes" if size != entry.size else "other bytes of the same length"
+        whole = size == entry.size and hash_file(path) == entry.sha256
+    except OSError as problem:
+        whole, found = False, str(problem)
+    if not whole:
+        warnings.warn(
+            CheckpointWarning(
+                f"the checkpoint {path} is not what was stored ({entry.size} bytes, sha256 {entry.sha256[:12]}…): "
+                f"found {found}. The one before it is used."
+            ),
+            stacklevel=3,
+        )
+    return whole
 
 
 def _read(path: Path) -> "tuple[Owner, list[Entry]] | None":

@@ -60,16 +60,33 @@ class Registrar:
         """
         if not self._is_behind:
             return
-        job_directory = os.environ[ENV_JOB_DIRECTORY]
-        with registering(job_directory):
-            with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=storage.path) as folder:
-                storage.export(Path(folder), trial=sdk.get_trial_id())
-                carry_others(Path(folder), storage.run_name)
-                newest = (read_pointer(Path(folder)) or [])[0]
-                sdk.save_checkpoint(folder, step=newest.iteration)
-            self._is_behind = False
-            self._due = self._clock() + self._interval_seconds
-            remove_superseded(job_directory, older_than_seconds=self._kept_seconds)
+
+        def export(target: Path) -> None:
+            storage.export(target, trial=sdk.get_trial_id())
+
+        register(storage.run_name, export, place=storage.path, kept_seconds=self._kept_seconds)
+        self._is_behind = False
+        self._due = self._clock() + self._interval_seconds
+
+
+def register(
+    run_name: str, export: "Callable[[Path], None]", *, place: Path, kept_seconds: float = KEPT_SECONDS
+) -> None:
+    """Register a run's checkpoint as its trial's newest, beside the newest of the trial's other runs.
+
+    :param export: makes an empty folder hold the checkpoint, links to it too, and a pointer that names run and trial.
+    :param place: where that folder may be made.
+    :param kept_seconds: how long a superseded copy stays at least.
+    :raises CheckpointError: the checkpoint cannot be read any more.
+    """
+    job_directory = os.environ[ENV_JOB_DIRECTORY]
+    with registering(job_directory):
+        with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=place) as folder:
+            export(Path(folder))
+            carry_others(Path(folder), run_name)
+            newest = (read_pointer(Path(folder)) or [])[0]
+            sdk.save_checkpoint(folder, step=newest.iteration)
+        remove_superseded(job_directory, older_than_seconds=kept_seconds)
 
 
 def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:

@@ -2,15 +2,16 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from proctor.sdk.pytorch import snapshots, trial
 from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.data import DataModule
-from proctor.sdk.pytorch.errors import ConfigurationError, NotExactError
+from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.evaluation import evaluate
-from proctor.sdk.pytorch.fingerprint import compare_fingerprints, describe_device
+from proctor.sdk.pytorch.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.history import History
 from proctor.sdk.pytorch.kernels import kernel_switches
@@ -230,16 +231,13 @@ def resume(run: Run) -> "dict[str, Any] | None":
 
 def _compare(run: Run, content: "dict[str, Any]") -> None:
     """Tell, or refuse, on all ranks alike, what keeps the resumed run from being exact."""
-    problem = None
-    own = run.ranks.gather({"device": describe_device(run.device)})
-    if own is not None:
-        now = snapshots.describe_run(run, [part["device"] for part in own])
-        try:
-            compare_fingerprints(content.get("fingerprint"), now, strict=run.settings.strict_resume)
-        except NotExactError as error:
-            problem = str(error)
-    if (told := run.ranks.broadcast(problem)) is not None:
-        raise NotExactError(told)
+    compare_on_ranks(
+        content.get("fingerprint"),
+        partial(snapshots.describe_run, run),
+        ranks=run.ranks,
+        device=run.device,
+        strict=run.settings.strict_resume,
+    )
 
 
 def begin(run: Run, content: "dict[str, Any] | None") -> None:

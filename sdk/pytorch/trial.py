@@ -6,6 +6,7 @@ through the SDK, wherever that attempt ran, and the trainer continues from it wi
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from proctor.sdk import trial as sdk
@@ -34,6 +35,11 @@ def choose_root(settings: Settings) -> "Path | None":
     return Path(output) / _DEFAULT_FOLDER
 
 
+def choose_folder(root: "str | os.PathLike[str]", run_name: str) -> Path:
+    """The folder of a run's checkpoints: in a trial not another trial's, and never another run's."""
+    return Path(root) / (sdk.get_trial_id() if is_in_trial() else "") / run_name
+
+
 def should_stop() -> bool:
     """Whether the manager has asked the trial to stop; cheap enough for every step."""
     return is_in_trial() and sdk.should_stop()
@@ -41,24 +47,40 @@ def should_stop() -> bool:
 
 def report_metrics(record: Record, settings: Settings) -> None:
     """Report a record as an intermediate metric; the value of `best_metric` becomes the `default`."""
-    if not is_in_trial():
-        return
-    metrics = dict(record.metrics)
-    if settings.best_metric in metrics:
-        metrics.setdefault("default", metrics[settings.best_metric])
-    sdk.report(metrics, step=record.step)
+    report_values(record.metrics, default=settings.best_metric, step=record.step)
 
 
-def adopt_checkpoint(storage: CheckpointFolder) -> None:
-    """Take over the run's own checkpoint that the trial is to continue from, unless the folder has one already.
+def report_values(values: "Mapping[str, float]", *, default: "str | None", step: int) -> None:
+    """Report numbers as an intermediate metric.
 
-    Another run's is never taken, nor what the user's code has registered; if the run begins anew although the trial was
-    handed something, a `CheckpointWarning` says so.
+    :param default: the one of them that becomes the `default`, unless one is called so.
     """
     if not is_in_trial():
         return
-    found = find_runs().get(storage.run_name)
+    metrics = dict(values)
+    if default in metrics:
+        metrics.setdefault("default", metrics[default])
+    sdk.report(metrics, step=step)
+
+
+def find_registered(run_name: str, *, is_new: bool) -> "Path | None":
+    """Return the folder with the run's checkpoint that the trial is to continue from; None if there is none.
+
+    Another run's is never returned, nor what the user's code has registered.
+
+    :param is_new: whether the run has no other checkpoint, so that it begins anew; if it does so although the trial was
+        handed something, a `CheckpointWarning` tells it.
+    """
+    if not is_in_trial():
+        return None
+    found = find_runs().get(run_name)
+    if found is None and is_new and (refusal := find_refusal(run_name, sdk.get_trial_id())) is not None:
+        warnings.warn(CheckpointWarning(refusal), stacklevel=3)
+    return found
+
+
+def adopt_checkpoint(storage: CheckpointFolder) -> None:
+    """Take over the run's own checkpoint that the trial is to continue from, unless the folder has it already."""
+    found = find_registered(storage.run_name, is_new=storage.is_empty())
     if found is not None:
         storage.adopt(found)
-    elif storage.is_empty() and (refusal := find_refusal(storage.run_name, sdk.get_trial_id())) is not None:
-        warnings.warn(CheckpointWarning(refusal), stacklevel=4)
