@@ -1,0 +1,40 @@
+"""A run's checkpoints as tests write them: small, and each holds its own number."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.state import TrainingState
+
+
+class CheckpointWriter:
+    """A run that saves: each checkpoint holds its own number."""
+
+    def __init__(self, root: Path, name: str = "run", **options: Any) -> None:
+        self.storage = CheckpointFolder(root, name, **options)
+        self.storage.open()
+
+    def save(self, number: int, **options: Any) -> Path:
+        """Save, and wait until it is stored."""
+        state = TrainingState(global_epoch=1 + number // 10, current_iteration=number, global_iteration=number)
+        content = {
+            "format": 1,
+            "version": "0.1.0",
+            "training_state": state.state_dict(),
+            "model": {"weight": torch.full((4,), float(number))},
+            "rng": [],
+        }
+        path = self.storage.save(content, **options)
+        self.storage.wait()
+        return path
+
+    def names(self) -> "list[str]":
+        """The files of the checkpoints that there are."""
+        return sorted(path.name for path in self.storage.path.glob("*.pth"))
+
+
+def numbers(storage: CheckpointFolder) -> "list[int]":
+    """The numbers of the checkpoints that the pointer names, newest first."""
+    return [entry.iteration for entry in storage.entries()]

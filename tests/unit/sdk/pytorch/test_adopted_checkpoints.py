@@ -1,0 +1,112 @@
+"""Checkpoints that go from one folder to another: what is handed over, and what is taken."""
+
+from pathlib import Path
+
+from fakes.checkpoint_writer import CheckpointWriter, numbers
+
+from proctor.sdk.pytorch.retention import Retention
+
+
+def test_the_best_and_the_pinned_are_handed_over_with_the_newest(tmp_path: Path) -> None:
+    retention = Retention(keep_last=1, keep_best=1)
+    writer = CheckpointWriter(tmp_path, retention=retention)
+    pinned = writer.save(1, score=0.1)
+    writer.storage.pin(pinned.name)
+    for number, score in ((2, 0.9), (3, 0.5), (4, 0.4)):
+        writer.save(number, score=score)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    writer.storage.close()
+    other = CheckpointWriter(tmp_path / "other", retention=retention)
+    assert other.storage.adopt(exported)
+    assert other.storage.load_newest() is not None
+    other.save(5, score=0.3)
+    other.storage.close()
+    best = other.storage.load_best()
+    assert best is not None
+    assert best.entry.iteration == 2
+    assert numbers(other.storage) == [5, 2, 1]
+
+
+def test_a_best_one_that_the_user_removed_is_not_handed_over(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, retention=Retention(keep_last=1, keep_best=1))
+    best = writer.save(1, score=0.9)
+    writer.save(2, score=0.5)
+    best.unlink()
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    writer.storage.close()
+    other = CheckpointWriter(tmp_path / "other")
+    assert other.storage.adopt(exported)
+    other.storage.close()
+    assert numbers(other.storage) == [2]
+
+
+def test_what_is_known_stays_behind_what_is_adopted(writer: CheckpointWriter, tmp_path: Path) -> None:
+    own = writer.save(5, score=0.9)
+    other = CheckpointWriter(tmp_path / "other")
+    other.save(3)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    other.storage.export(exported)
+    other.storage.close()
+    assert writer.storage.adopt(exported)
+    assert numbers(writer.storage) == [3, 5]
+    assert own.exists()
+
+
+def test_another_runs_checkpoint_is_left_alone(writer: CheckpointWriter, tmp_path: Path) -> None:
+    writer.save(1)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    other = CheckpointWriter(tmp_path / "other", "another_name")
+    assert not other.storage.adopt(exported)
+    assert other.storage.is_empty()
+    other.storage.close()
+
+
+def test_a_checkpoint_is_adopted_from_elsewhere_with_its_history(writer: CheckpointWriter, tmp_path: Path) -> None:
+    writer.storage.history.append({"loss": 0.5}, step=1, iteration=1, epoch=1)
+    writer.save(1)
+    writer.storage.history.append({"loss": 0.4}, step=2, iteration=2, epoch=1)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    other = CheckpointWriter(tmp_path / "other")
+    assert other.storage.adopt(exported)
+    loaded = other.storage.load_newest()
+    assert loaded is not None
+    other.storage.restore_history(loaded.content)
+    assert other.storage.history.position.rows == 1
+    assert len((other.storage.path / "history.jsonl").read_text().splitlines()) == 1
+    other.storage.close()
+
+
+def test_a_checkpoint_that_came_from_this_folder_is_not_adopted_again(writer: CheckpointWriter, tmp_path: Path) -> None:
+    writer.save(1)
+    writer.storage.export(tmp_path)
+    writer.save(2)
+    assert not writer.storage.adopt(tmp_path)
+    assert numbers(writer.storage) == [2, 1]
+
+
+def test_a_checkpoint_from_elsewhere_is_adopted_over_an_own_one(writer: CheckpointWriter, tmp_path: Path) -> None:
+    writer.save(5)
+    other = CheckpointWriter(tmp_path / "other")
+    other.save(3)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    other.storage.export(exported)
+    other.storage.close()
+    assert writer.storage.adopt(exported)
+    loaded = writer.storage.load_newest()
+    assert loaded is not None
+    assert loaded.entry.iteration == 3
+
+
+def test_a_folder_that_is_no_export_is_not_adopted(writer: CheckpointWriter, tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"of the user's own")
+    assert not writer.storage.adopt(tmp_path)
