@@ -6,8 +6,10 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from fakes.incarnations import SAMPLE_FILE, Incarnations, Kill
+from fakes.incarnations import Incarnations
 from fakes.trained_models import Recipe
+from fakes.trained_runs import RUN, check_equal, check_samples
+from fakes.watches import Kill
 
 from proctor.sdk.pytorch.pointer import read_pointer
 
@@ -23,6 +25,7 @@ AXES: "dict[str, Sequence[Any]]" = {
     "validation": (True, False),
     "flush": (False, True),
     "background": (True, False),
+    "processes": (1, 2),
 }
 FAIL_POINTS = (
     "trainer.checkpoint.written",
@@ -32,13 +35,12 @@ FAIL_POINTS = (
 )
 # The whole matrix: these in every combination, the other axes drawn for each cell.
 MAIN_AXES: "dict[str, Sequence[Any]]" = {
-    **{name: AXES[name] for name in ("model", "unit", "amp")},
+    **{name: AXES[name] for name in ("model", "unit", "amp", "processes")},
     "workers": ("none", "two"),
     "accumulation": (1, 4),
 }
 OTHERS = (*FAIL_POINTS, "epoch end", "validation")
 KILLS_A_RUN = 4
-EQUAL = ("weights", "optimizer", "streams", "state", "history", "reason")
 Cell = dict[str, Any]
 
 
@@ -105,8 +107,8 @@ class KilledRun:
             "background_writes": False,
             "keep_last": None,
         }  # a save has its place then
-        self._reference = incarnations.run(recipe, self._whole, trace=root / "places", **at_once)
-        self._saves = [entry.name for entry in reversed(read_pointer(self._whole / "run") or [])]
+        self._reference = incarnations.run(recipe, self._whole, trace=str(root / "places"), **at_once)
+        self._saves = [entry.name for entry in reversed(read_pointer(self._whole / RUN) or [])]
         self._parts = _split_at_saves((root / "places").read_text().splitlines())
         assert len(set(self._saves)) == len(self._parts) > 0
 
@@ -121,49 +123,26 @@ class KilledRun:
                 return turn
             kill = _draw_kill(to_come, draw, among_others=turn % 3 == 1, left=count - turn)
             died = self._incarnations.run(self._recipe, self._killed, kill_passage=kill, **self._options)
-            assert died["killed"], f"{kill} of {to_come}"
+            assert died["killed"], f"{kill} of {to_come}: {died}"
         return count
 
     def check_end(self, *, what: str) -> None:
         """Go on to the end, and compare."""
         last = self._incarnations.run(self._recipe, self._killed, **self._options)
-        assert not last["killed"]
         check_equal(last, self._reference, what=what)
         check_samples(self._whole, self._killed)
 
     def _count_stored(self) -> int:
         """How many saves lie behind the checkpoint that the run continues from."""
-        if entries := read_pointer(self._killed / "run"):
+        if entries := read_pointer(self._killed / RUN):
             return self._saves.index(entries[0].name) + 1
-        return int((self._killed / "run" / self._saves[0]).exists())  # whole, and found without a pointer
-
-
-def check_equal(found: "dict[str, Any]", expected: "dict[str, Any]", *, what: str = "run") -> None:
-    """Two runs ended with the same bits."""
-    for part in EQUAL:
-        assert found[part] == expected[part], f"{part} of {what}"
+        return int((self._killed / RUN / self._saves[0]).exists())  # whole, and found without a pointer
 
 
 def make_recipe(cell: Cell) -> Recipe:
     """The recipe of a cell."""
     chosen = {name: value for name, value in cell.items() if name not in ("workers", "background")}
     return Recipe(**chosen, workers=2 * (cell["workers"] != "none"), persistent=cell["workers"] == "two that live on")
-
-
-def check_samples(reference: Path, killed: Path) -> None:
-    """Each batch of each incarnation had the samples that it has in the uninterrupted run, and none was left out."""
-    expected = dict(_read_samples(reference))
-    seen = set()
-    for batch, samples in _read_samples(killed):
-        assert samples == expected[batch], f"batch {batch}"
-        seen.add(batch)
-    assert seen == set(expected)
-
-
-def _read_samples(root: Path) -> "Iterator[tuple[int, str]]":
-    for line in (root / SAMPLE_FILE).read_text().splitlines():
-        batch, _, samples = line.partition(" ")
-        yield int(batch), samples
 
 
 def _split_at_saves(places: "list[str]") -> "list[list[str]]":
@@ -178,7 +157,9 @@ def _split_at_saves(places: "list[str]") -> "list[list[str]]":
 
 def _draw_kill(to_come: "list[str]", draw: random.Random, *, among_others: bool, left: int) -> Kill:
     """A place and its passage, early enough to leave room for the kills after it."""
-    fitting = [at for at, place in enumerate(to_come) if (place in OTHERS) == among_others] or range(len(to_come))
+    fitting = [at for at, place in enumerate(to_come) if place.startswith(OTHERS) == among_others] or range(
+        len(to_come)
+    )
     at = draw.choice(fitting[: -(-len(fitting) // left)])
     return to_come[at], to_come[: at + 1].count(to_come[at])
 

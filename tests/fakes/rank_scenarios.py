@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from fakes.trained_models import DigitsData, DigitsModel
-from fakes.trained_ranks import wait_for_the_end_of_others
+from fakes.left_behind import wait_for_the_end_of_others
+from fakes.trained_models import DigitsData, DigitsModel, hash_state
+from fakes.trained_runs import train
 
 from proctor.sdk.pytorch import (
     HandoverQueue,
@@ -18,9 +19,12 @@ from proctor.sdk.pytorch import (
     all_reduce_tensors,
     barrier,
     gather_into_tensor,
+    get_rng_state_dict,
     global_print,
     local_print,
     spawning,
+    unwrap,
+    wrap_for_ranks,
 )
 from proctor.sdk.pytorch.groups import GroupOptions
 from proctor.sdk.pytorch.ranks import Ranks
@@ -112,13 +116,47 @@ def _hand_over(megabytes: int, ranks: Ranks, device: torch.device, queue: Handov
     queue.put(bytes(megabytes * 2**20))
 
 
+def wrap() -> "list[dict[str, Any]]":
+    """Wrap a network on two ranks, and return what that changed on each, and that they have the same weights."""
+    spawning.START_METHOD = "fork"
+    queue = HandoverQueue()
+    spawning.spawn_ranks(_wrap, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
+    return queue.get_all()
+
+
+def _wrap(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> None:
+    torch.manual_seed(ranks.rank)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout())
+    streams, buffers = hash_state(get_rng_state_dict()), hash_state(dict(network.named_buffers()))
+    replica = wrap_for_ranks(network, ranks)
+    queue.put(
+        {
+            "streams stay": streams == hash_state(get_rng_state_dict()),
+            "buffers stay": buffers == hash_state(dict(unwrap(replica).named_buffers())),
+            "weights": hash_state(replica.state_dict()),
+        }
+    )
+
+
+def train_under_a_killed_launcher(recipe: "dict[str, Any]", root: str) -> "list[str]":
+    """Train in a process that a rank kills, and return the commands of what is left after that."""
+    launcher = os.fork()
+    if launcher == 0:
+        try:
+            train(recipe, root, start="spawn", kill_launcher=("batch of rank 1", 9))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(launcher, 0)
+    assert os.WIFSIGNALED(status), f"the launcher was to be killed and ended with {status}"
+    return wait_for_the_end_of_others()
+
+
 class FailingModel(DigitsModel):
     """A model whose second rank fails at its second batch."""
 
     def __init__(self, fail: "Callable[[], Any]") -> None:
         super().__init__()
         self.fail = fail
-        self.watch = _watch_nothing
 
     def train_step(self, batch: Any, state: Any) -> None:
         if state.global_iteration == 2 and self.ranks.rank == 1:
@@ -171,10 +209,6 @@ def _read(path: str) -> "list[str]":
             return sorted(file.read().split())
     except FileNotFoundError:
         return []
-
-
-def _watch_nothing(place: str, number: int) -> None:
-    pass
 
 
 def _fail_oddly() -> None:

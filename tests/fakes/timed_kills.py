@@ -5,13 +5,14 @@ import time
 from pathlib import Path
 
 from fakes.incarnations import Incarnations
-from fakes.kill_matrix import check_equal, check_samples
 from fakes.trained_models import Recipe
+from fakes.trained_runs import check_equal, check_samples
 
 PAUSE_SECONDS = 0.004  # for each sample: the training takes longer than all that surrounds it
 TIMED_RECIPES = {
     "epochs": Recipe(accumulation=3, scheduler="plateau", pause_seconds=PAUSE_SECONDS),
     "iterations": Recipe(unit="iteration", accumulation=3, scheduler="plateau", workers=2, pause_seconds=PAUSE_SECONDS),
+    "two processes": Recipe(unit="iteration", accumulation=2, processes=2, pause_seconds=PAUSE_SECONDS),
 }
 RUNS_A_KILL = 10  # so many runs at most that end before their kill
 

@@ -4,13 +4,13 @@ import json
 import sys
 from pathlib import Path
 
-from fakes.trained_models import Recipe
-from fakes.trained_ranks import RankData, RankModel
+from fakes.trained_models import DigitsData, DigitsModel, Recipe
+from fakes.trained_runs import RUN, describe_rank
 
 from proctor.sdk.pytorch import Trainer
 
 
-class PreparedData(RankData):
+class PreparedData(DigitsData):
     """Data that tells how often it was prepared."""
 
     folder = Path()
@@ -22,12 +22,12 @@ class PreparedData(RankData):
 
 def main(folder: Path) -> None:
     """Train on both ranks, and test what was trained, in the same processes."""
-    recipe = Recipe()
-    trainer = Trainer("run", **recipe.options(), chkpt_root=folder)
-    model, data = RankModel(recipe, None), PreparedData(recipe)
+    recipe = Recipe()  # torchrun says how many processes there are
+    trainer = Trainer(RUN, **recipe.options(), chkpt_root=folder)
+    model, data = DigitsModel(recipe), PreparedData(recipe)
     data.folder = folder
     outcome = trainer.fit(model, data)
-    (trained,) = trainer.queue.get_all()
+    trained = describe_rank(model)
     tested = trainer.test(model, data)
     found = {
         **trained,

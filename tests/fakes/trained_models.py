@@ -13,9 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fakes.watches import Watch, pass_by
 from torch import nn
 
-from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, TrainingState, get_default_numpy_rng
+from proctor.sdk.pytorch import (
+    DataLoaderParams,
+    DataModule,
+    Model,
+    TrainingState,
+    get_default_numpy_rng,
+    wrap_for_ranks,
+)
 
 SAMPLES = 22  # no multiple of a batch: the last one is smaller
 
@@ -36,6 +44,8 @@ class Recipe:
     validation: bool = True
     flush: bool = False
     pause_seconds: float = 0.0  # for each sample, so that a run takes a while
+    processes: int = 1
+    samples: int = SAMPLES
 
     def options(self) -> "dict[str, Any]":
         """The options of the trainer: three epochs, or as many steps as they have."""
@@ -48,13 +58,14 @@ class Recipe:
             "accumulation_steps": self.accumulation,
             "flush_at_epoch_end": self.flush,
             "use_cpu": True,
+            "processes": self.processes,
         }
 
 
 class DisturbedDigits:
     """Images of 8 x 8 with a class, disturbed anew each time one is read."""
 
-    def __init__(self, samples: int = SAMPLES, first: int = 0, pause_seconds: float = 0.0) -> None:
+    def __init__(self, samples: int = SAMPLES, first: int = 0, *, pause_seconds: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(7)
         self.images = torch.rand(200, 1, 8, 8, generator=generator)[first : first + samples]
         self.labels = torch.randint(0, 10, (200,), generator=generator)[first : first + samples]
@@ -79,7 +90,7 @@ class DigitsData(DataModule):
 
     def setup(self) -> None:
         for phase in range(self.recipe.phases):
-            data = DisturbedDigits(first=50 * phase, pause_seconds=self.recipe.pause_seconds)
+            data = DisturbedDigits(self.recipe.samples, 50 * phase, pause_seconds=self.recipe.pause_seconds)
             self.add_train_phase(data, self._params(self.recipe.shuffle))
         self.set_validation(DisturbedDigits(10, first=150), self._params(False))
         self.set_testing(DisturbedDigits(10, first=160), self._params(False))
@@ -97,23 +108,24 @@ class DigitsModel(Model):
     """A classifier with dropout.
 
     :param watch: called with a place and its number at each passage.
-    :param sample_file: gets a line for each batch: its number and its samples.
+    :param sample_file: with the rank as its suffix, gets a line for each batch: its number and its samples.
     """
 
     def __init__(
         self,
         recipe: Recipe = Recipe(),
-        watch: "Callable[[str, int], None] | None" = None,
+        watch: Watch = pass_by,
         sample_file: "Path | None" = None,
     ) -> None:
         self.recipe = recipe
-        self.watch = watch or (lambda place, number: None)
+        self.watch = watch
         self.sample_file = sample_file
         self.samples: list[list[int]] = []
         self.valid_losses: list[float] = []
 
     def setup(self) -> None:
-        self.net = (_make_cnn() if self.recipe.model == "cnn" else TinyTransformer()).to(self.device)
+        network = (_make_cnn() if self.recipe.model == "cnn" else TinyTransformer()).to(self.device)
+        self.net = wrap_for_ranks(network, self.ranks)
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
         self.scheduler = SCHEDULERS[self.recipe.scheduler](self.optimizer)
         if self.recipe.amp:
@@ -122,7 +134,7 @@ class DigitsModel(Model):
     def train_step(self, batch: Any, state: TrainingState) -> None:
         self.samples.append(batch[2].tolist())
         if self.sample_file is not None:
-            with open(self.sample_file, "a") as file:
+            with open(f"{self.sample_file}.{self.ranks.rank}", "a") as file:
                 file.write(f"{state.global_iteration} {self.samples[-1]}\n")
         self.watch("batch", state.global_iteration)
         with self.autocast():
@@ -134,7 +146,8 @@ class DigitsModel(Model):
             self.clip_gradients(self.net.parameters(), self.optimizer, 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            self.scheduler.step(*([float(loss.detach())] if self.recipe.scheduler == "plateau" else []))
+            judged = self.ranks.sum(loss.detach().clone())  # all ranks decide alike
+            self.scheduler.step(*([float(judged)] if self.recipe.scheduler == "plateau" else []))
             self.watch("step", state.global_iteration)
 
     def on_training_epoch_end(self, epoch: int) -> None:

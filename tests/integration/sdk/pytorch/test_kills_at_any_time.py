@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes.incarnations import SAMPLE_FILE, Incarnations
+from fakes.incarnations import Incarnations
 from fakes.timed_kills import TIMED_RECIPES, check_timed_kills
 from fakes.trained_models import SAMPLES, Recipe
+from fakes.trained_runs import read_samples
 
 KILLS = 10
 
@@ -24,8 +25,8 @@ def test_R5_over_all_incarnations_each_sample_is_trained_on_once_an_epoch(
     recipe = Recipe(unit="iteration", workers=2)
     for kill in (("backward", 4), ("batch", 9), ("step", 14), None):
         incarnations.run(recipe, tmp_path / "run", kill=kill, background_writes=False)
-    lines = [line.partition(" ") for line in (tmp_path / "run" / SAMPLE_FILE).read_text().splitlines()]
-    batches = {int(number): json.loads(samples) for number, _, samples in lines}
+    (lines,) = read_samples(tmp_path / "run").values()
+    batches = {number: json.loads(samples) for number, samples in lines}
     assert len(lines) > len(batches) == 18
     for first in (1, 7, 13):
         epoch = [sample for number in range(first, first + 6) for sample in batches[number]]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from fakes.incarnations import Incarnations
-from fakes.kill_matrix import check_equal, check_samples
 from fakes.trained_models import Recipe
+from fakes.trained_runs import check_equal, check_samples
 
 PREFETCHING = {"workers": 2, "persistent": True}
 EDGES = {

@@ -1,28 +1,19 @@
 """A run that dies while it saves continues from the checkpoint before and ends with the same bits (row R3)."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.incarnations import Incarnations
-from fakes.kill_matrix import EQUAL, FAIL_POINTS
+from fakes.kill_matrix import FAIL_POINTS
 from fakes.trained_models import Recipe
-from fakes.warned_incarnations import run_warned
+from fakes.trained_runs import check_equal
 
 from proctor.sdk.pytorch.pointer import POINTER_FILE, read_pointer
 from proctor.sdk.unfinished import UNFINISHED_PREFIX
 
 RECIPE = Recipe(unit="iteration", accumulation=3)
 SAVES = 3  # at the steps 2, 4 and 6, which is the end
-
-
-@pytest.fixture(scope="module")
-def incarnations() -> Iterator[Incarnations]:
-    """The processes that die."""
-    server = Incarnations()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +26,6 @@ def steps(root: Path) -> "list[int]":
     return [entry.iteration for entry in read_pointer(root / "run") or []]
 
 
-def check(found: "dict[str, Any]", uninterrupted: "dict[str, Any]") -> None:
-    assert not found["killed"]
-    for part in EQUAL:
-        assert found[part] == uninterrupted[part], part
-
-
 @pytest.mark.parametrize("save", range(1, SAVES + 1))
 @pytest.mark.parametrize("place", FAIL_POINTS)
 def test_R3_a_run_killed_inside_a_save_continues_from_a_whole_checkpoint(
@@ -49,7 +34,7 @@ def test_R3_a_run_killed_inside_a_save_continues_from_a_whole_checkpoint(
     assert incarnations.run(RECIPE, tmp_path, kill=(place, save))["killed"]
     stored = save if place == "trainer.pointer.renamed" else save - 1  # the pointer decides
     assert steps(tmp_path) == [2 * number for number in range(stored, 0, -1)]
-    check(incarnations.run(RECIPE, tmp_path), uninterrupted)
+    check_equal(incarnations.run(RECIPE, tmp_path), uninterrupted)
     assert steps(tmp_path) == [6, 4, 2]
     assert not list((tmp_path / "run").glob(f"{UNFINISHED_PREFIX}*"))
 
@@ -62,10 +47,10 @@ def test_R3_a_run_whose_newest_checkpoint_was_cut_off_ends_alike(
     newest = (read_pointer(tmp_path / "run") or [])[0]
     with open(tmp_path / "run" / newest.name, "r+b") as file:
         file.truncate(size)
-    found = run_warned(incarnations, RECIPE, tmp_path)
+    found = incarnations.run(RECIPE, tmp_path, told=True)
     assert [text for text in found["told"] if f"found {size} bytes. The one before it is used" in text]
     assert len(found["told"]) == 1
-    check(found, uninterrupted)
+    check_equal(found, uninterrupted)
 
 
 def test_R3_a_run_that_is_killed_at_every_save_in_turn_ends_alike(
@@ -73,7 +58,7 @@ def test_R3_a_run_that_is_killed_at_every_save_in_turn_ends_alike(
 ) -> None:
     for place in (*FAIL_POINTS, *FAIL_POINTS):
         incarnations.run(RECIPE, tmp_path, kill=(place, 1))
-    check(incarnations.run(RECIPE, tmp_path), uninterrupted)
+    check_equal(incarnations.run(RECIPE, tmp_path), uninterrupted)
 
 
 def test_R3_a_run_without_its_pointer_continues_from_its_newest_checkpoint(
@@ -83,4 +68,4 @@ def test_R3_a_run_without_its_pointer_continues_from_its_newest_checkpoint(
     (tmp_path / "run" / POINTER_FILE).unlink()
     found = incarnations.run(RECIPE, tmp_path)
     assert found["resumed"]
-    check(found, uninterrupted)
+    check_equal(found, uninterrupted)

@@ -9,8 +9,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,57 +17,29 @@ import pytest
 import torch
 from fakes.incarnations import Incarnations
 from fakes.trained_models import Recipe
+from fakes.trained_runs import EQUAL_OF_RANK, check_equal, check_samples
 
 TESTS = Path(__file__).parents[3]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-RANKS = "fakes.trained_ranks"
+SCENARIOS = "fakes.rank_scenarios"
 PATIENCE_SECONDS = 200.0
-RECIPE = Recipe()
-RESULTS = ("weights", "optimizer", "streams", "draw")  # of a rank, equal to the last bit
-
-
-@pytest.fixture(scope="module")
-def incarnations() -> "Iterator[Incarnations]":
-    """Where ranks are forked."""
-    server = Incarnations()
-    yield server
-    server.close()
+RECIPE = Recipe(processes=2)
 
 
 @pytest.fixture(scope="module")
 def alone(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactory) -> "dict[str, Any]":
     """What two ranks come to when nothing disturbs them."""
-    return train(incarnations, tmp_path_factory.mktemp("alone"))
-
-
-def train(
-    server: Incarnations,
-    root: Path,
-    recipe: Recipe = RECIPE,
-    processes: int = 2,
-    **arguments: Any,
-) -> "dict[str, Any]":
-    found: dict[str, Any] = server.call(
-        RANKS, "train", root=str(root), recipe=asdict(recipe), processes=processes, **arguments
-    )
-    return found
-
-
-def results(found: "dict[str, Any]") -> "list[tuple[Any, ...]]":
-    assert found["error"] is None
-    return [tuple(rank[name] for name in RESULTS) for rank in found["ranks"]]
+    return incarnations.run(RECIPE, tmp_path_factory.mktemp("alone"))
 
 
 def test_X2_the_trainer_starts_its_ranks_itself(
     incarnations: Incarnations, alone: "dict[str, Any]", tmp_path: Path
 ) -> None:
-    spawned = train(incarnations, tmp_path, start="spawn")
-    assert results(spawned) == results(alone)
-    assert spawned["history"] == alone["history"]
+    check_equal(incarnations.run(RECIPE, tmp_path, start="spawn"), alone)
 
 
 def test_X2_many_runs_at_a_time_do_not_meet(incarnations: Incarnations) -> None:
-    assert incarnations.call("fakes.rank_scenarios", "talk_at_a_time", groups=4) == ["from rank 0 of 2"] * 4
+    assert incarnations.call(SCENARIOS, "talk_at_a_time", groups=4) == ["from rank 0 of 2"] * 4
 
 
 def test_X3_torchrun_is_joined_on_the_cpu_too(alone: "dict[str, Any]", tmp_path: Path) -> None:
@@ -82,14 +53,15 @@ def test_X3_torchrun_is_joined_on_the_cpu_too(alone: "dict[str, Any]", tmp_path:
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
-    assert results({"error": None, "ranks": ranks}) == results(alone)
+    for rank, trained in zip(ranks, alone["ranks"], strict=True):
+        assert {part: rank[part] for part in EQUAL_OF_RANK} == {part: trained[part] for part in EQUAL_OF_RANK}
     assert [rank["world"] for rank in ranks] == [2, 2]
-    assert [rank["tested from"] for rank in ranks] == ["run_epoch_3_iter_18.pth"] * 2
+    assert [rank["tested from"] for rank in ranks] == ["run_epoch_3_iter_9.pth"] * 2
     assert (tmp_path / "prepared").read_text() == "xx"  # once for fit, once for test
 
 
 def test_X5_three_ranks_hear_each_other(incarnations: Incarnations) -> None:
-    found = incarnations.call("fakes.rank_scenarios", "talk")
+    found = incarnations.call(SCENARIOS, "talk")
     assert found["result"] == "from rank 0"
     assert [seen.pop("rank") for seen in found["seen"]] == [0, 1, 2]
     assert [seen.pop("gathered objects") for seen in found["seen"]] == [[{"rank": n} for n in range(3)], None, None]
@@ -116,11 +88,17 @@ def test_X6_what_ranks_put_into_the_queue_is_there_after_fit(alone: "dict[str, A
     assert [rank["rank"] for rank in alone["ranks"]] == [0, 1]
     first, second = alone["ranks"]
     assert first["weights"] == second["weights"]
-    assert first["draw"] != second["draw"]  # each rank has streams of its own
+    assert first["streams"] != second["streams"]  # each rank has its own
+
+
+def test_X5_wrapping_a_network_draws_nothing_and_gives_all_ranks_the_same_weights(incarnations: Incarnations) -> None:
+    first, second = incarnations.call(SCENARIOS, "wrap")
+    assert first == second
+    assert (first["streams stay"], first["buffers stay"]) == (True, True)
 
 
 def test_X6_large_values_do_not_hold_up_their_rank(incarnations: Incarnations) -> None:
-    assert incarnations.call("fakes.rank_scenarios", "hand_over", megabytes=3) == [3 * 2**20] * 2
+    assert incarnations.call(SCENARIOS, "hand_over", megabytes=3) == [3 * 2**20] * 2
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +106,7 @@ def failures(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactor
     """What the caller of `fit` sees when the second of two ranks fails in some way."""
     kinds = ["oddly", "plainly", "locally", "by leaving", "by a signal", "by an exit code"]
     path = str(tmp_path_factory.mktemp("failures") / "torn-down")
-    found: dict[str, Any] = incarnations.call("fakes.rank_scenarios", "fail", kinds=kinds, path=path)
+    found: dict[str, Any] = incarnations.call(SCENARIOS, "fail", kinds=kinds, path=path)
     return found
 
 
@@ -174,80 +152,73 @@ def test_X7_after_a_failure_values_have_arrived_data_is_torn_down_and_no_process
 
 
 AT_ONCE = {"background_writes": False}  # a checkpoint is there when the next batch is
-CELLS = [
-    (2, Recipe()),
-    (2, Recipe(workers=1, unit="iteration", accumulation=4)),
-    (2, Recipe(model="transformer", amp=True)),
-    (3, Recipe(model="transformer")),
-    (3, Recipe(unit="iteration", accumulation=2)),
-    (4, Recipe()),
+MANY = [
+    Recipe(processes=3, samples=44, model="transformer"),
+    Recipe(processes=3, samples=44, unit="iteration", accumulation=2),
+    Recipe(processes=4, samples=44),
 ]
 
 
-@pytest.mark.parametrize(("processes", "recipe"), CELLS, ids=[f"{n} ranks {r.model} {r.unit}" for n, r in CELLS])
-def test_R7_ranks_that_are_killed_and_started_again_end_with_the_same_bits(
-    incarnations: Incarnations, processes: int, recipe: Recipe, tmp_path: Path
+@pytest.mark.parametrize("recipe", MANY, ids=[f"{r.processes} ranks {r.model} {r.unit}" for r in MANY])
+def test_R7_three_and_four_ranks_that_are_killed_and_started_again_end_with_the_same_bits(
+    incarnations: Incarnations, recipe: Recipe, tmp_path: Path
 ) -> None:
-    expected = train(incarnations, tmp_path / "alone", recipe, processes)
-    chance = random.Random(f"{processes} {recipe}")
+    expected = incarnations.run(recipe, tmp_path / "alone")
+    chance = random.Random(str(recipe))
     batches = expected["state"]["global_iteration"]
     steps = batches // recipe.accumulation
-    first = {"place": "batch", "passage": chance.randint(batches // 2 + 1, 2 * batches // 3)}
-    second = {"place": "step", "passage": chance.randint(1, max(1, steps // 6))}
-    for kill in (first, second):
-        rank = chance.randrange(processes)
-        found = train(
-            incarnations, tmp_path / "killed", recipe, processes, kill={"rank": rank, **kill}, options=AT_ONCE
-        )
+    ways = (
+        ("batch", chance.randint(batches // 2 + 1, 2 * batches // 3)),
+        ("step", chance.randint(1, max(1, steps // 6))),
+    )
+    for place, passage in ways:
+        rank = chance.randrange(1, recipe.processes)
+        kill = (f"{place} of rank {rank}", passage)
+        found = incarnations.run(recipe, tmp_path / "killed", kill_passage=kill, **AT_ONCE)
         assert f"rank {rank} was ended by SIGKILL" in found["error"]
-    found = train(incarnations, tmp_path / "killed", recipe, processes)
+    found = incarnations.run(recipe, tmp_path / "killed")
     assert found["resumed"]
-    assert results(found) == results(expected)
-    assert found["state"] == expected["state"]
-    assert found["history"] == expected["history"]
-    assert train(incarnations, tmp_path / "killed", recipe, processes)["ranks"] == []  # finished: nothing is done
+    check_equal(found, expected)
+    check_samples(tmp_path / "alone", tmp_path / "killed")
+    again = incarnations.run(recipe, tmp_path / "killed")
+    check_equal(again, expected)
+    assert [rank["batches"] for rank in again["ranks"]] == [0] * recipe.processes  # finished: nothing is done
 
 
 def test_R7_a_launcher_that_is_killed_leaves_nothing_and_the_run_goes_on_exactly(
     incarnations: Incarnations, tmp_path: Path
 ) -> None:
-    recipe = Recipe(workers=1)
-    expected = train(incarnations, tmp_path / "alone", recipe)
-    root = tmp_path / "killed"
+    recipe = Recipe(processes=2, samples=44, workers=1)
+    expected = incarnations.run(recipe, tmp_path / "alone")
     left = incarnations.call(
-        RANKS,
-        "train_under_a_killed_launcher",
-        root=str(root),
-        recipe=asdict(recipe),
-        processes=2,
-        start="spawn",
-        kill={"rank": 1, "place": "batch", "passage": 9, "launcher": True},
+        SCENARIOS, "train_under_a_killed_launcher", recipe=asdict(recipe), root=str(tmp_path / "killed")
     )
     assert left == []
-    found = train(incarnations, root, recipe)
-    assert results(found) == results(expected)
-    assert found["history"] == expected["history"]
+    check_equal(incarnations.run(recipe, tmp_path / "killed"), expected)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_R7_ranks_on_gpus_that_are_killed_end_with_the_same_bits(incarnations: Incarnations, tmp_path: Path) -> None:
-    options = {**AT_ONCE, "use_cpu": False, "gpus": [0, 1], "enable_deterministic": True}
-    how = {"processes": 1, "start": "spawn", "options": options}  # a process for each GPU
-    expected = train(incarnations, tmp_path / "alone", **how)
-    kill = {"rank": 1, "place": "batch", "passage": 10}
-    assert "rank 1 was ended" in train(incarnations, tmp_path / "killed", kill=kill, **how)["error"]
-    assert results(train(incarnations, tmp_path / "killed", **how)) == results(expected)
+    options = {**AT_ONCE, "use_cpu": False, "gpus": [0, 1], "enable_deterministic": True, "start": "spawn"}
+    recipe = Recipe(samples=44)  # a process for each GPU
+    expected = incarnations.run(recipe, tmp_path / "alone", **options)
+    died = incarnations.run(recipe, tmp_path / "killed", kill_passage=("batch of rank 1", 10), **options)
+    assert "rank 1 was ended" in died["error"]
+    check_equal(incarnations.run(recipe, tmp_path / "killed", **options), expected)
 
 
 def test_R7_another_number_of_ranks_goes_on_and_is_told_to_be_inexact(
     incarnations: Incarnations, tmp_path: Path
 ) -> None:
-    kill = {"rank": 0, "place": "batch", "passage": 8}
-    assert "SIGKILL" in train(incarnations, tmp_path, kill=kill, options=AT_ONCE)["error"]
-    refused = train(incarnations, tmp_path, processes=3, options={"strict_resume": True})
-    assert "NotExactError" in refused["error"]
+    recipe = Recipe(processes=2, samples=44)
+    died = incarnations.run(recipe, tmp_path, kill_passage=("batch", 8), **AT_ONCE)
+    assert "SIGKILL" in died["error"]
+    refused = incarnations.run(replace(recipe, processes=3), tmp_path, strict_resume=True)
+    assert not refused["killed"]
     assert "world size was 2, is 3" in refused["error"]
-    for processes in (3, 1):
-        found = train(incarnations, tmp_path, processes=processes, options={"total_steps": 4 - (processes == 3)})
-        assert len(results(found)) == processes
+    for processes, total_steps in ((3, 3), (1, 4)):
+        changed = replace(recipe, processes=processes)
+        found = incarnations.run(changed, tmp_path, told=True, total_steps=total_steps)
+        assert len(found["ranks"]) == processes
         assert found["resumed"]
+    assert "not exact: world size was 3, is 1" in " ".join(found["told"])

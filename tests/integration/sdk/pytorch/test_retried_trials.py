@@ -2,15 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.folds import FOLDS, run_folds
 from fakes.incarnations import Incarnations
 from fakes.trained_models import Recipe
-from fakes.trial_incarnations import run_job
+from fakes.trial_incarnations import FOLDS, run_job
 
 from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints
 from proctor.sdk.protocol import JOURNAL_FILE
@@ -21,17 +19,9 @@ EQUAL = ("weights", "optimizer", "history")
 
 
 @pytest.fixture(scope="module")
-def incarnations() -> Iterator[Incarnations]:
-    """The processes that die."""
-    server = Incarnations()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="module")
 def uninterrupted(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactory) -> "dict[str, Any]":
     """What the trial comes to at its first attempt."""
-    return run_job(incarnations, RECIPE, tmp_path_factory.mktemp("uninterrupted"))
+    return run_job(incarnations, RECIPE, tmp_path_factory.mktemp("uninterrupted"))["run"]  # type: ignore[no-any-return]
 
 
 def registered(job: Path) -> "list[dict[str, Any]]":
@@ -48,7 +38,7 @@ def test_a_retry_elsewhere_continues_and_ends_with_the_same_bits(
     shutil.move(find_newest_checkpoint(str(first)) or "", carried)
     shutil.rmtree(first)
     assert run_job(incarnations, RECIPE, second, resume=str(carried), kill=("batch", 14))["killed"]
-    found = run_job(incarnations, RECIPE, third, resume=find_newest_checkpoint(str(second)))
+    found = run_job(incarnations, RECIPE, third, resume=find_newest_checkpoint(str(second)))["run"]
     assert found["resumed"]
     assert found["batches"] < uninterrupted["batches"]
     assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
@@ -63,7 +53,7 @@ def test_a_checkpoint_that_a_trial_is_told_to_continue_from_wins_over_its_own(
     clone = list_checkpoints(str(tmp_path / "one"))[0]
     entries = read_pointer(Path(clone))
     assert entries is not None
-    found = run_job(incarnations, RECIPE, tmp_path / "again", resume=clone, chkpt_root=root)
+    found = run_job(incarnations, RECIPE, tmp_path / "again", resume=clone, chkpt_root=root)["run"]
     assert found["batches"] == uninterrupted["batches"] - entries[0].iteration
     assert entries[0].iteration == 2
     assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
@@ -82,7 +72,7 @@ def test_the_last_checkpoint_of_an_attempt_is_always_registered(incarnations: In
 @pytest.fixture(scope="module")
 def folds(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactory) -> "dict[str, Any]":
     """What three runs in one trial come to at its first attempt."""
-    return run_folds(incarnations, RECIPE, tmp_path_factory.mktemp("folds"))
+    return run_job(incarnations, RECIPE, tmp_path_factory.mktemp("folds"), names=FOLDS)
 
 
 def test_several_runs_in_one_trial_each_have_their_own_weights(folds: "dict[str, Any]") -> None:
@@ -96,12 +86,13 @@ def test_a_retry_elsewhere_gives_every_run_of_the_trial_back(
     incarnations: Incarnations, folds: "dict[str, Any]", tmp_path: Path, fold: str
 ) -> None:
     first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
-    assert run_folds(incarnations, RECIPE, first, kill=(fold, 8))["killed"]
+    assert run_job(incarnations, RECIPE, first, names=FOLDS, killed=fold, kill=("batch", 8))["killed"]
     carried = tmp_path / "carried"
     shutil.move(find_newest_checkpoint(str(first)) or "", carried)
     shutil.rmtree(first)
-    assert run_folds(incarnations, RECIPE, second, resume=str(carried), kill=("fold2", 14))["killed"]
-    found = run_folds(incarnations, RECIPE, third, resume=find_newest_checkpoint(str(second)))
+    last = {"killed": "fold2", "kill": ("batch", 14)}
+    assert run_job(incarnations, RECIPE, second, names=FOLDS, resume=str(carried), **last)["killed"]
+    found = run_job(incarnations, RECIPE, third, names=FOLDS, resume=find_newest_checkpoint(str(second)))
     assert {name: found[name]["weights"] for name in FOLDS} == {name: folds[name]["weights"] for name in FOLDS}
     assert [found[name]["batches"] for name in FOLDS[:2]] == [0, 0]
     assert found["fold2"]["resumed"]
