@@ -8,18 +8,20 @@ takes as they are.
 import json
 import re
 from bisect import bisect_right
-from json.decoder import scanstring
-from typing import NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import NoReturn
 
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 _TAG = "tag:yaml.org,2002:"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^ \t\r\n,\]}]+")
+_DECODER = json.JSONDecoder()
 _KINDS = {"null": "null", "true": "bool", "false": "bool"}
 
 
-class Mark(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Mark:
     """A place in the text; all three count from 0."""
 
     index: int
@@ -97,7 +99,7 @@ class _Composer:
 
     def _string(self) -> ScalarNode:
         start = self._mark()
-        value, self._at = scanstring(self._text, self._at + 1, True)
+        value, self._at = _DECODER.raw_decode(self._text, self._at)
         return ScalarNode(f"{_TAG}str", value, start, self._mark(), style='"')
 
     def _word(self) -> ScalarNode:

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
+from proctor.manager.dispatcher.protocol import FromDispatcher, News, ToDispatcher
+from proctor.manager.dispatcher.pulse import Patience, Pulse, Verdict, Vitals
 from proctor.sdk.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ RESTART_DELAYS_SECONDS = (0.0, 0.25, 1.0, 4.0, 10.0)
 
 class Channel(ABC):
     """One conversation with one dispatcher: lines there, lines back."""
+
+    patience: Patience | None = None
+    """How long it may leave a ping unanswered; None: it cannot, and gets none."""
 
     @abstractmethod
     async def send(self, data: bytes) -> None:
@@ -36,6 +40,15 @@ class Channel(ABC):
     def epitaph(self) -> str:
         """Why the conversation ended, for people: exit status and the last of the log."""
 
+    def vitals(self) -> Vitals:
+        """What the system says of the dispatcher now. Returns at once."""
+        return Vitals(processor_seconds=None)
+
+    async def kill(self) -> None:
+        """End a dispatcher that does not answer: its lines come to their end soon, and this is then cancelled. Only
+        called where there is a `patience`."""
+        raise NotImplementedError
+
 
 Opener = Callable[[], AbstractAsyncContextManager[Channel]]
 """Starts a dispatcher and ends it on leaving."""
@@ -43,7 +56,7 @@ Opener = Callable[[], AbstractAsyncContextManager[Channel]]
 InputReader = Callable[[int, int], Awaitable[Sequence[ToDispatcher]]]
 """(after position, limit) → the next inputs of the log, requests with the answers that are already stored."""
 
-Receiver = Callable[[FromDispatcher], None]
+Receiver = Callable[[News], None]
 
 
 class DispatcherGone(Exception):
@@ -61,12 +74,18 @@ class DispatcherClient:
         read_inputs: InputReader,
         receive: Receiver,
         restarted: Callable[[str], None],
+        silent: Callable[[str], None] = lambda trouble: None,
     ) -> None:
+        """`restarted` is told why each new dispatcher is started; `silent`, that one does not answer but computes."""
         self._open_channel = open_channel
         self._initialize = initialize
         self._read_inputs = read_inputs
         self._receive = receive
         self._restarted = restarted
+        self._silent = silent
+        self._pulse: Pulse | None = None
+        self._unanswered = False  # a ping is on its way
+        self._shot_for = ""
         self._late: list[ToDispatcher] = []  # told since the conversation began, not sent yet
         self._told = 0
         self._has_suggested = False
@@ -76,6 +95,11 @@ class DispatcherClient:
         """Committed inputs in the order of their positions. Returns at once; never raises."""
         self._late.extend(messages)
         self._bell.set()
+
+    @property
+    def trouble(self) -> str:
+        """Why no suggestions come although the dispatcher is there, as a clause, or ''."""
+        return "" if self._pulse is None else self._pulse.trouble
 
     async def run(self) -> None:
         """Serve until cancelled. Raises DispatcherGone when it cannot be kept alive."""
@@ -92,18 +116,60 @@ class DispatcherClient:
 
     async def _converse(self) -> str:
         """One dispatcher's life; returns why it ended."""
-        self._told = 0
+        self._told, self._unanswered, self._shot_for = 0, False, ""
         self._late.clear()
         async with self._open_channel() as channel:
-            async with asyncio.TaskGroup() as group:
-                speaker = group.create_task(self._speak(channel), name="dispatcher speaker")
-                async for line in channel.lines():
-                    failpoint("manager.dispatcher.receive.before")
-                    message = protocol.decode(line)
-                    self._has_suggested = self._has_suggested or isinstance(message, protocol.NewTrial)
-                    self._receive(message)  # type: ignore[arg-type]
-                speaker.cancel()
-        return channel.epitaph()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    # The speaker begins first, so that Initialize is the first message.
+                    tasks = [group.create_task(self._speak(channel), name="dispatcher speaker")]
+                    if channel.patience is not None:
+                        watching = self._watch(channel, channel.patience)
+                        tasks.append(group.create_task(watching, name="dispatcher watch"))
+                    async for line in channel.lines():
+                        failpoint("manager.dispatcher.receive.before")
+                        self._hear(protocol.decode(line))  # type: ignore[arg-type]
+                    for task in tasks:
+                        task.cancel()
+            finally:
+                self._pulse = None
+        return f"{self._shot_for}; {channel.epitaph()}" if self._shot_for else channel.epitaph()
+
+    def _hear(self, message: FromDispatcher) -> None:
+        if self._pulse is not None:
+            self._pulse.beat()
+        if isinstance(message, protocol.Pong):
+            self._unanswered = False
+            return
+        self._has_suggested = self._has_suggested or isinstance(message, protocol.NewTrial)
+        self._receive(message)
+
+    async def _watch(self, channel: Channel, patience: Patience) -> None:
+        """Ping the dispatcher, and kill one that will not answer any more."""
+        loop = asyncio.get_running_loop()
+        self._pulse = pulse = Pulse(patience, loop.time(), channel.vitals())
+        nonce = 0
+        while True:
+            due = loop.time() + patience.look_seconds
+            if not self._unanswered:
+                self._unanswered, nonce = True, nonce + 1
+                await self._ping(channel, nonce, due)
+            await asyncio.sleep(due - loop.time())
+            verdict = pulse.look(loop.time(), channel.vitals())
+            if verdict is Verdict.LOST:
+                break
+            if verdict is Verdict.BUSY:
+                self._silent(pulse.trouble)
+        self._shot_for = f"{pulse.trouble}, so it was killed"
+        log.warning("%s", self._shot_for, extra={"action": "dispatcher.kill"})
+        await channel.kill()
+
+    @staticmethod
+    async def _ping(channel: Channel, nonce: int, due: float) -> None:
+        """Send a ping. Of a dispatcher that reads nothing it lies in the buffer, and nobody waits for that."""
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout_at(due):
+                await channel.send(protocol.encode(protocol.Ping(nonce)))
 
     async def _speak(self, channel: Channel) -> None:
         with suppress(ConnectionError):

@@ -1,6 +1,7 @@
 """A dispatcher as a process of its own, over a private socket pair."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -11,9 +12,15 @@ from pathlib import Path
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client import Channel
+from proctor.manager.dispatcher.pulse import Patience, Vitals
 from proctor.sdk.failpoints import failpoint
 
+log = logging.getLogger(__name__)
+
 GOODBYE_SECONDS = 3.0
+KILL_SECONDS = 10.0
+"""How long a killed process may stay: the kernel ends it when it comes back from a disk or a network file system."""
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 EPITAPH_LINES = 20
 
 
@@ -26,8 +33,11 @@ class ProcessChannel(Channel):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         log_path: Path,
+        *,
+        patience: Patience,
     ) -> None:
         self.process = process
+        self.patience = patience
         self._reader = reader
         self._writer = writer
         self._log_path = log_path
@@ -49,19 +59,50 @@ class ProcessChannel(Channel):
         tail = _tail(self._log_path)
         return f"dispatcher process {self.process.pid} {how}" + (f"; its log ends with:\n{tail}" if tail else "")
 
+    def vitals(self) -> Vitals:
+        return _vitals(self.process.pid)
+
+    async def kill(self) -> None:
+        """SIGKILL to the process and its group. Where something of it outlives that, the channel is cut."""
+        failpoint("manager.dispatcher.kill.before")
+        self._signal_group()
+        failpoint("manager.dispatcher.kill.after")
+        await asyncio.sleep(GOODBYE_SECONDS)
+        self._writer.transport.abort()
+
     async def say_goodbye(self) -> None:
         """Ask it to leave and wait; after that, make it leave."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self._ask_to_leave()
+                await self.process.wait()
+        self._signal_group()
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                await self.process.wait()
+        except TimeoutError:
+            text = "dispatcher process %d was killed but does not end: it waits for a disk or a network file system"
+            log.warning(text, self.process.pid, extra={"action": "dispatcher.leave"})
+        self._writer.close()
+
+    async def _ask_to_leave(self) -> None:
         with suppress(ConnectionError, OSError):
             await self.send(protocol.encode(protocol.Terminate()))
             if not self._writer.is_closing():
                 self._writer.write_eof()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GOODBYE_SECONDS):
-                await self.process.wait()
+
+    def _signal_group(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        await self.process.wait()
-        self._writer.close()
+
+
+def _vitals(pid: int) -> Vitals:
+    """From /proc; where there is none, nobody can say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return Vitals(processor_seconds=None)
+    return Vitals((int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND, suspended=fields[0] in ("T", "t"))
 
 
 def _tail(path: Path) -> str:
@@ -81,6 +122,7 @@ async def open_process(
     directory: Path,
     environment: Mapping[str, str] | None = None,
     executable: str = sys.executable,
+    patience: Patience = Patience(),  # noqa: B008 - frozen
 ) -> AsyncIterator[ProcessChannel]:
     """Start a dispatcher in `directory`, its output appended to `log_path`; end it on leaving."""
     ours, theirs = socket.socketpair()
@@ -98,7 +140,7 @@ async def open_process(
         )
     failpoint("manager.dispatcher.start.after")
     reader, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_LINE_BYTES)
-    channel = ProcessChannel(process, reader, writer, log_path)
+    channel = ProcessChannel(process, reader, writer, log_path, patience=patience)
     try:
         yield channel
     finally:

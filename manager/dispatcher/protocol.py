@@ -203,7 +203,10 @@ class Pong:
     nonce: int
 
 
-FromDispatcher = Initialized | NewTrial | NoMoreTrials | KillTrial | Error | Pong
+News = Initialized | NewTrial | NoMoreTrials | KillTrial | Error
+"""What an experiment has to know of."""
+
+FromDispatcher = News | Pong
 
 _TYPES: dict[str, type[Any]] = {
     kind.__name__: kind

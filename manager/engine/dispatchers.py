@@ -16,6 +16,7 @@ import proctor
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher.client import Opener
 from proctor.manager.dispatcher.process import open_process
+from proctor.manager.dispatcher.pulse import Patience
 from proctor.manager.engine.creation import ENVIRONMENT_FILE
 from proctor.manager.settings import Home
 from proctor.manager.store.rows import ExperimentRow
@@ -27,7 +28,8 @@ PATH_FOLDER = "dispatcher-path"
 class ProcessDispatchers:
     """Makes openers of dispatcher processes; called with an experiment's row and configuration."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, patience: Patience = Patience()) -> None:  # noqa: B008 - frozen
+        self._patience = patience
         self._path_folder = home.path / PATH_FOLDER
 
     def __call__(self, row: ExperimentRow, config: ExperimentConfig) -> Opener:
@@ -42,6 +44,7 @@ class ProcessDispatchers:
                 directory=Path(captured.get("cwd") or directory) if custom else directory,
                 environment=self._environment(captured if custom else {}, config),
                 executable=executable if Path(executable).exists() else sys.executable,
+                patience=self._patience,
             )
 
         return opener

@@ -233,9 +233,10 @@ class Fleet:
         return _trouble(self._means.control, *self._metrics.values())
 
     def trouble_of(self, experiment_id: str) -> str:
-        """The same for what one experiment writes."""
-        metrics = self._metrics.get(experiment_id)
-        return _trouble(self._means.control, *([] if metrics is None else [metrics]))
+        """The same for what one experiment writes; and why its dispatcher suggests nothing."""
+        metrics, running = self._metrics.get(experiment_id), self._running.get(experiment_id)
+        unwritten = _trouble(self._means.control, *([] if metrics is None else [metrics]))
+        return unwritten or ("" if running is None else running.runner.trouble)
 
 
 def _nodes_of(service: TrainingService) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials, Pong
+from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
 from proctor.manager.store.metrics import StoredChunk
 from proctor.training_services.base import EndReason, StatusChange
 
@@ -38,6 +38,13 @@ class DispatcherRestarted:
     """The dispatcher had died and is being started again."""
 
     epitaph: str
+
+
+@dataclass(frozen=True)
+class DispatcherSilent:
+    """The dispatcher has not answered for long, but computes."""
+
+    trouble: str
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,7 @@ Message = (
     | MetricsStored
     | JobRefused
     | DispatcherRestarted
+    | DispatcherSilent
     | DispatcherFailed
     | Wake
     | CancelTrial
@@ -118,5 +126,4 @@ Message = (
     | NoMoreTrials
     | KillTrial
     | Error
-    | Pong
 )

@@ -65,10 +65,16 @@ class ExperimentRunner:
             read_inputs=self._log.read,
             receive=self.inbox.post,
             restarted=lambda epitaph: self.inbox.post(m.DispatcherRestarted(epitaph)),
+            silent=lambda trouble: self.inbox.post(m.DispatcherSilent(trouble)),
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
         self._counters: dict[str, Any] = {}
         self._unwatch: Callable[[], None] = lambda: None
+
+    @property
+    def trouble(self) -> str:
+        """Why no suggestions come at the moment, as a clause, or ''."""
+        return self._dispatcher.trouble
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -209,6 +215,8 @@ class ExperimentRunner:
                 self._fail(step, summary, summary)
             case m.DispatcherRestarted(epitaph):
                 step.note("notice", {"text": f"the dispatcher was started again: {epitaph}"})
+            case m.DispatcherSilent(trouble):
+                step.note("notice", {"text": f"{trouble}; suggestions come when it is done"})
             case m.JobRefused():
                 self._end_refused(step, message)
             case m.CancelTrial(trial_id):
