@@ -46,6 +46,16 @@ class GroupRanks(Ranks):
                 tensor.copy_(part)
         return tensor
 
+    def broadcast_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        part = tensor.detach().contiguous()
+        if part.device.type == "cpu":
+            part = part.to(self._device)
+        dist.broadcast(part, src=0)
+        if part.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(part)
+        return tensor
+
     def gather_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         part = tensor.detach().contiguous()
         parts = [torch.empty_like(part) for _ in range(self.world_size)]

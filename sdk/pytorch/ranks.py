@@ -42,6 +42,10 @@ class Ranks:
         """Add a tensor over all ranks, in place, and return it; on the tensor's own device (collective)."""
         return tensor
 
+    def broadcast_tensor(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        """Give a tensor, which is alike on all ranks, the main rank's values, in place, and return it (collective)."""
+        return tensor
+
     def gather_tensor(self, tensor: "torch.Tensor") -> "torch.Tensor":
         """Return the equally shaped tensors of all ranks, stacked; on the tensor's own device (collective)."""
         return tensor.unsqueeze(0)

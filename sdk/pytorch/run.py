@@ -9,6 +9,7 @@ from typing import Any
 from proctor.sdk.pytorch import snapshots, trial
 from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.data import DataModule
+from proctor.sdk.pytorch.delivery import deliver, refuse_to_leave_behind
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.evaluation import evaluate
 from proctor.sdk.pytorch.fingerprint import compare_on_ranks
@@ -50,7 +51,7 @@ class Outcome:
 
 
 class Run:
-    """The parts of a run, as the loop, the snapshots and the evaluation see them."""
+    """The parts of a run, as the loop, the snapshots and the evaluation see them; made on all ranks (collective)."""
 
     def __init__(
         self, settings: Settings, model: Model, *, datamodule: DataModule, plugins: Plugins, place: Place
@@ -64,7 +65,7 @@ class Run:
         self.queue = place.queue
         self.state = TrainingState()
         self.observers: Observers = make_observers(settings, is_main=place.ranks.is_main)
-        self.storage = _make_storage(settings, model)
+        self.storage = _make_storage(settings, model, place.ranks)
         keeps = self.storage is not None and place.ranks.is_main
         self.history = self.storage.history if self.storage is not None and keeps else History(None)
         self.metrics: dict[str, float] = {}  # the last value of each metric
@@ -112,10 +113,19 @@ class Run:
             trial.adopt_checkpoint(self.storage)
             if (loaded := self.storage.load_newest(self.device)) is not None:
                 content, path = loaded.content, loaded.path
-        path = self.ranks.broadcast(path)
-        if path is not None and content is None:
-            content = snapshots.read_snapshot(path, self.model, device=self.device)
-        self.resumed_from = path
+        self.resumed_from = self.ranks.broadcast(path)
+        if self.ranks.world_size > 1 and self.storage is not None:
+            content = self._share_checkpoint(self.storage, content)
+        return content
+
+    def _share_checkpoint(self, storage: CheckpointFolder, content: "dict[str, Any] | None") -> "dict[str, Any] | None":
+        """Give the other ranks what the main rank has read, wherever they are."""
+        if self.resumed_from is None:
+            refuse_to_leave_behind(storage, self.ranks)
+            return None
+        with deliver(self.resumed_from, self.ranks) as file:
+            if content is None:
+                content = snapshots.read_snapshot(self.resumed_from, self.model, device=self.device, file=file)
         return content
 
     def wants_stop(self) -> bool:
@@ -124,12 +134,13 @@ class Run:
         return self.model.should_training_stop() or (claimed is not None and claimed.should_training_stop())
 
     def finish(self, reason: "StopReason | None") -> Outcome:
-        """Wait until everything is stored and say what came of the run."""
+        """Wait until everything is stored and say what came of the run, on all ranks alike (collective)."""
         newest = self.resumed_from
         if self.storage is not None and self.ranks.is_main:
             self.storage.wait()
             newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
-        return Outcome(reason, self.state, dict(self.metrics), newest, self.resumed_from)
+        newest, metrics = self.ranks.broadcast((newest, dict(self.metrics)))
+        return Outcome(reason, self.state, metrics, newest, self.resumed_from)
 
 
 def fit(run: Run) -> Outcome:
@@ -272,12 +283,14 @@ def _to_number(value: Any) -> float:
     return float(value.item() if hasattr(value, "item") else value)
 
 
-def _make_storage(settings: Settings, model: Model) -> "CheckpointFolder | None":
-    root = trial.choose_root(settings)
+def _make_storage(settings: Settings, model: Model, ranks: Ranks) -> "CheckpointFolder | None":
+    """The main rank decides for all whether there is one; another machine's own place for it may be another."""
+    own = trial.choose_root(settings)
+    root = ranks.broadcast(own)
     if root is None:
         return None
     return CheckpointFolder(
-        root,
+        own or root,
         settings.run_name,
         retention=Retention(settings.keep_last, settings.keep_best, settings.best_mode),
         in_background=settings.background_writes,

@@ -5,7 +5,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch.serialization import default_restore_location, safe_globals
@@ -29,15 +29,22 @@ def serialise(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> m
     return buffer.getbuffer()
 
 
-def load(path: Path, device: "torch.device | str" = "cpu", safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
+def load(
+    path: Path,
+    device: "torch.device | str" = "cpu",
+    safe_types: "Sequence[type]" = (),
+    *,
+    file: "BinaryIO | None" = None,
+) -> "dict[str, Any]":
     """Return a checkpoint's content with its GPU tensors on `device` and its CPU tensors on the CPU.
 
+    :param file: has its bytes, where they are not at `path`, which names it in errors.
     :raises UnreadableCheckpointError: it is damaged, holds what only running code could read, or is no checkpoint.
     :raises OSError: the file cannot be read.
     """
     try:
         with safe_globals(list(safe_types)):
-            content = torch.load(path, map_location=_relocate(device), weights_only=True)
+            content = torch.load(file or path, map_location=_relocate(device), weights_only=True)
     except UnpicklingError as problem:
         raise UnreadableCheckpointError(
             f"{path} holds objects that cannot be loaded without running code, or is damaged: {problem} Only plain "

@@ -16,7 +16,7 @@ fingerprint          what must be the same for an exact resume
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from proctor.sdk.pytorch.fingerprint import Fingerprint, describe_device, take_fingerprint
 from proctor.sdk.pytorch.migration import FORMAT, upgrade
@@ -81,12 +81,12 @@ def describe_run(run: "Run", devices: "Sequence[Fingerprint]") -> Fingerprint:
     )
 
 
-def read_snapshot(path: Path, model: Model, *, device: Any) -> "dict[str, Any]":
-    """Read the checkpoint that the main rank has found whole.
+def read_snapshot(path: Path, model: Model, *, device: Any, file: BinaryIO) -> "dict[str, Any]":
+    """Read the checkpoint that the main rank has found whole at `path`, out of a file with its bytes.
 
     :raises UnreadableCheckpointError: it cannot be read, or is of another version.
     """
-    return upgrade(load(path, device, tuple(model.types_for_safe_load())), str(path))
+    return upgrade(load(path, device, tuple(model.types_for_safe_load()), file=file), str(path))
 
 
 def restore_model(run: "Run", content: "dict[str, Any]") -> None:

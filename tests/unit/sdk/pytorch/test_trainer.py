@@ -160,13 +160,15 @@ class OneOf(Ranks):
         self, rank: int, world_size: int, streams: "list[Any] | None" = None, checkpoint: "Path | None" = None
     ) -> None:
         self.rank, self.world_size, self.streams = rank, world_size, streams
-        self.told = [] if checkpoint is None else [checkpoint]  # what the main rank would say first
+        self.told = [] if checkpoint is None else [checkpoint]  # what the main rank says
 
     def gather(self, value: Any) -> "list[Any] | None":
+        if not isinstance(value, dict) or "rng" not in value:
+            return [value] * self.world_size
         return [{**value, "rng": streams} for streams in self.streams or [value["rng"]] * self.world_size]
 
     def broadcast(self, value: Any) -> Any:
-        return self.told.pop() if self.told else value
+        return self.told.pop() if self.told and value is None else value
 
 
 def draw_on(rank: int, world_size: int = 3, **options: Any) -> "tuple[list[float], str]":
@@ -175,6 +177,9 @@ def draw_on(rank: int, world_size: int = 3, **options: Any) -> "tuple[list[float
 
     class Drawing(DigitsModel):
         """Draws once and stops."""
+
+        def setup(self) -> None:
+            self.net = torch.nn.Linear(2, 2)
 
         def train_step(self, batch: Any, state: Any) -> None:
             seen.append(([float(torch.rand(1))], hash_state(self.net.state_dict())))

@@ -1,0 +1,130 @@
+"""A checkpoint reaches every rank: by the file itself where that is at hand, else by its bytes (row R7)."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.checkpoint_writer import CheckpointWriter
+from fakes.thread_ranks import call_on_ranks
+
+from proctor.sdk.pytorch import UnreadableCheckpointError, delivery
+from proctor.sdk.pytorch.delivery import deliver, refuse_to_leave_behind
+from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.serialising import load, serialise
+
+DATA = os.urandom(10_000)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The main rank's file."""
+    path = tmp_path / "main.pth"
+    path.write_bytes(DATA)
+    return path
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> "list[int]":
+    """The size of each block that was sent, to each rank."""
+    sizes: list[int] = []
+    send = delivery._send
+
+    def record(source: Any, target: Any, *, size: int, ranks: Ranks) -> None:
+        spread = ranks.broadcast_tensor
+        ranks.broadcast_tensor = lambda tensor: (sizes.append(len(tensor)), spread(tensor))[1]  # type: ignore[method-assign]
+        send(source, target, size=size, ranks=ranks)
+
+    monkeypatch.setattr(delivery, "_send", record)
+    monkeypatch.setattr(delivery, "BLOCK_BYTES", 3_000)
+    return sizes
+
+
+def read_from(places: "list[Path]") -> "Callable[[Ranks], bytes]":
+    """What each rank does: ask for the main rank's file, by the name that it has here."""
+
+    def read(ranks: Ranks) -> bytes:
+        with deliver(places[ranks.rank], ranks) as file:
+            return file.read()
+
+    return read
+
+
+def test_a_rank_that_sees_the_same_file_reads_it(path: Path, sent: "list[int]") -> None:
+    assert call_on_ranks(read_from([path, path, path]), 3) == [DATA] * 3
+    assert sent == []
+
+
+def test_a_rank_that_sees_no_file_is_sent_its_bytes_in_blocks(path: Path, tmp_path: Path, sent: "list[int]") -> None:
+    assert call_on_ranks(read_from([path, tmp_path / "none", path]), 3) == [DATA] * 3
+    assert sorted(sent) == sorted([3_000, 3_000, 3_000, 1_000] * 3)
+
+
+def test_a_rank_that_sees_another_file_of_that_name_is_sent_the_right_bytes(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.pth"
+    other.write_bytes(DATA[::-1])
+    os.utime(other, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
+    assert call_on_ranks(read_from([path, other])) == [DATA] * 2
+
+
+def test_where_the_system_does_not_say_which_kernel_runs_every_rank_is_sent_the_bytes(
+    path: Path, sent: "list[int]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "_BOOT_ID_FILE", "/nowhere")
+    assert call_on_ranks(read_from([path, path])) == [DATA] * 2
+    assert sum(sent) == 2 * len(DATA)
+
+
+def test_a_checkpoint_that_was_sent_is_loaded_as_the_file_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    path.write_bytes(serialise({"number": 7}))
+
+    def read(ranks: Ranks) -> Any:
+        with deliver(path if ranks.is_main else tmp_path / "none", ranks) as file:
+            return load(path, file=file)
+
+    assert call_on_ranks(read) == [{"number": 7}] * 2
+
+
+def test_a_machine_without_room_for_the_copy_says_so(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def __enter__(self) -> "Full":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def write(self, data: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(delivery, "TemporaryFile", lambda **_: Full())
+    first, second = call_on_ranks(read_from([path, tmp_path / "none"]))
+    assert first == DATA
+    assert isinstance(second, UnreadableCheckpointError)
+    assert "a copy of its 10000 bytes" in str(second)
+    assert "TMPDIR" in str(second)
+
+
+def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path / "second")
+    writer.save(3)
+    writer.storage.close()
+
+    def refuse(ranks: Ranks) -> None:
+        name = "second" if ranks.rank == 1 else "first"
+        refuse_to_leave_behind(CheckpointFolder(tmp_path / name, "run"), ranks)
+
+    for problem in call_on_ranks(refuse, 3):
+        assert isinstance(problem, UnreadableCheckpointError)
+        assert f"{tmp_path / 'second' / 'run'} on " in str(problem)
+        assert "(rank 1)" in str(problem)
+
+
+def test_where_no_rank_has_a_checkpoint_a_run_may_begin(tmp_path: Path) -> None:
+    storage = CheckpointFolder(tmp_path, "run")
+    assert call_on_ranks(lambda ranks: refuse_to_leave_behind(storage, ranks)) == [None, None]
