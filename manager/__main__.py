@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from proctor.manager.instance import EXIT_USAGE, StartError
-from proctor.manager.settings import Home, Settings, SettingsError, read_environment, read_port, read_prefix
+from proctor.manager.settings import (
+    Home,
+    Settings,
+    SettingsError,
+    read_dispatcher_settings,
+    read_environment,
+    read_port,
+    read_prefix,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +67,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         url_prefix=web.url_prefix if options.url_prefix is None else read_prefix(options.url_prefix, "--url-prefix"),
     )
     log = replace(log, format=options.log_format or log.format, level=options.log_level or log.level)
-    return Settings(Home.find(options.home), web, log)
+    return Settings(Home.find(options.home), web, log, read_dispatcher_settings())
 
 
 if __name__ == "__main__":

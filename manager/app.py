@@ -11,6 +11,7 @@ from socket import socket
 
 from proctor.manager.api.context import ApiContext
 from proctor.manager.clock import SystemClock
+from proctor.manager.dispatcher.pulse import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
 from proctor.manager.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
@@ -83,7 +84,7 @@ async def serve(settings: Settings) -> None:
         stack.callback(keeper_socket.remove)
         host, port = settings.web.host, listener.getsockname()[1]
         url = web_url(host, port, settings.web.url_prefix)
-        context = await stack.enter_async_context(open_manager(home, url, stop.set))
+        context = await stack.enter_async_context(open_manager(settings, url, stop.set))
         await stack.enter_async_context(_serving(settings, context, listener, keeper_listener))
         replace_file(str(home.port_file), str(port).encode(), durable=False)
         write_address(home, ManagerAddress.of_this_process(host=host, port=port, url=url))
@@ -95,9 +96,10 @@ async def serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def open_manager(home: Home, url: str, stop: Callable[[], None]) -> AsyncIterator[ApiContext]:
+async def open_manager(settings: Settings, url: str, stop: Callable[[], None]) -> AsyncIterator[ApiContext]:
     """Store, nodes, engine: everything behind the API. Trials go on after it is left."""
-    clock = SystemClock()
+    home, clock = settings.home, SystemClock()
+    patience = Patience(settings.dispatchers.patience_seconds)
     try:
         control = await Database.open(str(home.control_database), "control")
     except DatabaseUnusable as error:
@@ -113,7 +115,7 @@ async def open_manager(home: Home, url: str, stop: Callable[[], None]) -> AsyncI
             pool=pool,
             hub=hub,
             clock=clock,
-            open_dispatcher=ProcessDispatchers(home),
+            open_dispatcher=ProcessDispatchers(home, patience),
             providers=providers,
         )
         context = ApiContext(manager=manager, home=home, public_url=url, started_at=clock.now(), request_shutdown=stop)

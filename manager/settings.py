@@ -3,6 +3,7 @@
 Only little is imported, so that the CLI can ask for a path without waiting for the web framework.
 """
 
+import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -20,9 +21,12 @@ ENV_ALLOWED_HOSTS = "PROCTOR_ALLOWED_HOSTS"
 ENV_URL_PREFIX = "PROCTOR_URL_PREFIX"
 ENV_LOG_FORMAT = "PROCTOR_LOG_FORMAT"
 ENV_LOG_LEVEL = "PROCTOR_LOG_LEVEL"
+ENV_DISPATCHER_PATIENCE = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
+LEAST_PATIENCE_SECONDS = 3.0
+"""Twelve looks at a dispatcher, none more often than four times a second."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +175,22 @@ class LogSettings:
 
 
 @dataclass(frozen=True)
+class DispatcherSettings:
+    """How the processes that host tuners and assessors are treated."""
+
+    patience_seconds: float = 60.0
+    """After how long without an answer a suspended or deadlocked one is killed and started again. One that computes has
+    30 times as long. Raise it to look at a tuner with a debugger."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """All that a manager needs to know to start."""
 
     home: Home
     web: WebSettings = field(default_factory=WebSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    dispatchers: DispatcherSettings = field(default_factory=DispatcherSettings)
 
 
 class SettingsError(ValueError):
@@ -198,6 +212,21 @@ def read_prefix(text: str, name: str) -> str:
     if any(not (character.isalnum() or character in "-._~/") for character in stripped):
         raise SettingsError(f"{name}: expected a path such as /proctor, found {text!r}")
     return f"/{stripped}" if stripped else ""
+
+
+def read_dispatcher_settings(environment: Mapping[str, str] = os.environ) -> DispatcherSettings:
+    """What the environment says of dispatchers. Raises SettingsError."""
+    text = environment.get(ENV_DISPATCHER_PATIENCE, "")
+    if not text:
+        return DispatcherSettings()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not LEAST_PATIENCE_SECONDS <= seconds < math.inf:
+        wanted = f"a number of seconds, at least {LEAST_PATIENCE_SECONDS:g}"
+        raise SettingsError(f"{ENV_DISPATCHER_PATIENCE}: expected {wanted}, found {text!r}")
+    return DispatcherSettings(patience_seconds=seconds)
 
 
 def read_environment(environment: Mapping[str, str] = os.environ) -> tuple[WebSettings, LogSettings]:

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.settings import Home, SettingsError, read_environment, read_port, read_prefix
+from proctor.manager.settings import (
+    DispatcherSettings,
+    Home,
+    SettingsError,
+    read_dispatcher_settings,
+    read_environment,
+    read_port,
+    read_prefix,
+)
 from proctor.sdk.client import home as client_home
 
 
@@ -73,3 +81,12 @@ def test_ports_and_prefixes() -> None:
     assert read_port("0", "--port") == 0
     assert read_prefix("/", "x") == ""
     assert read_prefix("/user/ada/proctor/", "x") == "/user/ada/proctor"
+
+
+def test_the_patience_with_dispatchers_can_be_set() -> None:
+    name = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
+    assert read_dispatcher_settings({}) == DispatcherSettings(60.0)
+    assert read_dispatcher_settings({name: "600"}) == DispatcherSettings(600.0)
+    for value in ("2", "-1", "inf", "nan", "a minute"):
+        with pytest.raises(SettingsError, match=rf"{name}: expected a number of seconds, at least 3, found '{value}'"):
+            read_dispatcher_settings({name: value})

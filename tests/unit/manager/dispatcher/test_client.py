@@ -1,0 +1,162 @@
+"""The manager's end of a dispatcher, under virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from fakes.suspended_dispatchers import SuspendableDispatchers
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.client import DispatcherClient, DispatcherGone
+from proctor.manager.dispatcher.protocol import News, ToDispatcher
+from proctor.manager.virtual_time import run_virtual
+
+SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
+
+
+class Stage:
+    """A client with an input log in memory."""
+
+    def __init__(self) -> None:
+        self.dispatchers = SuspendableDispatchers()
+        self.log: list[ToDispatcher] = []
+        self.heard: list[News] = []
+        self.restarts: list[str] = []
+        self.silences: list[str] = []
+        self.client = DispatcherClient(
+            open_channel=self.dispatchers.open,
+            initialize=lambda: protocol.Initialize("e", SPACE, protocol.AlgorithmSpec(name="Random"), None, 7, ""),
+            read_inputs=self.read,
+            receive=self.heard.append,
+            restarted=self.restarts.append,
+            silent=self.silences.append,
+        )
+
+    async def read(self, after: int, limit: int) -> list[ToDispatcher]:
+        return [message for message in self.log if message.position > after][:limit]  # type: ignore[union-attr]
+
+    def request(self, *ids: int) -> None:
+        """Ask for suggestions."""
+        message = protocol.RequestTrialJobs(len(self.log) + 1, list(ids))
+        self.log.append(message)
+        self.client.tell([message])
+
+    def suggestions(self) -> dict[int, list[object]]:
+        """By parameter id, all that came."""
+        found: dict[int, list[object]] = {}
+        for message in self.heard:
+            if isinstance(message, protocol.NewTrial):
+                found.setdefault(message.parameter_id, []).append(message.parameters)
+        return found
+
+
+def play(scenario: Callable[[Stage], Awaitable[None]]) -> Stage:
+    """Run a scenario beside a client that serves."""
+    stage = Stage()
+
+    async def main(loop: object) -> None:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(stage.client.run())
+            await scenario(stage)
+            serving.cancel()
+
+    run_virtual(main)
+    return stage
+
+
+def test_one_that_answers_is_left_alone_for_hours() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.request(0)
+        await asyncio.sleep(6 * 3600.0)
+
+    stage = play(scenario)
+    assert len(stage.dispatchers.channels) == 1
+    assert (stage.restarts, stage.silences) == ([], [])
+    assert [type(message).__name__ for message in stage.heard] == ["Initialized", "NewTrial"]
+
+
+def test_one_that_is_suspended_for_less_than_the_patience_goes_on() -> None:
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(7.0)
+        stage.dispatchers.suspended = True
+        stage.request(0)
+        await asyncio.sleep(50.0)
+        assert "it is suspended" in stage.client.trouble
+        await stage.dispatchers.go_on()
+        await asyncio.sleep(300.0)
+        assert stage.client.trouble == ""
+
+    stage = play(scenario)
+    assert stage.dispatchers.kills == 0
+    assert list(stage.suggestions()) == [0]
+
+
+def test_one_that_stays_suspended_is_killed_with_the_reason_and_its_successor_told_everything() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.request(0)
+        await asyncio.sleep(7.0)
+        stage.dispatchers.suspended = True
+        stage.request(1, 2)
+        async with asyncio.timeout(100.0):
+            await stage.dispatchers.killed.wait()
+        stage.dispatchers.suspended = False
+        await asyncio.sleep(100.0)
+
+    stage = play(scenario)
+    assert len(stage.dispatchers.channels) == 2
+    (epitaph,) = stage.restarts
+    assert "has not answered for 60 s: it is suspended (by SIGSTOP or a debugger), so it was killed" in epitaph
+    calm = play(ask_for_three)
+    assert {key: values[-1] for key, values in stage.suggestions().items()} == {
+        key: values[0] for key, values in calm.suggestions().items()
+    }
+
+
+async def ask_for_three(stage: Stage) -> None:
+    stage.request(0)
+    stage.request(1, 2)
+    await asyncio.sleep(1.0)
+
+
+def test_one_that_computes_is_spared_and_reported_once() -> None:
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(7.0)
+        stage.dispatchers.suspended, stage.dispatchers.share = True, 0.9
+        await asyncio.sleep(1500.0)
+        await stage.dispatchers.go_on()
+        await asyncio.sleep(10.0)
+
+    stage = play(scenario)
+    assert stage.dispatchers.kills == 0
+    assert len(stage.silences) == 1
+    assert "has not answered for 60 s" in stage.silences[0]
+
+
+def test_one_that_never_answers_is_given_up_after_as_many_as_died() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.dispatchers.suspended = True
+        await asyncio.sleep(1e5)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        play(scenario)
+    (gone,) = caught.value.exceptions
+    assert isinstance(gone, DispatcherGone)
+    assert "ended 5 times in a row: the dispatcher has not answered for 300 s" in str(gone)
+
+
+def test_a_manager_that_was_away_shoots_nobody_when_it_wakes() -> None:
+    """The clock jumps by an hour while a ping is unanswered, and the answer is read after the look at the clock."""
+
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(6.0)
+        for _ in range(10):
+            stage.dispatchers.suspended = True
+            await asyncio.sleep(6.0)
+            asyncio.get_running_loop().jump(3600.0)  # type: ignore[attr-defined]
+            await asyncio.sleep(6.0)
+            await stage.dispatchers.go_on()
+            await asyncio.sleep(6.0)
+
+    stage = play(scenario)
+    assert stage.dispatchers.kills == 0
+    assert stage.silences == []
