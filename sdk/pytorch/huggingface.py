@@ -1,106 +1,122 @@
 """Hugging Face runs that are registered, reported, stopped and continued, as far as `transformers.Trainer` allows.
 
-    callback = ProctorCallback(metric="eval_accuracy")
-    trainer = Trainer(model, TrainingArguments("output", save_steps=100, ...), callbacks=[callback], ...)
-    trainer.train(resume_from_checkpoint=callback.find_checkpoint("output"))
+    callback = ProctorCallback("output", metric="eval_accuracy")
+    arguments = TrainingArguments(callback.folder, save_steps=100, ...)
+    trainer = Trainer(model, arguments, callbacks=[callback], ...)
+    trainer.train(resume_from_checkpoint=callback.find_checkpoint())
 
 The Trainer writes its checkpoints in place; a mark, written last, tells the whole ones from those that a kill has torn.
 docs/trainer.md says what the Trainer does not allow.
 """
 
-import json
 import os
-import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk import trial as sdk
 from proctor.sdk.pytorch.distributed import get_ranks
-from proctor.sdk.pytorch.files import write_whole
-from proctor.sdk.pytorch.fingerprint import compare_fingerprints, take_fingerprint
-from proctor.sdk.pytorch.trial import is_in_trial
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
+from proctor.sdk.pytorch.marks import MarkedFolder
+from proctor.sdk.pytorch.trial import report_values, should_stop
 
 try:
     from transformers import TrainerCallback
 except ImportError:
     raise ImportError("transformers is not installed; run pip install 'proctor[huggingface]'") from None
 
-MARK = "proctor.json"  # in a checkpoint that is whole: what it depends on
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-
 
 class ProctorCallback(TrainerCallback):
     """Marks whole checkpoints, registers them with the trial, reports what is logged, ends when the manager wants it.
 
+    `folder` is what `output_dir` must be: `folder/run_name`, in a trial `folder/<trial id>/run_name`.
+
+    :param run_name: what tells this run from others of the trial; it continues only what bears its name.
     :param metric: the one that becomes the `default` of the reports, such as "eval_accuracy".
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be exact.
+    :raises ConfigurationError: the name cannot be that of a folder.
     """
 
-    def __init__(self, metric: "str | None" = None, *, strict_resume: bool = False) -> None:
+    def __init__(
+        self,
+        folder: "str | os.PathLike[str]",
+        *,
+        run_name: str = "transformers",
+        metric: "str | None" = None,
+        strict_resume: bool = False,
+    ) -> None:
+        self._storage = MarkedFolder(folder, run_name)
+        self.folder = self._storage.path
         self._metric = metric
         self._strict_resume = strict_resume
         self._loaded: Any = None
+        self._wants_stop = self._is_leaving = False
 
-    def find_checkpoint(self, output_dir: "str | os.PathLike[str]") -> "str | None":
-        """Return the newest whole checkpoint for `resume_from_checkpoint`: the trial's, or one in the folder."""
-        found = sdk.get_checkpoint() if is_in_trial() else _find_newest(Path(output_dir))
-        if found is not None:
-            self._loaded = json.loads((Path(found) / MARK).read_text())
-        return found
+    def find_checkpoint(self) -> "str | None":
+        """Return this run's newest whole checkpoint for `resume_from_checkpoint`, the trial's first; None if it is new.
+
+        If it is new although the trial was handed something, a `CheckpointWarning` says so.
+
+        :raises UnreadableCheckpointError: the trial's checkpoint of this name is of a run of another kind.
+        """
+        found = self._storage.find_newest()
+        self._loaded = None if found is None else self._storage.read_mark(found)
+        return None if found is None else str(found)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell, or refuse, what keeps a resume from being exact."""
-        if self._loaded is not None and state.global_step > 0:
-            compare_fingerprints(self._loaded, _describe(args), strict=self._strict_resume)
-        self._loaded = None
+        """Tell, or refuse, what keeps a resume from being exact (collective)."""
+        if Path(args.output_dir) != self.folder or args.save_only_model:
+            raise ConfigurationError(
+                f"output_dir must be the callback's folder, {self.folder}, and save_only_model False; found "
+                f"{args.output_dir} and {args.save_only_model}. Give TrainingArguments callback.folder."
+            )
+        self._wants_stop = self._is_leaving = False
+        ranks = get_ranks()
+        loaded, self._loaded = ranks.broadcast(self._loaded), None
+        if loaded is not None and state.global_step > 0:
+            describe = partial(_describe, args, state, keeps_position=not args.ignore_data_skip)
+            compare_on_ranks(loaded, describe, ranks=ranks, device=args.device, strict=self._strict_resume)
+        if ranks.is_main:
+            self._storage.unmark(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save and end if the manager wants that; the Trainer's steps are whole optimizer windows."""
-        if get_ranks().any(is_in_trial() and sdk.should_stop()):
-            control.should_save = control.should_training_stop = True
+        """Save and end if the manager wants that; the Trainer's steps are whole optimizer windows (collective)."""
+        if get_ranks().any(should_stop()):
+            self._wants_stop = control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave to the next attempt what is reported at the end of an epoch, if this one stops in the middle of it."""
+        self._is_leaving = self._wants_stop and not float(state.epoch).is_integer()
+        if control.should_save and state.is_world_process_zero:
+            self._storage.unmark(state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Mark the checkpoint that was just written, and hand a copy to the trial."""
-        get_ranks().barrier()  # each rank writes its own streams into the folder
-        if not state.is_world_process_zero:
-            return
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        for path in folder.rglob("*"):
-            if path.is_file():
-                with open(path, "rb") as written:
-                    os.fsync(written.fileno())
-        write_whole(folder / MARK, json.dumps(_describe(args)).encode(), place="huggingface.mark")
-        if is_in_trial():
-            sdk.save_checkpoint(folder, step=state.global_step)
+        """Mark the checkpoint that was just written, and hand a copy to the trial (collective)."""
+        devices = gather_devices(get_ranks(), args.device)  # all have written their streams when it is complete
+        if devices is not None:
+            self._storage.mark(state.global_step, _describe(args, state, devices))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: "dict[str, Any] | None" = None, **kwargs: Any) -> None:
         """Report the numbers that the Trainer logs."""
         metrics = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))}
-        if not metrics or not state.is_world_process_zero:
-            return
-        if self._metric in metrics:
-            metrics["default"] = metrics[self._metric]
-        sdk.report(metrics, step=state.global_step)
+        if metrics and state.is_world_process_zero and not self._is_leaving:
+            report_values(metrics, default=self._metric, step=state.global_step)
 
 
-def _find_newest(output_dir: Path) -> "str | None":
-    found = {
-        int(match[1]): path
-        for path in output_dir.glob("checkpoint-*")
-        if (match := _CHECKPOINT.fullmatch(path.name)) and (path / MARK).is_file()
-    }
-    return str(found[max(found)]) if found else None
-
-
-def _describe(args: Any) -> "dict[str, Any]":
+def _describe(args: Any, state: Any, devices: "Sequence[Fingerprint]", *, keeps_position: bool = True) -> Fingerprint:
     return take_fingerprint(
         args.device,
         world_size=args.world_size,
+        devices=devices,
         settings={
             "seed": args.seed,
             "data seed": args.data_seed,
             "accumulation steps": args.gradient_accumulation_steps,
             "batch size": args.train_batch_size,
             "workers": min(args.dataloader_num_workers, 1),
+            "steps in all": state.max_steps,
+            "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "32",
+            "position in the data": "kept" if keeps_position else "lost",
         },
     )

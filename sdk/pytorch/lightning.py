@@ -9,17 +9,16 @@ docs/trainer.md says what Lightning does not allow.
 """
 
 import os
-from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from proctor.sdk import trial as sdk
 from proctor.sdk.pytorch.distributed import get_ranks
-from proctor.sdk.pytorch.files import sync_folder
-from proctor.sdk.pytorch.fingerprint import compare_fingerprints, take_fingerprint
-from proctor.sdk.pytorch.stateful import ResumableLoader
-from proctor.sdk.pytorch.trial import is_in_trial
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
+from proctor.sdk.pytorch.guests import GuestFolder
+from proctor.sdk.pytorch.stateful import ResumableLoader, describe_loaders
+from proctor.sdk.pytorch.trial import report_values, should_stop
 
 try:
     from lightning.pytorch import Callback
@@ -31,17 +30,19 @@ except ImportError:
 
 __all__ = ["ProctorCallback", "ResumableLoader"]
 
-_REGISTERED = "step-0.ckpt"  # the name in the trial's own checkpoints, which hold one each
 _KEY = "proctor"
 
 
 class ProctorCallback(Callback):
     """Saves whole checkpoints, registers them with the trial, reports metrics, and ends when the manager wants it.
 
-    :param folder: for the checkpoints; inside a trial, the one in it that is called after the trial.
+    :param folder: for the checkpoints, which lie in `folder/run_name`, in a trial in `folder/<trial id>/run_name`.
     :param every_n_steps: how many optimizer steps lie between two of them.
+    :param run_name: what tells this run from others of the trial; it continues only what bears its name.
     :param metric: the one that becomes the `default` of the reports.
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be exact.
+    :param keep_last: how many of the newest checkpoints stay.
+    :raises ConfigurationError: the name cannot be that of a folder, or a number is less than 1.
     """
 
     def __init__(
@@ -49,15 +50,17 @@ class ProctorCallback(Callback):
         folder: "str | os.PathLike[str]",
         *,
         every_n_steps: int,
+        run_name: str = "lightning",
         metric: "str | None" = None,
         strict_resume: bool = False,
         keep_last: int = 2,
     ) -> None:
-        self.folder = Path(folder) / (sdk.get_trial_id() if is_in_trial() else "")
+        if every_n_steps < 1:
+            raise ConfigurationError(f"every_n_steps must be at least 1; found {every_n_steps}.")
+        self._storage = GuestFolder(folder, run_name, keep_last=keep_last)
         self._every_n_steps = every_n_steps
         self._metric = metric
         self._strict_resume = strict_resume
-        self._keep_last = keep_last
         self._step = 0  # the last optimizer step that was seen
         self._saved_step = 0
         self._is_leaving = False
@@ -65,14 +68,20 @@ class ProctorCallback(Callback):
         self._loaded: list[Any] = []
 
     def find_checkpoint(self) -> "str | None":
-        """Return the newest whole checkpoint for `ckpt_path`: this trial's own or its predecessor's, else None."""
-        if is_in_trial() and (registered := sdk.get_checkpoint()) is not None:
-            return f"{registered}/{_REGISTERED}"
-        return next((str(path) for path in reversed(self._list())), None)
+        """Return this run's newest whole checkpoint for `ckpt_path`, the trial's first; None if the run is new.
+
+        If it is new although the trial was handed something, a `CheckpointWarning` says so.
+
+        :raises UnreadableCheckpointError: there are checkpoints and none is whole.
+        """
+        found = self._storage.find_newest()
+        return None if found is None else str(found)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: "dict[str, Any]") -> None:
-        """Add what an exact resume depends on."""
-        checkpoint[_KEY] = _describe(trainer)
+        """Add what an exact resume depends on (collective)."""
+        devices = gather_devices(get_ranks(), trainer.strategy.root_device)
+        if devices is not None:
+            checkpoint[_KEY] = _describe(trainer, devices)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: "dict[str, Any]") -> None:
         """Keep it until the loaders are there to be compared, too."""
@@ -82,14 +91,16 @@ class ProctorCallback(Callback):
         """Count from where the run goes on; tell, or refuse, what keeps it from being exact."""
         self._step = self._saved_step = trainer.global_step
         while self._loaded:
-            compare_fingerprints(self._loaded.pop(), _describe(trainer), strict=self._strict_resume)
+            describe = partial(_describe, trainer, is_resumed=True)
+            device = trainer.strategy.root_device
+            compare_on_ranks(self._loaded.pop(), describe, ranks=get_ranks(), device=device, strict=self._strict_resume)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save if it is due; never inside an optimizer window, nor before the hooks that end an epoch have run."""
         is_inside_window, self._step = trainer.global_step == self._step, trainer.global_step
         if is_inside_window or trainer.is_last_batch:
             return
-        wants_stop = get_ranks().any(is_in_trial() and sdk.should_stop())
+        wants_stop = get_ranks().any(should_stop())
         if wants_stop or self._step - self._saved_step >= self._every_n_steps:
             self._save(trainer)
         if wants_stop:
@@ -109,39 +120,27 @@ class ProctorCallback(Callback):
         if not metrics or self._is_leaving or not trainer.is_global_zero or trainer.global_step == self._reported_step:
             return
         self._reported_step = trainer.global_step
-        if self._metric in metrics:
-            metrics["default"] = metrics[self._metric]
-        sdk.report(metrics, step=trainer.global_step)
+        report_values(metrics, default=self._metric, step=trainer.global_step)
 
     def _save(self, trainer: Any) -> None:
-        path = self.folder / f"step-{trainer.global_step}.ckpt"
-        unfinished = self.folder / f".{path.name}"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        step = self._saved_step = trainer.global_step
+        unfinished = self._storage.name_unfinished(step)
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
         trainer.save_checkpoint(unfinished, weights_only=False)
-        self._saved_step = trainer.global_step
-        if not trainer.is_global_zero:
-            return
-        with open(unfinished, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(unfinished, path)
-        sync_folder(self.folder)
-        if is_in_trial():
-            with TemporaryDirectory(dir=self.folder) as exported:
-                os.link(path, f"{exported}/{_REGISTERED}")
-                sdk.save_checkpoint(exported, step=trainer.global_step)
-        for old in self._list()[: -self._keep_last]:
-            with suppress(FileNotFoundError):
-                old.unlink()
-
-    def _list(self) -> "list[Path]":
-        return sorted(self.folder.glob("step-*.ckpt"), key=lambda path: int(path.stem.removeprefix("step-")))
+        if trainer.is_global_zero:
+            self._storage.add(step)
 
 
-def _describe(trainer: Any) -> "dict[str, Any]":
-    loader = trainer.train_dataloader
+def _describe(trainer: Any, devices: "Sequence[Fingerprint]", *, is_resumed: bool = False) -> Fingerprint:
+    loaders = describe_loaders(trainer.train_dataloader)
     return take_fingerprint(
         trainer.strategy.root_device,
         world_size=trainer.world_size,
-        settings={"accumulation steps": trainer.accumulate_grad_batches},
-        loaders=loader.describe() if isinstance(loader, ResumableLoader) else {},
+        devices=devices,
+        settings={
+            "accumulation steps": trainer.accumulate_grad_batches,
+            "precision": str(trainer.precision),
+            "position in the data": "lost" if is_resumed and loaders is None else "kept",
+        },
+        loaders=loaders,
     )

@@ -57,7 +57,7 @@ class Settings:
         return self.train_unit is TrainUnit.EPOCH
 
     def __post_init__(self) -> None:
-        _check_name(self.run_name)
+        check_name(self.run_name)
         check_ranges(vars(self))
         _check_contradictions(self)
 
@@ -99,7 +99,11 @@ def _read_unit(value: object) -> TrainUnit:
         raise ConfigurationError(f"train_unit must be TrainUnit, 'epoch' or 'iteration'; found {value!r}.") from None
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuse a run's name that cannot be part of file names.
+
+    :raises ConfigurationError: it cannot.
+    """
     if not isinstance(name, str) or not _RUN_NAME.fullmatch(name):
         raise ConfigurationError(
             f"run_name becomes part of file names and must be letters, digits and ._+=- (first a letter or a digit); "

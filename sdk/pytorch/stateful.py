@@ -4,7 +4,7 @@ Its state is the position in the epoch and the random streams of all ranks, whic
 batch is fetched: whatever the framework draws while it starts up does not matter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proctor.sdk.pytorch.data import DataModule
@@ -13,6 +13,20 @@ from proctor.sdk.pytorch.fingerprint import Fact
 from proctor.sdk.pytorch.loaders import DataLoaderParams, EpochLoader
 from proctor.sdk.pytorch.options import Phase
 from proctor.sdk.pytorch.seeding import get_default_seed, get_rng_state_dict, load_rng_state_dict
+
+
+def describe_loaders(loaders: Any) -> "dict[str, dict[str, Fact]] | None":
+    """What decides the batches of one loader, or of a tree of them; None if one of them forgets where it is."""
+    if isinstance(loaders, ResumableLoader):
+        return loaders.describe()
+    if not isinstance(loaders, (Mapping, list, tuple)):
+        return None
+    found: dict[str, dict[str, Fact]] = {}
+    for name, loader in loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders):
+        if (facts := describe_loaders(loader)) is None:
+            return None
+        found.update({f"{part} of loader {name}": values for part, values in facts.items()})
+    return found
 
 
 class ResumableLoader:

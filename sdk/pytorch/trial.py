@@ -15,7 +15,7 @@ from proctor.sdk.pytorch.errors import CheckpointWarning
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.handover import find_refusal, find_runs
 from proctor.sdk.pytorch.observing import Record
-from proctor.sdk.pytorch.settings import Settings
+from proctor.sdk.pytorch.settings import Settings, check_name
 
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
 
@@ -36,7 +36,11 @@ def choose_root(settings: Settings) -> "Path | None":
 
 
 def choose_folder(root: "str | os.PathLike[str]", run_name: str) -> Path:
-    """The folder of a run's checkpoints: in a trial not another trial's, and never another run's."""
+    """The folder of a run's checkpoints: in a trial not another trial's, and never another run's.
+
+    :raises ConfigurationError: the name cannot be that of a folder.
+    """
+    check_name(run_name)
     return Path(root) / (sdk.get_trial_id() if is_in_trial() else "") / run_name
 
 

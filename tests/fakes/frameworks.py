@@ -13,8 +13,41 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from fakes.trained_models import DigitsModel, hash_state
+
+from proctor.sdk import trial as sdk
+from proctor.sdk.protocol import ENV_RESUME_CHECKPOINT, JOURNAL_FILE, trial_environment
+from proctor.sdk.pytorch.ranks import Ranks
+
+
+def begin_attempt(monkeypatch: pytest.MonkeyPatch, job: Path, *, resume: "str | None" = None, trial: str = "t") -> None:
+    """Make this process seem to be an attempt of a trial."""
+    (job / "output").mkdir(parents=True, exist_ok=True)
+    environment = trial_environment(
+        experiment_id="e",
+        trial_id=trial,
+        job_id=job.name,
+        sequence_id=0,
+        job_directory=str(job),
+        code_directory=str(job),
+        platform="local",
+        resume_checkpoint=resume,
+    )
+    monkeypatch.delenv(ENV_RESUME_CHECKPOINT, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sdk._State, "opened", False)
+    monkeypatch.setattr(sdk._State, "channel", None)
+
+
+def read_reports(job: Path) -> "list[tuple[int, list[str]]]":
+    """The step and the names of each metric that an attempt has reported."""
+    journal = job / JOURNAL_FILE
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    records = [json.loads(line) for line in lines]
+    return [(record["step"], sorted(record["value"])) for record in records if record["kind"] == "intermediate"]
 
 
 class Killed(Exception):
@@ -49,6 +82,7 @@ class Training:
 
     def __init__(self, kill: int = 0) -> None:
         model = DigitsModel()
+        model.ranks = Ranks()
         model.setup()
         self.network, self.optimizer = model.net, model.optimizer
         self.samples: list[list[int]] = []
@@ -83,6 +117,7 @@ class LightningTrainer:
     is_global_zero = True
     sanity_checking = False
     world_size = 1
+    precision = "32-true"
 
     def __init__(self, training: Training, callback: Any, *, epochs: int = 3, accumulate: int = 1) -> None:
         self.training = training
@@ -97,14 +132,15 @@ class LightningTrainer:
         self.train_dataloader: Any = None
         self._epoch = self._ready = 0
 
-    def fit(self, loader: Any, ckpt_path: "str | None") -> None:
+    def fit(self, loader: Any, ckpt_path: "str | None", *, shown_loader: Any = None) -> None:
+        """Train; what callbacks see as the loader may be another one."""
         state = torch.load(ckpt_path, weights_only=True) if ckpt_path else None
         if state is not None:
             self.callback.on_load_checkpoint(self, None, state)
             self.training.load_state_dict(state["training"])
             self._epoch, self._ready, self.global_step = state["epoch"], state["ready"], state["global_step"]
             loader.load_state_dict(state["loader"])
-        self.train_dataloader = loader
+        self.train_dataloader, self._loader = shown_loader or loader, loader
         torch.rand(3)  # what a framework draws while it starts up
         batches = iter(loader)
         self.callback.on_train_start(self, None)
@@ -133,7 +169,7 @@ class LightningTrainer:
             "epoch": self._epoch,
             "ready": self._ready,
             "global_step": self.global_step,
-            "loader": self.train_dataloader.state_dict(),
+            "loader": self._loader.state_dict(),
         }
         self.callback.on_save_checkpoint(self, None, content)
         torch.save(content, path)
@@ -142,42 +178,53 @@ class LightningTrainer:
 class TransformersTrainer:
     """The training loop of transformers with one callback; it saves in place, every two steps."""
 
-    def __init__(self, training: Training, callback: Any, output_dir: Path, *, seed: int = 5) -> None:
+    def __init__(self, training: Training, callback: Any, *, seed: int = 5, **arguments: Any) -> None:
         self.training = training
         self.callback = callback
-        self.args = SimpleNamespace(
-            output_dir=str(output_dir),
-            device=torch.device("cpu"),
-            world_size=1,
-            seed=seed,
-            data_seed=None,
-            gradient_accumulation_steps=1,
-            train_batch_size=4,
-            dataloader_num_workers=0,
-        )
-        self.state = SimpleNamespace(global_step=0, is_world_process_zero=True)
+        known: dict[str, Any] = {
+            "output_dir": str(callback.folder),
+            "device": torch.device("cpu"),
+            "world_size": 1,
+            "seed": seed,
+            "data_seed": None,
+            "gradient_accumulation_steps": 1,
+            "train_batch_size": 4,
+            "dataloader_num_workers": 0,
+            "bf16": False,
+            "fp16": False,
+            "save_only_model": False,
+            "ignore_data_skip": False,
+        }
+        self.args = SimpleNamespace(**{**known, **arguments})
+        self.state = SimpleNamespace(global_step=0, max_steps=0, epoch=0.0, is_world_process_zero=True)
 
     def train(self, batches: "list[Any]", resume_from_checkpoint: "str | None" = None) -> None:
         if resume_from_checkpoint:
             self._load(Path(resume_from_checkpoint))
         control = SimpleNamespace(should_save=False, should_training_stop=False)
+        self.state.max_steps = len(batches)
         self.callback.on_train_begin(self.args, self.state, control)
         for batch in batches[self.state.global_step :]:
             loss = self.training.backward(batch)
             self.training.step()
             self.state.global_step += 1
+            self.state.epoch = 2 * self.state.global_step / len(batches)
             control.should_save = self.state.global_step % 2 == 0
             self.callback.on_step_end(self.args, self.state, control)
             self.callback.on_log(self.args, self.state, control, logs={"loss": loss, "note": "not a number"})
             if control.should_save:
                 self._save()
                 self.callback.on_save(self.args, self.state, control)
+            if control.should_training_stop or self.state.epoch.is_integer():
+                control.should_save = False
+                self.callback.on_epoch_end(self.args, self.state, control)
+                self.callback.on_log(self.args, self.state, control, logs={"eval_loss": loss})
             if control.should_training_stop:
                 return
 
     def _save(self) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         torch.save(self.training.state_dict(), folder / "training.pt")
         torch.save(torch.get_rng_state(), folder / "rng_state.pth")
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))

@@ -1,17 +1,30 @@
 """The callback for the Trainer of transformers, in its order of calls."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.frameworks import Killed, Training, TransformersTrainer, imported_with
+from fakes.frameworks import Killed, Training, TransformersTrainer, begin_attempt, imported_with, read_reports
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.pytorch import DataLoaderParams, DataModule, NotExactError, seed_rngs
+from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints
+from proctor.sdk.pytorch import (
+    CheckpointWarning,
+    ConfigurationError,
+    DataLoaderParams,
+    DataModule,
+    NotExactError,
+    NotExactWarning,
+    seed_rngs,
+)
+from proctor.sdk.pytorch.errors import UnreadableCheckpointError
+from proctor.sdk.pytorch.handover import list_runs
 from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.pointer import read_pointer
 from proctor.sdk.pytorch.ranks import Ranks
 
 OURS = "proctor.sdk.pytorch.huggingface"
@@ -23,16 +36,26 @@ def ours() -> Iterator[Any]:
         yield module
 
 
-def fit(ours: Any, output: Path, *, kill: int = 0, seed: int = 5, strict: bool = False) -> Training:
-    seed_rngs(5)
+def fit(
+    ours: Any,
+    root: Path,
+    *,
+    kill: int = 0,
+    seed: int = 5,
+    run_name: str = "transformers",
+    strict: bool = False,
+    anew: bool = False,
+    **arguments: Any,
+) -> Training:
+    seed_rngs(seed)
     data = DataModule()
-    data.bind(5, Ranks())
+    data.bind(seed, Ranks())
     data.add_train_phase(DisturbedDigits(), DataLoaderParams(batch_size=4))
     batches = list(data.open(Phase.TRAINING)) * 2
     training = Training(kill)
-    callback = ours.ProctorCallback("loss", strict_resume=strict)
-    trainer = TransformersTrainer(training, callback, output, seed=seed)
-    trainer.train(batches, callback.find_checkpoint(output))
+    callback = ours.ProctorCallback(root, run_name=run_name, metric="loss", strict_resume=strict)
+    trainer = TransformersTrainer(training, callback, **{"seed": seed, **arguments})
+    trainer.train(batches, None if anew else callback.find_checkpoint())
     return training
 
 
@@ -41,7 +64,7 @@ def test_a_killed_run_goes_on_from_its_newest_whole_checkpoint(ours: Any, tmp_pa
     whole = fit(ours, tmp_path / "whole")
     with pytest.raises(Killed):
         fit(ours, tmp_path / "cut", kill=kill)
-    (tmp_path / "cut" / "checkpoint-98").mkdir(parents=True)  # one that a kill has torn
+    (tmp_path / "cut" / "transformers" / "checkpoint-98").mkdir(parents=True)  # one that a kill has torn
     resumed = fit(ours, tmp_path / "cut")
     assert resumed.hash() == whole.hash()
     assert len(resumed.samples) == 12 - (kill - 1) // 2 * 2
@@ -50,24 +73,82 @@ def test_a_killed_run_goes_on_from_its_newest_whole_checkpoint(ours: Any, tmp_pa
 def test_a_trial_is_told_of_checkpoints_and_metrics_and_ends_when_it_is_asked_to(
     ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registered: list[str] = []
-    reports: list[Any] = []
-    monkeypatch.setattr(ours, "is_in_trial", lambda: True)
-    monkeypatch.setattr(sdk, "get_checkpoint", lambda: registered[-1] if registered else None)
-    monkeypatch.setattr(sdk, "should_stop", lambda: len(reports) == 2)
-    monkeypatch.setattr(sdk, "report", lambda metrics, step: reports.append((step, sorted(metrics))))
-    monkeypatch.setattr(sdk, "save_checkpoint", lambda folder, step: registered.append(str(folder)))
-    assert len(fit(ours, tmp_path).samples) == 3
-    assert reports == [(step, ["default", "loss"]) for step in (1, 2, 3)]
-    assert registered == [str(tmp_path / "checkpoint-2"), str(tmp_path / "checkpoint-3")]
-    assert len(fit(ours, tmp_path).samples) == 9
+    whole = fit(ours, tmp_path / "whole")
+    job = tmp_path / "job"
+    begin_attempt(monkeypatch, job)
+    monkeypatch.setattr(sdk, "should_stop", lambda: len(read_reports(job)) == 2)
+    assert len(fit(ours, tmp_path / "cut").samples) == 3
+    assert read_reports(job) == [(step, ["default", "loss"]) for step in (1, 2, 3)]  # and no evaluation as it leaves
+    assert [(read_pointer(Path(path)) or [])[0].iteration for path in list_checkpoints(str(job))] == [2, 3]
+    assert [path.name for path in (tmp_path / "cut").iterdir()] == ["t"]
+    monkeypatch.setattr(sdk, "should_stop", lambda: False)
+    rest = fit(ours, tmp_path / "cut")
+    assert len(rest.samples) == 9
+    assert rest.hash() == whole.hash()
+    assert (6, ["eval_loss"]) in read_reports(job)
+
+
+def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [fit(ours, tmp_path / "whole", run_name=f"fold{seed}", seed=seed).hash() for seed in range(2)]
+    begin_attempt(monkeypatch, tmp_path / "first")
+    fit(ours, tmp_path / "one", run_name="fold0", seed=0)
+    (tmp_path / "one" / "t" / "fold0" / "checkpoint-12" / "folder").mkdir()  # some write folders into it
+    with pytest.raises(Killed):
+        fit(ours, tmp_path / "one", run_name="fold1", seed=1, kill=4)
+    carried = shutil.move(find_newest_checkpoint(str(tmp_path / "first")) or "", tmp_path / "carried")
+    assert set(list_runs(Path(carried))) == {"fold0", "fold1"}
+    begin_attempt(monkeypatch, tmp_path / "second", resume=str(carried))
+    found = [fit(ours, tmp_path / "two", run_name=f"fold{seed}", seed=seed) for seed in range(2)]
+    assert [training.hash() for training in found] == whole
+    assert [len(training.samples) for training in found] == [0, 10]
+
+
+def test_another_trials_run_of_another_name_is_told(ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_attempt(monkeypatch, tmp_path / "first")
+    fit(ours, tmp_path / "one", run_name="fold0")
+    carried = find_newest_checkpoint(str(tmp_path / "first"))
+    begin_attempt(monkeypatch, tmp_path / "other", resume=carried, trial="other")
+    with pytest.warns(CheckpointWarning, match=r"another trial's and holds the runs \['fold0'\]"):
+        assert len(fit(ours, tmp_path / "two", run_name="fold1").samples) == 12
+
+
+def test_a_checkpoint_of_this_name_that_is_of_another_kind_is_refused(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_attempt(monkeypatch, tmp_path / "job")
+    fit(ours, tmp_path / "root")
+    (Path(find_newest_checkpoint(str(tmp_path / "job")) or "") / "proctor.json").unlink()
+    with pytest.raises(UnreadableCheckpointError, match="Give runs of different kinds a run_name each"):
+        fit(ours, tmp_path / "root")
+
+
+def test_a_checkpoint_that_is_written_again_is_whole_only_then(ours: Any, tmp_path: Path) -> None:
+    fit(ours, tmp_path)
+    with pytest.raises(Killed):
+        fit(ours, tmp_path, kill=4, anew=True)
+    assert len(fit(ours, tmp_path).samples) == 10  # from the second step, not from the end of the run before
 
 
 def test_what_is_not_exact_is_refused_if_that_is_wanted(ours: Any, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         fit(ours, tmp_path, kill=4)
-    with pytest.raises(NotExactError, match="seed was 5, is 6"):
-        fit(ours, tmp_path, seed=6, strict=True)
+    with pytest.raises(NotExactError, match="accumulation steps was 1, is 2"):
+        fit(ours, tmp_path, gradient_accumulation_steps=2, strict=True)
+
+
+def test_a_resume_that_does_not_skip_what_was_trained_on_is_told(ours: Any, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        fit(ours, tmp_path, kill=4, ignore_data_skip=True)
+    with pytest.warns(NotExactWarning, match="position in the data was 'kept', is 'lost'"):
+        fit(ours, tmp_path, ignore_data_skip=True)
+
+
+@pytest.mark.parametrize("arguments", [{"output_dir": "elsewhere"}, {"save_only_model": True}])
+def test_what_could_not_be_continued_is_refused(ours: Any, tmp_path: Path, arguments: "dict[str, Any]") -> None:
+    with pytest.raises(ConfigurationError, match=r"Give TrainingArguments callback\.folder"):
+        fit(ours, tmp_path, **arguments)
 
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
