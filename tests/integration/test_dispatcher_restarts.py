@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.clock import SystemClock
+from proctor.manager.dispatcher.pulse import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -39,7 +40,13 @@ def create_service(platform: str, context: ServiceContext) -> TrainingService:
     return InMemoryTrainingService(script, platform=InMemoryPlatform())
 
 
-async def run(home: Home, config: dict[str, Any], meddle: Callable[[Manager, str], Awaitable[None]]) -> Any:
+async def run(
+    home: Home,
+    config: dict[str, Any],
+    meddle: Callable[[Manager, str], Awaitable[None]],
+    *,
+    patience: Patience = Patience(),  # noqa: B008 - frozen
+) -> Any:
     """Run an experiment to its end while `meddle` does what it likes; returns (row, trials)."""
     home.prepare()
     async with await Database.open(str(home.control_database), "control") as control:
@@ -50,7 +57,7 @@ async def run(home: Home, config: dict[str, Any], meddle: Callable[[Manager, str
             pool=pool,
             hub=KeeperHub(pool),
             clock=SystemClock(),
-            open_dispatcher=ProcessDispatchers(home),
+            open_dispatcher=ProcessDispatchers(home, patience),
             create_service=create_service,
         )
         async with manager.serve():
