@@ -10,7 +10,8 @@
 
     UserWarning
     ├── NotExactWarning                        the same, without `strict_resume`: one warning for each difference
-    └── CheckpointWarning                      a damaged checkpoint was passed over for the one before it
+    ├── CheckpointWarning                      a damaged checkpoint was passed over for the one before it
+    └── LogWarning                             a log has to wait for the disk; training goes on
 
 What a model, a data module or a plug-in raises is not here: `fit` and `test` let the types named in `train_exceptions`
 and `test_exceptions` through and raise everything else as `RuntimeError` with its cause.
@@ -49,3 +50,7 @@ class NotExactWarning(UserWarning):
 
 class CheckpointWarning(UserWarning):
     """A damaged checkpoint was passed over, or one could not be stored while training goes on."""
+
+
+class LogWarning(UserWarning):
+    """The disk does not take what belongs into the log file or to TensorBoard; training goes on."""

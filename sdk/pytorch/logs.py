@@ -2,13 +2,16 @@
 
 The file takes whatever goes to the logger `proctor.sdk.pytorch`; a model may log there too. A resumed run appends to
 the file that it was started with. Lines are not taken back when a run is cut off and steps are done again: the file
-tells what happened. Metrics that stand there once for each step are in the history and in TensorBoard.
+tells what happened. Metrics that stand there once for each step are in the history and in TensorBoard. A disk without
+room makes lines wait, and never ends a run.
 """
 
 import logging
+import os
 import sys
 from pathlib import Path
 
+from proctor.sdk.pytorch.appending import PatientFile
 from proctor.sdk.pytorch.observing import Observer, Record
 from proctor.sdk.pytorch.places import make_file, name_start
 from proctor.sdk.pytorch.settings import Settings
@@ -30,7 +33,8 @@ class FileLog(Observer):
     def __init__(self, run_name: str, folder: Path) -> None:
         self._run_name = run_name
         self._folder = folder
-        self._path: Path | None = None
+        self._path: Path | None = None  # the file that the run was started with
+        self._file: PatientFile | None = None
         self._handler: logging.Handler | None = None
         self._level_before = logging.NOTSET
         self._handled: BaseException | None = None  # what the caller is handling while it runs this
@@ -67,19 +71,21 @@ class FileLog(Observer):
 
     def close(self) -> None:
         """Say what the run failed of, if it did, and let the file go."""
-        if self._handler is None:
+        if self._handler is None or self._file is None:
             return
         problem = sys.exc_info()[1]
         if problem is not None and problem is not self._handled:
             LOGGER.error("run %s failed: %s: %s", self._run_name, type(problem).__name__, problem, exc_info=problem)
         LOGGER.removeHandler(self._handler)
         LOGGER.setLevel(self._level_before)
-        self._handler.close()
-        self._handler = None
+        self._file.close()
+        self._path = self._file.path
+        self._file = self._handler = None
 
     def state_dict(self) -> "dict[str, Any]":
         """Where the file is."""
-        return {} if self._path is None else {"path": str(self._path)}
+        path = self._path if self._file is None else self._file.path
+        return {} if path is None else {"path": str(path)}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
         """Go back to that file, if it is there; on another machine it is not."""
@@ -91,25 +97,45 @@ class FileLog(Observer):
         if self._handler is not None:
             return
         self._handled = sys.exc_info()[1]
-        if self._path is None:
-            self._path = make_file(self._folder, name_start(self._run_name), ".log")
-        _end_torn_line(self._path)
-        self._handler = logging.FileHandler(self._path, encoding="utf-8")
+        self._file = PatientFile("log file", self._make_path)
+        self._file.open()
+        if self._path is not None and _is_torn(self._path):
+            self._file.append(b"\n")
+        self._handler = _LineHandler(self._file)
         self._handler.setFormatter(logging.Formatter(_FORMAT))
         self._level_before = LOGGER.level
         if self._level_before == logging.NOTSET:
             LOGGER.setLevel(logging.INFO)
         LOGGER.addHandler(self._handler)
 
+    def _make_path(self) -> Path:
+        return self._path or make_file(self._folder, name_start(self._run_name), ".log")
+
+
+class _LineHandler(logging.Handler):
+    """Gives each record to a file that never raises."""
+
+    def __init__(self, file: PatientFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, and what belongs to it, such as a traceback."""
+        try:
+            text = self.format(record)
+        except Exception:
+            self.handleError(record)
+            return
+        self._file.append(f"{text}\n".encode(errors="backslashreplace"))
+
 
 def _describe(state: TrainingState) -> str:
     return f"epoch {state.global_epoch}, step {state.current_iteration}, batch {state.global_iteration}"
 
 
-def _end_torn_line(path: Path) -> None:
-    """A kill may have left a line without its end."""
-    with open(path, "rb+") as file:
-        if file.seek(0, 2) > 0:
-            file.seek(-1, 2)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
+def _is_torn(path: Path) -> bool:
+    """Whether a kill has left a line without its end."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")

@@ -10,6 +10,7 @@ from fakes.trained_models import SAMPLES, DigitsModel, DisturbedDigits, hash_sta
 from proctor.sdk.pytorch import ConfigurationError, DataLoaderParams, NotExactWarning
 from proctor.sdk.pytorch.history import read_history
 from proctor.sdk.pytorch.plain import open_run, remaining_batches, save_if_due
+from proctor.sdk.pytorch.ranks import Ranks
 
 BATCHES = -(-SAMPLES // 4)
 PARAMS = DataLoaderParams(batch_size=4, shuffle=True)
@@ -21,6 +22,7 @@ class Killed(Exception):
 
 def make_parts() -> "dict[str, Any]":
     model = DigitsModel()
+    model.ranks = Ranks()
     model.setup()
     return {"network": model.net, "optimizer": model.optimizer, "scheduler": model.scheduler}
 
