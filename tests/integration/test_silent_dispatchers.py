@@ -33,7 +33,7 @@ class Suspender:
         self.notices: list[str] = []
 
     async def __call__(self, manager: Manager, experiment_id: str) -> None:
-        await trial_count(manager, experiment_id, 4)
+        await trial_count(manager, experiment_id, 2)
         self.pids = dispatchers()
         for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
@@ -109,11 +109,9 @@ class Holding(Tuner):
 """
 
 
-@pytest.mark.parametrize(
-    ("computes", "told"), [(True, "suggestions come when it is done"), (False, "so it was killed")]
-)
+@pytest.mark.parametrize("computes", [True, False])
 async def test_a_dispatcher_whose_tuner_holds_the_interpreter_is_killed_only_if_it_does_not_compute(
-    *, computes: bool, told: str, tmp_path: Path
+    *, computes: bool, tmp_path: Path
 ) -> None:
     notices: list[str] = []
 
@@ -127,8 +125,8 @@ async def test_a_dispatcher_whose_tuner_holds_the_interpreter_is_killed_only_if_
     row, found = await run(Home(tmp_path / "home"), config(tuner=tuner), listen, patience=IMPATIENT)
     assert row.status is ExperimentStatus.DONE
     assert [trial.parameters["x"] for trial in found] == [n / 100 for n in range(12)]
-    (notice,) = notices
-    assert told in notice
+    kills = [notice for notice in notices if "so it was killed" in notice]
+    assert len(kills) == (0 if computes else 1)
 
 
 async def test_leaving_a_suspended_dispatcher_that_reads_nothing_waits_for_nothing(tmp_path: Path) -> None:
