@@ -1,7 +1,7 @@
 """Stand-ins for Lightning and for the Trainer of transformers: their order of calls, as far as our callbacks see it.
 
 Taken from lightning 2.6.6 and transformers 5.23.0; `tests/integration/sdk/pytorch/test_frameworks.py` does the same
-with the real ones where they are installed.
+with the real ones.
 """
 
 import json

@@ -21,13 +21,16 @@ FEW_PROCESSORS = "ignore:This DataLoader will create:UserWarning"
 
 
 class Incarnations:
-    """The server, as the tests see it."""
+    """The server, as the tests see it.
 
-    def __init__(self) -> None:
+    :param imports: what it imports besides, once for all incarnations.
+    """
+
+    def __init__(self, *imports: str) -> None:
         tests = Path(__file__).resolve().parent.parent
         paths = os.pathsep.join([str(tests), str(tests.parent / "src")])
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-W", FEW_PROCESSORS, "-m", "fakes.incarnations"],
+            [sys.executable, "-W", "error", "-W", FEW_PROCESSORS, "-m", "fakes.incarnations", *imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
@@ -86,6 +89,8 @@ def serve() -> None:
 
     torch.set_num_threads(1)
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first optimizer imports a second's worth of modules
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     for line in sys.stdin:
         order = json.loads(line)
         reader, writer = os.pipe()

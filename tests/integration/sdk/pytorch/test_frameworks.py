@@ -1,132 +1,137 @@
-"""The callbacks with the frameworks themselves, where they are installed (they are too large to be always there)."""
+"""The callbacks with the frameworks themselves, in processes that are killed."""
 
-import warnings
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from fakes.frameworks import Killed
-from fakes.trained_models import DigitsModel, DisturbedDigits, hash_state
+from fakes.frameworks import read_reports
+from fakes.incarnations import Incarnations
 
-from proctor.sdk.pytorch import DataLoaderParams, NotExactWarning, seed_rngs
+from proctor.sdk.checkpoints import find_newest_checkpoint
+from proctor.sdk.protocol import trial_environment
 
+MISSING = [name for name in ("lightning", "transformers", "accelerate") if find_spec(name) is None]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::proctor.sdk.pytorch.NotExactWarning"),
+    pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} cannot be imported"),
 ]
+RUNS = "fakes.framework_runs"
+FRAMEWORKS = ("lightning", "transformers")
+ON_THE_WAY = {"lightning": "trainer.pointer", "transformers": "trainer.mark"}  # what a save does last
 
 
-class Network(torch.nn.Module):
-    """Raises at a batch; 0 is never."""
+class Framework:
+    """One framework, trained with in incarnations."""
 
-    def __init__(self, kill: int) -> None:
-        super().__init__()
-        model = DigitsModel()
-        model.setup()
-        self.network = model.net
-        self.samples: list[list[int]] = []
-        self.kill = kill
+    def __init__(self, name: str, incarnations: Incarnations) -> None:
+        self.name = name
+        self._incarnations = incarnations
 
-    def judge(self, batch: "tuple[Any, Any, Any]") -> Any:
-        if self.training:
-            self.samples.append(batch[2].tolist())
-            if len(self.samples) == self.kill:
-                raise Killed
-        return torch.nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+    def train(self, root: Path, **how: Any) -> "dict[str, Any]":
+        found: dict[str, Any] = self._incarnations.call(RUNS, "train", framework=self.name, root=str(root), **how)
+        return found
 
+    def train_on_two(self, root: Path, **how: Any) -> "dict[str, Any]":
+        found: dict[str, Any] = self._incarnations.call(
+            RUNS, "train_on_two", framework=self.name, root=str(root), **how
+        )
+        return found
 
-def fit_with_lightning(root: Path, kill: int = 0, *, accumulate: int, workers: int) -> "tuple[str, list[list[int]]]":
-    lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
-    from proctor.sdk.pytorch.lightning import ProctorCallback, ResumableLoader
-
-    class Module(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Network(kill)
-
-        def training_step(self, batch: Any, index: int) -> Any:
-            return self.net.judge(batch)
-
-        def validation_step(self, batch: Any, index: int) -> None:
-            self.log("loss", self.net.judge(batch))
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.Adam(self.parameters(), 0.01)
-            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)]
-
-    seed_rngs(5)
-    module, callback = Module(), ProctorCallback(root, every_n_steps=2, metric="loss")
-    params = DataLoaderParams(batch_size=4, shuffle=True, num_workers=workers)
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = lightning.Trainer(
-        max_epochs=3, callbacks=[callback], accelerator="cpu", accumulate_grad_batches=accumulate, **quiet
-    )
-    trainer.fit(
-        module,
-        ResumableLoader(DisturbedDigits(), params, seed=5),
-        torch.utils.data.DataLoader(DisturbedDigits(8, first=100), batch_size=4),
-        ckpt_path=callback.find_checkpoint(),
-        weights_only=True,
-    )
-    return hash_state([module.net.state_dict(), trainer.optimizers[0].state_dict()]), module.net.samples
+    def attempt(self, job: Path, *, resume: "str | None" = None, **how: Any) -> "dict[str, Any]":
+        """Train as an attempt of a trial, which keeps its files apart from other attempts."""
+        (job / "output").mkdir(parents=True, exist_ok=True)
+        environment = trial_environment(
+            experiment_id="e",
+            trial_id="t",
+            job_id=job.name,
+            sequence_id=0,
+            job_directory=str(job),
+            code_directory=str(job),
+            platform="local",
+            resume_checkpoint=resume,
+        )
+        return self.train(job / "root", environment=environment, **how)
 
 
-class PlainDigits:
-    """Nothing is drawn when a sample is read: transformers gives the streams back after it has fetched a batch."""
-
-    def __init__(self) -> None:
-        self.digits = DisturbedDigits()
-
-    def __len__(self) -> int:
-        return len(self.digits)
-
-    def __getitem__(self, index: int) -> "dict[str, Any]":
-        return {"images": self.digits.images[index], "labels": self.digits.labels[index], "index": index}
+@pytest.fixture(scope="module")
+def server() -> Iterator[Incarnations]:
+    """The processes that die, with the frameworks imported."""
+    incarnations = Incarnations(RUNS)
+    yield incarnations
+    incarnations.close()
 
 
-def fit_with_transformers(root: Path, kill: int = 0, *, accumulate: int, workers: int) -> "tuple[str, list[list[int]]]":
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    pytest.importorskip("accelerate", reason="accelerate is not installed")
-    from proctor.sdk.pytorch.huggingface import ProctorCallback
-
-    class Judged(Network):
-        def forward(self, images: Any, labels: Any, index: Any) -> "dict[str, Any]":
-            return {"loss": self.judge((images, labels, index))}
-
-    seed_rngs(5)
-    network, callback = Judged(kill), ProctorCallback("loss")
-    arguments = transformers.TrainingArguments(
-        str(root),
-        num_train_epochs=3,
-        per_device_train_batch_size=4,
-        save_steps=2,
-        logging_steps=1,
-        report_to=[],
-        use_cpu=True,
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        gradient_accumulation_steps=accumulate,
-        dataloader_num_workers=workers,
-        seed=5,
-    )
-    trainer = transformers.Trainer(network, arguments, train_dataset=PlainDigits(), callbacks=[callback])
-    trainer.train(resume_from_checkpoint=callback.find_checkpoint(root))
-    return hash_state([network.state_dict(), trainer.optimizer.state_dict()]), network.samples
+@pytest.fixture(params=FRAMEWORKS)
+def framework(server: Incarnations, request: pytest.FixtureRequest) -> Framework:
+    return Framework(request.param, server)
 
 
-@pytest.mark.parametrize("fit", [fit_with_lightning, fit_with_transformers])
-@pytest.mark.parametrize(("kill", "accumulate", "workers"), [(4, 1, 0), (8, 1, 2), (11, 2, 0)])
+def check_rest(found: "dict[str, Any]", whole: "dict[str, Any]", *, name: str = "run") -> None:
+    """A run was continued, without a warning, and ended with the bits of one that was left alone."""
+    assert found["warned"] == whole["warned"] == []
+    here, there = found[name], whole[name]
+    assert (here["weights"], here["optimizer"]) == (there["weights"], there["optimizer"])
+    assert 0 < len(here["samples"]) < len(there["samples"])
+    assert here["samples"] == there["samples"][-len(here["samples"]) :]
+
+
+@pytest.mark.parametrize(
+    ("kills", "recipe"),
+    [
+        ([("batch", 4), ("batch", 9)], {}),
+        ([("batch", 8)], {"workers": 2}),
+        ([("batch", 11)], {"accumulate": 2}),
+        ([("{}.written", 2), ("{}.renamed", 1)], {}),
+    ],
+    ids=["twice", "with workers", "inside an optimizer window", "inside a save"],
+)
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
-    tmp_path: Path, fit: Any, kill: int, accumulate: int, workers: int
+    framework: Framework, tmp_path: Path, kills: "list[tuple[str, int]]", recipe: "dict[str, Any]"
 ) -> None:
-    whole, all_samples = fit(tmp_path / "whole", accumulate=accumulate, workers=workers)
-    with pytest.raises(Killed):
-        fit(tmp_path / "cut", kill, accumulate=accumulate, workers=workers)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", NotExactWarning)
-        resumed, rest = fit(tmp_path / "cut", accumulate=accumulate, workers=workers)
-    assert resumed == whole
-    assert 0 < len(rest) < len(all_samples)
-    assert rest == all_samples[-len(rest) :]
+    whole = framework.train(tmp_path / "whole", **recipe)
+    for place, number in kills:
+        kill = (place.format(ON_THE_WAY[framework.name]), number)
+        assert framework.train(tmp_path / "cut", kill=kill, **recipe)["killed"]
+    check_rest(framework.train(tmp_path / "cut", **recipe), whole)
+    assert whole["called"] == []  # nobody over a network
+
+
+def test_a_run_of_two_ranks_is_exact_and_tells_when_a_rank_s_device_is_another(
+    framework: Framework, tmp_path: Path
+) -> None:
+    whole = framework.train_on_two(tmp_path / "whole")
+    assert framework.train_on_two(tmp_path / "cut", kill=("batch of rank 1", 4))["killed"]
+    shutil.copytree(tmp_path / "cut", tmp_path / "other")
+    found = framework.train_on_two(tmp_path / "cut")
+    for here, there in zip(found["ranks"], whole["ranks"], strict=True):
+        check_rest(here, there)
+    other = framework.train_on_two(tmp_path / "other", threads=(1, 3))
+    assert other["ranks"][0]["warned"] == ["not exact: threads was '1 / 2', is '1 / 3'"]
+
+
+def test_a_retried_trial_gives_every_run_back_what_it_had(framework: Framework, tmp_path: Path) -> None:
+    folds = {"names": ("fold0", "fold1")}
+    whole = framework.train(tmp_path / "whole", **folds)
+    first, second, carried = tmp_path / "first", tmp_path / "second", tmp_path / "carried"
+    assert framework.attempt(first, kill=("batch", 5), **folds)["killed"]
+    shutil.move(find_newest_checkpoint(str(first)) or "", carried)
+    shutil.rmtree(first)
+    found = framework.attempt(second, resume=str(carried), **folds)
+    check_rest(found, whole, name="fold1")
+    assert found["fold0"]["weights"] == whole["fold0"]["weights"]
+    assert len(found["fold0"]["samples"]) < 2
+
+
+def test_a_trial_that_is_asked_to_stop_ends_and_is_continued_exactly(framework: Framework, tmp_path: Path) -> None:
+    whole = framework.attempt(tmp_path / "whole")
+    stopped = framework.attempt(tmp_path / "first", stop=9)
+    assert stopped["run"]["samples"] == whole["run"]["samples"][:9]
+    found = framework.attempt(tmp_path / "second", resume=find_newest_checkpoint(str(tmp_path / "first")))
+    check_rest(found, whole)
+    assert len(found["run"]["samples"]) == 9
+    reports = [read_reports(tmp_path / attempt) for attempt in ("whole", "first", "second")]
+    assert reports[1] + reports[2] == reports[0]
+    assert [step for step, names in reports[0] if "default" in names]
