@@ -6,10 +6,11 @@ from time import localtime
 from typing import Any
 
 import pytest
+from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.pytorch import ConfigurationError, Outcome, Trainer, TrainingState
+from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
 from proctor.sdk.pytorch.logs import LOGGER
 from proctor.sdk.pytorch.places import make_file, make_folder, name_start
 from proctor.sdk.pytorch.progress import Progress
@@ -158,3 +159,42 @@ def test_what_is_drawn_on_a_terminal_is_not_in_the_file(tmp_path: Path, monkeypa
     monkeypatch.setattr("proctor.sdk.pytorch.progress.Progress", lambda: Progress(Drawn))
     fit(tmp_path, enable_progress_bar=True)
     assert "|#" not in logs(tmp_path)[0].read_text()
+
+
+class Filling(DigitsModel):
+    """Leaves the disk no room from the second batch on, and gives it back at the last one of `until`."""
+
+    def __init__(self, disk: FullDisk, until: int) -> None:
+        super().__init__()
+        self.disk = disk
+        self.until = until
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        if state.global_iteration == 2:
+            self.disk.room = 10
+        if state.global_iteration >= self.until:
+            self.disk.room = None
+        super().train_step(batch, state)
+
+
+@pytest.mark.parametrize(("until", "lines"), [(5, 6), (99, 1)])
+def test_X9_a_full_disk_is_told_once_and_costs_neither_the_run_nor_the_lines_that_find_room_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int, lines: int
+) -> None:
+    disk = FullDisk(tmp_path / "logs", monkeypatch)
+    with pytest.warns(LogWarning, match="the log file .* could not be written") as told:
+        fit(tmp_path, Filling(disk, until))
+    assert len(told) == 1
+    text = logs(tmp_path)[0].read_text()
+    assert [f"step {step}: loss=" in text for step in range(1, 7)] == [step <= lines for step in range(1, 7)]
+    assert text.endswith("\n")
+    assert ("completed" in text) == (until == 5)
+
+
+def test_X9_a_disk_that_is_full_at_the_start_gets_the_lines_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(tmp_path / "logs", monkeypatch, room=0)
+    with pytest.warns(LogWarning):
+        fit(tmp_path, Filling(disk, until=1))
+    assert "run run starts" in logs(tmp_path)[0].read_text()

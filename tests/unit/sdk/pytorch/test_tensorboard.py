@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk.pytorch import ConfigurationError, Outcome, Trainer, TrainingState
+from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
+from proctor.sdk.pytorch.tensorboard import _name_events
 
 needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
 
@@ -19,19 +21,28 @@ class Interrupted(Exception):
 
 
 class Cut(DigitsModel):
-    """Raises in a step after its metrics were written; `at` is 0 for never."""
+    """Raises in a step after its metrics were written; `at` is 0 for never.
 
-    def __init__(self, at: int = 0) -> None:
+    :param rooms: the room of the disk from a step on.
+    """
+
+    def __init__(
+        self, at: int = 0, disk: "FullDisk | None" = None, rooms: "dict[int, int | None] | None" = None
+    ) -> None:
         super().__init__()
         self.at = at
+        self.disk = disk
+        self.rooms = rooms or {}
 
     def train_step(self, batch: Any, state: TrainingState) -> None:
+        if self.disk is not None and state.global_iteration in self.rooms:
+            self.disk.room = self.rooms[state.global_iteration]
         super().train_step(batch, state)
         if state.global_iteration == self.at:
             raise Interrupted
 
 
-def fit(root: Path, cut: int = 0) -> "Outcome | None":
+def fit(root: Path, cut: int = 0, **disturbances: Any) -> "Outcome | None":
     trainer = Trainer(
         "run",
         train_unit="iteration",
@@ -44,7 +55,7 @@ def fit(root: Path, cut: int = 0) -> "Outcome | None":
         train_exceptions=(Interrupted,),
     )
     try:
-        return trainer.fit(Cut(cut), DigitsData())
+        return trainer.fit(Cut(cut, **disturbances), DigitsData())
     except Interrupted:
         return None
 
@@ -65,7 +76,6 @@ def run_folders(root: Path) -> "list[Path]":
 
 
 @needs_tensorboard
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_X11_a_run_that_was_cut_off_twice_has_each_step_once_and_the_values_of_one_that_was_not(tmp_path: Path) -> None:
     fit(tmp_path / "whole")
     fit(tmp_path / "cut", cut=6)
@@ -78,7 +88,6 @@ def test_X11_a_run_that_was_cut_off_twice_has_each_step_once_and_the_values_of_o
 
 
 @needs_tensorboard
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("damage", ["gone", "torn"])
 def test_X11_where_the_event_files_are_not_a_new_folder_is_filled_from_the_history(tmp_path: Path, damage: str) -> None:
     fit(tmp_path, cut=6)
@@ -94,7 +103,6 @@ def test_X11_where_the_event_files_are_not_a_new_folder_is_filled_from_the_histo
 
 
 @needs_tensorboard
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_test_of_a_run_does_not_touch_the_points_of_its_training(tmp_path: Path) -> None:
     fit(tmp_path, cut=6)
 
@@ -110,6 +118,50 @@ def test_a_test_of_a_run_does_not_touch_the_points_of_its_training(tmp_path: Pat
     (folder,) = run_folders(tmp_path)
     assert len(list(folder.glob("events.*.test"))) == 1
     assert [step for step, _ in points(folder)] == list(range(1, 13))
+
+
+@needs_tensorboard
+def test_X11_points_that_found_no_room_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk(tmp_path / "runs", monkeypatch)
+    monkeypatch.setattr("proctor.sdk.pytorch.tensorboard._INTERVAL_SECONDS", 0.0)
+    with pytest.warns(LogWarning, match="the TensorBoard run .* could not be written") as told:
+        assert fit(tmp_path, disk=disk, rooms={3: 7, 11: None}) is not None
+    assert len(told) == 1
+    (folder,) = run_folders(tmp_path)
+    assert [step for step, _ in points(folder)] == list(range(1, 13))
+
+
+@needs_tensorboard
+def test_X11_a_disk_that_stays_full_costs_points_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(tmp_path / "runs", monkeypatch)
+    with pytest.warns(LogWarning) as told:
+        assert fit(tmp_path, disk=disk, rooms={3: 0}) is not None
+    assert len(told) == 1
+    (folder,) = run_folders(tmp_path)
+    assert all(step <= 3 for step, _ in points(folder))
+
+
+@needs_tensorboard
+def test_X11_where_a_checkpoint_was_made_with_points_still_waiting_a_new_folder_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(tmp_path / "runs", monkeypatch)
+    with pytest.warns(LogWarning):
+        fit(tmp_path, cut=10, disk=disk, rooms={3: 0})
+    disk.room = None
+    fit(tmp_path)
+    assert [step for step, _ in points(run_folders(tmp_path)[-1])] == list(range(1, 13))
+
+
+@needs_tensorboard
+def test_event_files_are_read_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
+    names = []
+    for _ in range(12):
+        names.append(_name_events(tmp_path, ""))
+        (tmp_path / names[-1]).touch()
+    assert sorted(names) == names
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

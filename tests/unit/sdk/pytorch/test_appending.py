@@ -1,0 +1,142 @@
+"""Files that wait for the disk: whole pieces, in their order, and one warning."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+from fakes.full_disk import FullDisk
+
+from proctor.sdk.pytorch import LogWarning, appending
+from proctor.sdk.pytorch.appending import PatientFile
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    return FullDisk(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: Clock) -> PatientFile:
+    """A file that writes at once."""
+    return PatientFile("log file", lambda: tmp_path / "log", clock=clock)
+
+
+def append(file: PatientFile, clock: Clock, *pieces: bytes) -> None:
+    for piece in pieces:
+        file.append(piece)
+        clock.now += 10.0
+
+
+def test_what_did_not_fit_comes_in_its_order_when_there_is_room(
+    file: PatientFile, clock: Clock, disk: FullDisk, tmp_path: Path
+) -> None:
+    append(file, clock, b"one\n")
+    disk.room = 6
+    with pytest.warns(LogWarning, match=r"the log file .*/log could not be written: .*only 2 of 6 bytes") as told:
+        append(file, clock, b"two\n", b"three\n", b"four\n")
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"  # no half piece
+    disk.room = None
+    append(file, clock, b"five\n")
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
+    assert len(told) == 1
+    file.close()
+
+
+def test_a_disk_that_is_full_again_is_told_again(file: PatientFile, clock: Clock, disk: FullDisk) -> None:
+    for _ in range(2):
+        disk.room = 0
+        with pytest.warns(LogWarning, match="No space left"):
+            append(file, clock, b"a", b"b")
+        disk.room = None
+        append(file, clock, b"c")
+    file.close()
+
+
+def test_a_full_disk_is_not_asked_at_every_piece(file: PatientFile, clock: Clock, disk: FullDisk) -> None:
+    disk.room = 0
+    with pytest.warns(LogWarning):
+        file.append(b"a")
+    for _ in range(99):
+        clock.now += appending.RETRY_SECONDS / 50
+        file.append(b"a")
+    assert disk.attempts == 2
+    disk.room = None
+    file.close()
+
+
+def test_pieces_wait_for_company_as_long_as_they_may(tmp_path: Path, clock: Clock, disk: FullDisk) -> None:
+    file = PatientFile("log file", lambda: tmp_path / "log", interval_seconds=5.0, clock=clock)
+    for _ in range(11):
+        file.append(b"a")
+        clock.now += 1.0
+    assert disk.attempts == 3
+    assert file.write()
+    assert (tmp_path / "log").read_bytes() == b"a" * 11
+    file.close()
+
+
+def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
+    file: PatientFile, clock: Clock, disk: FullDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appending, "WAITING_BYTES", 5)
+    disk.room = 0
+    with pytest.warns(LogWarning):
+        append(file, clock, b"abc", b"def", b"gh")
+    disk.room = None
+    assert not file.write()
+    assert (tmp_path / "log").read_bytes() == b"abcgh"
+    file.close()
+
+
+def test_a_file_that_is_closed_on_a_full_disk_raises_nothing(file: PatientFile, disk: FullDisk) -> None:
+    disk.room = 0
+    with pytest.warns(LogWarning) as told:
+        file.append(b"a")
+    file.close()
+    assert len(told) == 1
+
+
+def test_a_file_is_opened_anew_after_a_problem_as_network_file_systems_want_it(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "log"
+    path.symlink_to("/dev/full")
+    file = PatientFile("log file", lambda: path, clock=clock)
+    with pytest.warns(LogWarning, match="No space left"):
+        append(file, clock, b"one\n")
+    path.unlink()
+    append(file, clock, b"two\n")
+    assert path.read_bytes() == b"one\ntwo\n"
+    file.close()
+
+
+def test_a_disk_without_room_for_the_file_itself_is_waited_for_and_a_wrong_folder_is_not(
+    tmp_path: Path, clock: Clock
+) -> None:
+    refusals = [OSError(28, "No space left on device"), OSError(122, "Disk quota exceeded")]
+
+    def make_path() -> Path:
+        if refusals:
+            raise refusals.pop()
+        return tmp_path / "log"
+
+    file = PatientFile("log file", make_path, clock=clock)
+    with pytest.warns(LogWarning, match="the log file could not be written: .*quota"):
+        file.open()
+    append(file, clock, b"one\n", b"two\n")
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+    file.close()
+    with pytest.raises(NotADirectoryError), warnings.catch_warnings():
+        PatientFile("log file", lambda: tmp_path / "log" / "below").open()
