@@ -31,6 +31,7 @@ from proctor.trial_keeper.records import (
     Stop,
     parse_process,
     read_exit,
+    sync_exit,
     with_duration,
     with_stop,
     write_exit,
@@ -298,6 +299,7 @@ class JobTable:
 
     def _end(self, job: Job, end: Exit) -> None:
         job.exit = end
+        self._tasks.start(asyncio.to_thread(sync_exit, job.directory), f"sync the end of {job.job_id}")
         self.watch.remove(job)
         job.close()
         remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in

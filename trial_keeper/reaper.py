@@ -276,7 +276,7 @@ class _Reaper:
         failpoint("reaper.exit.before")
         for _ in range(_FULL_DISK_TRIES):
             try:
-                replace_file(path, json.dumps(body).encode(), durable=True, mode=0o644)
+                replace_file(path, json.dumps(body).encode(), durable=False, mode=0o644)  # the keeper syncs it
                 break
             except FileNotFoundError:
                 return  # the job's directory was deleted: nobody wants to know

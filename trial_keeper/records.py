@@ -7,6 +7,7 @@ jobs/<job id>.process   the reaper's: who the reaper and the trial are; locked w
 import fcntl
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch, f
 
 _RECORD_SUFFIX = ".json"
 _PROCESS_SUFFIX = ".process"
+_UNREADABLE_SUFFIX = ".unreadable"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class RecordFolder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         records, problems = [], []
         for file in sorted(self.path.iterdir()):
-            if file.name.endswith(".new"):
+            if file.suffix == ".new" or (file.suffix == _PROCESS_SUFFIX and self._is_left_over(file)):
                 file.unlink(missing_ok=True)
             if file.suffix != _RECORD_SUFFIX:
                 continue
@@ -93,8 +95,12 @@ class RecordFolder:
                 records.append(_read_record(json.loads(file.read_text(encoding="utf-8"))))
             except (OSError, ValueError, TypeError, KeyError) as error:
                 problems.append(f"the job record {file} cannot be read ({error}); it was set aside")
-                file.rename(file.with_suffix(".unreadable"))
+                file.rename(file.with_suffix(_UNREADABLE_SUFFIX))
         return records, problems
+
+    def _is_left_over(self, process_file: Path) -> bool:
+        """Whether a keeper was killed while it removed the records of this job: the first is gone, the second not."""
+        return not any(process_file.with_suffix(suffix).exists() for suffix in (_RECORD_SUFFIX, _UNREADABLE_SUFFIX))
 
     def read_process(self, job_id: str) -> ProcessRecord | None:
         """Who runs the job, or None when no reaper has come that far."""
@@ -143,10 +149,10 @@ def parse_process(text: str) -> ProcessRecord | None:
 
 
 def read_exit(directory: str) -> Exit | None:
-    """The exit.json of a job's directory, or None when there is none."""
+    """The exit.json of a job's directory, or None when there is none, or an empty one (a power cut)."""
     try:
         text = Path(directory, EXIT_FILE).read_text(encoding="utf-8")
-        return from_json(Exit, json.loads(text))
+        return from_json(Exit, json.loads(text)) if text else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
@@ -155,10 +161,23 @@ def read_exit(directory: str) -> Exit | None:
 
 def write_exit(directory: str, end: Exit) -> None:
     """Write exit.json in a reaper's stead; a directory that cannot be written to is no error, the end is reported."""
-    try:
-        replace_file(os.path.join(directory, EXIT_FILE), json.dumps(to_json(end)).encode(), durable=True, mode=0o644)
-    except OSError:
-        return
+    with suppress(OSError):
+        replace_file(os.path.join(directory, EXIT_FILE), json.dumps(to_json(end)).encode(), durable=False, mode=0o644)
+
+
+def sync_exit(directory: str) -> None:
+    """Make exit.json survive a power cut; with the file, file systems with a journal store the rename before it.
+
+    A failure is none here: the end is reported, and the manager stores it.
+    """
+    failpoint("keeper.exit.sync.before")
+    with suppress(OSError):
+        descriptor = os.open(os.path.join(directory, EXIT_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    failpoint("keeper.exit.sync.after")
 
 
 def with_stop(record: JobRecord, stop: Stop) -> JobRecord:

@@ -27,7 +27,8 @@ REQUIRED = {
         "manager.dispatcher.start", "manager.dispatcher.send",
         "dispatcher.initialize", "dispatcher.suggest", "dispatcher.kill",
         "keeper.register", "keeper.commands", "keeper.intent", "keeper.launch", "keeper.report", "keeper.exit.ack",
-        "keeper.stop.signal", "spawner.fork", "reaper.claim", "reaper.start", "reaper.stop", "reaper.exit",
+        "keeper.exit.sync", "keeper.stop.signal", "spawner.fork",
+        "reaper.claim", "reaper.start", "reaper.stop", "reaper.exit",
     )),
     "manager.ready.after", "manager.dispatcher.receive.before", "hub.commands.handed_over", "hub.report.taken",
 }  # fmt: skip

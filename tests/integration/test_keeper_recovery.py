@@ -49,6 +49,8 @@ ENDING = [
     "file.replace.after@4",
     "reaper.exit.before",
     "reaper.exit.after",
+    "keeper.exit.sync.before",
+    "keeper.exit.sync.after",
     "keeper.report.before",
     "keeper.report.after",
     "keeper.exit.ack.before",

@@ -57,6 +57,15 @@ def test_removing_twice_is_removing_once(folder: RecordFolder) -> None:
     assert list(folder.path.iterdir()) == []
 
 
+def test_what_a_keeper_that_was_killed_while_it_removed_has_left_is_removed_by_the_next(folder: RecordFolder) -> None:
+    folder.write([JobRecord(LAUNCH, "boot")])
+    for job_id in ("T.1", "U.1", "V.1"):
+        Path(folder.process_file(job_id)).write_text(PROCESS)
+    (folder.path / "V.1.unreadable").write_text("{")
+    folder.read_all()
+    assert sorted(file.name for file in folder.path.glob("*.process")) == ["T.1.process", "V.1.process"]
+
+
 def test_a_job_is_claimed_as_long_as_its_lock_is_held(folder: RecordFolder) -> None:
     assert not folder.is_claimed("T.1")
     descriptor = os.open(folder.process_file("T.1"), os.O_RDWR | os.O_CREAT)
@@ -89,4 +98,6 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:
     unreadable = read_exit(str(tmp_path))
     assert unreadable is not None
     assert unreadable.reason == EndReason.EXIT_UNKNOWN
+    (tmp_path / "exit.json").write_text("")  # what a power cut may leave
+    assert read_exit(str(tmp_path)) is None
     write_exit(str(tmp_path / "missing"), end)
