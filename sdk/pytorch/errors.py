@@ -6,10 +6,10 @@
         ├── UnreadableCheckpointError          a checkpoint that is there and cannot be used
         ├── CheckpointNotStoredError           a checkpoint that the disk did not take
         ├── RankFailedError                    a process of the run died, or cannot hand over what it raised
-        └── NotExactError                      a resume that would not be bit-exact, with `strict_resume=True`
+        └── NotExactError                      a run whose resume is not bit-exact, with `strict_resume=True`
 
     UserWarning
-    ├── NotExactWarning                        the same, without `strict_resume`: one warning for each difference
+    ├── NotExactWarning                        the same, without `strict_resume`: one warning for each reason
     ├── CheckpointWarning                      a damaged checkpoint was passed over for the one before it
     └── LogWarning                             a log has to wait for the disk; training goes on
 
@@ -41,11 +41,11 @@ class RankFailedError(TrainerError):
 
 
 class NotExactError(TrainerError):
-    """The resumed run would differ from an uninterrupted one, and `strict_resume=True` forbids that."""
+    """A resumed run would differ from an uninterrupted one, and `strict_resume=True` forbids that."""
 
 
 class NotExactWarning(UserWarning):
-    """The resumed run may differ from an uninterrupted one; the text names one difference."""
+    """A resumed run may differ from an uninterrupted one; the text names one reason."""
 
 
 class CheckpointWarning(UserWarning):

@@ -1,32 +1,53 @@
 """The switches that decide whether a kernel of PyTorch gives the same bits twice: set for a run, put back after it."""
 
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
+from proctor.sdk.pytorch.ranks import Ranks
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _EXACT_WORKSPACES = (":4096:8", ":16:8")
 
 
 @contextmanager
-def kernel_switches(*, deterministic: bool, benchmark: bool) -> "Iterator[list[str]]":
-    """Set the switches and yield what they cannot guarantee, one sentence each; put everything back at the end.
+def kernel_switches(device: torch.device, *, deterministic: bool, benchmark: bool) -> "Iterator[list[str]]":
+    """Set the switches and yield what they leave open on this device, one sentence each; put all back at the end.
 
     `deterministic` turns on deterministic algorithms (an operation that has none raises), cuDNN's too, turns off TF32
     and autotuning, and asks cuBLAS for a fixed workspace.
     """
     before = _read()
-    gaps: list[str] = []
+    gaps = _find_gaps(deterministic=deterministic, benchmark=benchmark) if device.type == "cuda" else []
     try:
         torch.backends.cudnn.benchmark = benchmark
         if deterministic:
-            gaps = _make_deterministic()
+            _make_deterministic()
         yield gaps
     finally:
         _restore(before)
+
+
+def tell_gaps(gaps: "Sequence[str]", *, ranks: Ranks, strict: bool) -> None:
+    """Tell what the switches leave open on any rank, each once, by a `NotExactWarning` on the main rank (collective).
+
+    :raises NotExactError: `strict` is set and there is something; on all ranks alike.
+    """
+    found = [gap for part in ranks.gather(list(gaps)) or () for gap in part]
+    told: list[str] = ranks.broadcast(list(dict.fromkeys(found)))
+    if told and strict:
+        raise NotExactError(
+            f"strict_resume forbids a run that no resume could repeat bit for bit: {'; '.join(told)}. Do that, or run "
+            "with strict_resume=False."
+        )
+    if ranks.is_main:
+        for gap in told:
+            warnings.warn(NotExactWarning(f"not exact: {gap}"), stacklevel=2)
 
 
 @contextmanager
@@ -40,17 +61,23 @@ def without_benchmark() -> "Iterator[None]":
         torch.backends.cudnn.benchmark = before
 
 
-def _make_deterministic() -> "list[str]":
-    gaps = []
+def _find_gaps(*, deterministic: bool, benchmark: bool) -> "list[str]":
+    if benchmark:
+        return ["kernels are chosen by timing; set enable_deterministic instead of enable_cudnn_benchmark"]
+    if not deterministic:
+        return ["a GPU's kernels may add up in another order each time; set enable_deterministic"]
     if torch.cuda.is_initialized() and os.environ.get(_WORKSPACE) not in _EXACT_WORKSPACES:
-        gaps.append(f"CUDA was in use before {_WORKSPACE} could be set: cuBLAS may differ; set it before Python starts")
+        return [f"CUDA was in use before {_WORKSPACE} could be set, so cuBLAS may differ; set it before Python starts"]
+    return []
+
+
+def _make_deterministic() -> None:
     os.environ.setdefault(_WORKSPACE, _EXACT_WORKSPACES[0])
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
-    return gaps
 
 
 def _read() -> "dict[str, Any]":
@@ -62,6 +89,7 @@ def _read() -> "dict[str, Any]":
         "tf32": torch.backends.cudnn.allow_tf32,
         "precision": torch.get_float32_matmul_precision(),
         "workspace": os.environ.get(_WORKSPACE),
+        "cuda": torch.cuda.is_initialized(),
     }
 
 
@@ -71,5 +99,6 @@ def _restore(before: "dict[str, Any]") -> None:
     torch.backends.cudnn.benchmark = before["benchmark"]
     torch.backends.cudnn.allow_tf32 = before["tf32"]
     torch.set_float32_matmul_precision(before["precision"])
-    if before["workspace"] is None:
+    has_started_cuda = torch.cuda.is_initialized() and not before["cuda"]  # with a workspace that it keeps
+    if before["workspace"] is None and not has_started_cuda:
         os.environ.pop(_WORKSPACE, None)

@@ -72,7 +72,7 @@ def open_run(
     if settings.chkpt_frequency is not None and run.storage is None:
         raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
     with kernel_switches(
-        deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark
+        run.device, deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark
     ) as run.gaps:
         try:
             if run.storage is not None and run.ranks.is_main:

@@ -15,7 +15,7 @@ from proctor.sdk.pytorch.evaluation import evaluate
 from proctor.sdk.pytorch.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.history import History
-from proctor.sdk.pytorch.kernels import kernel_switches
+from proctor.sdk.pytorch.kernels import kernel_switches, tell_gaps
 from proctor.sdk.pytorch.loop import TrainingLoop
 from proctor.sdk.pytorch.model import Model, refuse_metrics
 from proctor.sdk.pytorch.observing import Observers, Record, make_observers
@@ -69,7 +69,7 @@ class Run:
         keeps = self.storage is not None and place.ranks.is_main
         self.history = self.storage.history if self.storage is not None and keeps else History(None)
         self.metrics: dict[str, float] = {}  # the last value of each metric
-        self.gaps: list[str] = []  # what the deterministic switches cannot guarantee
+        self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None
         self._logged: dict[str, int] = {}  # the batch at which each metric was logged last
 
@@ -146,8 +146,9 @@ class Run:
 def fit(run: Run) -> Outcome:
     """Train, from the latest checkpoint if there is one."""
     settings = run.settings
-    switches = kernel_switches(deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark)
-    with switches as run.gaps:
+    with kernel_switches(
+        run.device, deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark
+    ) as run.gaps:
         try:
             if run.storage is not None and run.ranks.is_main:
                 run.storage.open()
@@ -166,7 +167,7 @@ def test(run: Run) -> Outcome:
     """Test the latest checkpoint; the random streams are not those of the training, so its length does not matter."""
     settings = run.settings
     run.history = History(None)  # what a test measures is no part of the training's history
-    with kernel_switches(deterministic=settings.enable_deterministic, benchmark=False):
+    with kernel_switches(run.device, deterministic=settings.enable_deterministic, benchmark=False):
         try:
             set_up(run)
             content = run.find_checkpoint()
@@ -240,24 +241,28 @@ def resume(run: Run) -> "dict[str, Any] | None":
     return content
 
 
-def _compare(run: Run, content: "dict[str, Any]") -> None:
-    """Tell, or refuse, on all ranks alike, what keeps the resumed run from being exact."""
+def _tell_inexact(run: Run, content: "dict[str, Any] | None") -> None:
+    """Tell, or refuse, on all ranks alike, what keeps a resumed run, or one that is to be exact, from being so."""
+    settings = run.settings
+    if content is not None or settings.enable_deterministic or settings.strict_resume:
+        tell_gaps(run.gaps, ranks=run.ranks, strict=settings.strict_resume)
+    if content is None:
+        return
     compare_on_ranks(
         content.get("fingerprint"),
         partial(snapshots.describe_run, run),
         ranks=run.ranks,
         device=run.device,
-        strict=run.settings.strict_resume,
+        strict=settings.strict_resume,
     )
 
 
 def begin(run: Run, content: "dict[str, Any] | None") -> None:
     """Begin to train: tell or refuse what is not exact, cut the history, open what looks on (collective)."""
     run.state.stop_reason = ""
-    if content is not None:
-        _compare(run, content)
-        if run.storage is not None and run.ranks.is_main:
-            run.storage.restore_history(content)
+    _tell_inexact(run, content)
+    if content is not None and run.storage is not None and run.ranks.is_main:
+        run.storage.restore_history(content)
     run.observers.on_start(run.settings, run.state, run.resumed_from)
     run.model._log = run.log
 

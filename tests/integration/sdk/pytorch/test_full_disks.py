@@ -78,11 +78,7 @@ def test_X9_X11_logs_on_a_disk_that_is_full_for_a_while_are_whole_in_the_end(
     assert len(told) == 2  # one for each file
     rows = list(read_history(tmp_path / "chkpt" / "run" / "history.jsonl"))
     (log,) = (disk / "logs").iterdir()
-    assert (
-        log.read_text().count(": loss=")
-        == sum("loss" in row["metrics"] for row in rows)
-        == outcome.state.global_iteration
-    )
+    assert log.read_text().count(": loss=") == outcome.state.global_iteration
     (events,) = (disk / "runs").glob("*/events.*")
     points = [event.step for event in EventFileLoader(str(events)).Load() for _ in event.summary.value]
     assert points == [row["step"] for row in rows]

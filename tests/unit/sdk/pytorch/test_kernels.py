@@ -1,14 +1,21 @@
 """One switch for everything that makes kernels repeat, put back after the run."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fakes.recording_model import RangeData, RecordingModel
+from fakes.thread_ranks import call_on_ranks
 
-from proctor.sdk.pytorch import Trainer
-from proctor.sdk.pytorch.kernels import kernel_switches
+from proctor.sdk.pytorch import NotExactError, NotExactWarning, Trainer
+from proctor.sdk.pytorch.kernels import kernel_switches, tell_gaps
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def read_switches() -> "tuple[Any, ...]":
@@ -64,19 +71,70 @@ def test_X8_benchmarking_is_on_while_training_and_off_while_validating() -> None
     assert torch.backends.cudnn.benchmark is False
 
 
-def test_X8_what_cannot_be_guaranteed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+def test_X8_on_a_gpu_what_the_switches_leave_open_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(device: torch.device = GPU, *, deterministic: bool = True, benchmark: bool = False) -> str:
+        with kernel_switches(device, deterministic=deterministic, benchmark=benchmark) as gaps:
+            return "; ".join(gaps)
+
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    assert find() == ""  # it is set before CUDA starts
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with kernel_switches(deterministic=True, benchmark=False) as gaps:
-        assert len(gaps) == 1
-        assert "CUBLAS_WORKSPACE_CONFIG" in gaps[0]
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    with kernel_switches(deterministic=True, benchmark=False) as gaps:
+    assert f"CUDA was in use before {WORKSPACE} could be set" in find()
+    assert find(CPU) == ""
+    monkeypatch.setenv(WORKSPACE, ":16:8")
+    assert find() == ""
+    assert "another order each time; set enable_deterministic" in find(deterministic=False)
+    assert "chosen by timing" in find(deterministic=False, benchmark=True)
+    assert find(CPU, deterministic=False, benchmark=True) == ""
+
+
+def test_X8_a_workspace_with_which_cuda_has_started_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WORKSPACE, "x")  # so that it is put back after the test
+    monkeypatch.delenv(WORKSPACE)
+    with kernel_switches(GPU, deterministic=True, benchmark=False):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert os.environ[WORKSPACE] == ":4096:8"
+    with kernel_switches(GPU, deterministic=True, benchmark=False) as gaps:
         assert gaps == []
-        assert torch.are_deterministic_algorithms_enabled()
+
+
+def test_X8_each_gap_of_any_rank_is_told_once_by_the_main_one() -> None:
+    parts = [["one"], ["one", "two"]]
+
+    with pytest.warns(NotExactWarning) as told:
+        assert call_on_ranks(lambda ranks: tell_gaps(parts[ranks.rank], ranks=ranks, strict=False)) == [None, None]
+    assert [str(warning.message) for warning in told] == ["not exact: one", "not exact: two"]
+    for problem in call_on_ranks(lambda ranks: tell_gaps(parts[ranks.rank], ranks=ranks, strict=True)):
+        assert isinstance(problem, NotExactError)
+        assert "bit for bit: one; two. " in str(problem)
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_deterministic": True}, {"strict_resume": True}])
+def test_X8_a_run_tells_gaps_when_it_is_resumed_or_is_to_be_exact_and_strict_ones_do_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: "dict[str, Any]"
+) -> None:
+    @contextmanager
+    def switches(*_: object, **__: object) -> "Iterator[list[str]]":
+        yield ["something is left open"]
+
+    def fit(steps: int) -> None:
+        Trainer("run", total_steps=steps, chkpt_root=tmp_path, use_cpu=True, **options).fit(
+            RecordingModel(), RangeData(1)
+        )
+
+    monkeypatch.setattr("proctor.sdk.pytorch.run.kernel_switches", switches)
+    if "strict_resume" in options:
+        with pytest.raises(NotExactError, match="something is left open"):
+            fit(1)
+        return
+    with pytest.warns(NotExactWarning, match="not exact: something") if options else nullcontext():
+        fit(1)
+    with pytest.warns(NotExactWarning, match="not exact: something is left open") as told:
+        fit(2)
+    assert len(told) == 1
 
 
 def test_a_kernel_without_a_deterministic_form_is_refused() -> None:
-    with kernel_switches(deterministic=True, benchmark=False):
+    with kernel_switches(CPU, deterministic=True, benchmark=False):
         with pytest.raises(RuntimeError, match="deterministic"):
             torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
