@@ -14,6 +14,7 @@ from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.pulse import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
+from proctor.manager.housekeeping import keep_events_few
 from proctor.manager.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
 from proctor.manager.log import start_logging, stop_logging
 from proctor.manager.security import HostGuard, Tokens
@@ -130,12 +131,14 @@ async def open_manager(settings: Settings, url: str, stop: Callable[[], None]) -
 @asynccontextmanager
 async def _background(context: ApiContext, keeper: LocalKeeper) -> AsyncIterator[None]:
     """What runs beside the engine."""
-    manager = context.manager
+    manager, measurements = context.manager, context.measurements
+    housekeeping = keep_events_few(manager.control, lambda: measurements.count_before_pruning(manager.control))
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(keeper.run(), name="local keeper"),
             group.create_task(manager.nodes.keep(), name="node records"),
-            group.create_task(context.measurements.measure_loop_lag(), name="loop lag"),
+            group.create_task(measurements.measure_loop_lag(), name="loop lag"),
+            group.create_task(housekeeping, name="housekeeping"),
         ]
         try:
             yield

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from proctor.manager.store import events, jobs
+from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 
 if TYPE_CHECKING:
@@ -60,6 +61,16 @@ class Measurements:
             self.seen_event = starts.last_event
             for seconds in starts.latencies:
                 self.start_latency.observe(seconds)
+
+    async def catch_up(self, control: Database) -> None:
+        """Count what has started since the last time; nothing before the first time."""
+        seen = self.seen_event
+        self.count_starts(seen, await control.read(lambda c: read_starts(c, seen)))
+
+    async def count_before_pruning(self, control: Database) -> None:
+        """Once anybody reads the numbers, events are counted before they go."""
+        if self.seen_event is not None:
+            await self.catch_up(control)
 
     async def measure_loop_lag(self) -> None:
         """Watch the event loop until cancelled."""

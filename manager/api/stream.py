@@ -23,7 +23,7 @@ QUIET_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some events in order, and the cursor after them; `missed`: older ones that were asked for are gone."""
+    """Some events in order, and the cursor after them; `missed`: some that were asked for are gone."""
 
     rows: list[EventRow]
     cursor: int
@@ -31,14 +31,14 @@ class Stretch:
 
 
 async def read_stretch(control: Database, cursor: int, experiment_id: str | None, limit: int = PAGE) -> Stretch:
-    """The next events after `cursor`. The cursor also passes events that the filter leaves out."""
+    """The next events after `cursor`. The cursor also passes events that the filter leaves out; one that this store has
+    never reached is of another (or of a later copy of this one), whose reader has missed all of ours."""
 
     def read(connection: object) -> Stretch:
         last = events.last_id(connection)  # type: ignore[arg-type]
-        first = events.first_id(connection)  # type: ignore[arg-type]
+        missed = not events.pruned_to(connection) <= cursor <= last  # type: ignore[arg-type]
         rows = events.after(connection, cursor, experiment_id=experiment_id, limit=limit)  # type: ignore[arg-type]
-        end = rows[-1].id if len(rows) == limit else max(last, cursor)
-        return Stretch(rows, end, missed=cursor < first - 1)
+        return Stretch(rows, rows[-1].id if len(rows) == limit else last, missed)
 
     return await control.read(read)
 

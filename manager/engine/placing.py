@@ -20,7 +20,6 @@ _PLACING = {
     ExperimentStatus.TUNER_NO_MORE_TRIAL,
     ExperimentStatus.DONE,
 }
-_NOTICES = 1000  # how many of an experiment's newest ones are looked through for one that was given before
 
 
 async def place_waiting(state: ExperimentState, step: Step, around: Surroundings) -> None:
@@ -45,7 +44,7 @@ async def _tell_of_places(step: Step, around: Surroundings) -> None:
     news = around.placer.take_notices()
     if not news:
         return
-    told = await around.control.read(lambda c: events.notices(c, step.experiment_id, limit=_NOTICES))
+    told = await around.control.read(lambda c: events.notices(c, step.experiment_id, limit=events.KEPT_NOTICES))
     for text in news:
         if text not in told:
             step.note("notice", {"text": text})

@@ -1,4 +1,4 @@
-"""The events table: every change in one order, from which the stream of changes resumes by id."""
+"""The events table: every change in one order, from which the stream of changes resumes by id. Old ones go."""
 
 import sqlite3
 from typing import Any
@@ -15,6 +15,9 @@ LIMITS = "limits"  # the columns that were changed, and {"revision"}
 METRICS = "metrics"  # written by the engine
 NOTICE = "notice"  # {"text"}
 NODE = "node"
+
+KEPT_NOTICES = 1_000
+"""Of each experiment, however old: people are shown the newest ones, and what was noticed once is not repeated."""
 
 
 def append(
@@ -51,11 +54,10 @@ def notices(connection: sqlite3.Connection, experiment_id: str, *, limit: int = 
     return list(dict.fromkeys(str(row.data["text"]) for row in reversed(rows)))
 
 
-def first_id(connection: sqlite3.Connection) -> int:
-    """Id of the oldest event that is kept; `last_id + 1` when none is. Who asks for events after an id below
-    `first_id - 1` may have missed some."""
-    row = connection.execute(query("events.first_id")).fetchone()
-    return last_id(connection) + 1 if row is None else int(row[0])
+def pruned_to(connection: sqlite3.Connection) -> int:
+    """The events up to this id may be gone; 0: all there ever were are there, but those of deleted experiments. Who
+    asks for events after a smaller id may have missed some."""
+    return int(connection.execute(query("events.pruned_to")).fetchone()[0])
 
 
 def last_id(connection: sqlite3.Connection) -> int:
@@ -64,8 +66,16 @@ def last_id(connection: sqlite3.Connection) -> int:
     return 0 if row is None else int(row[0])
 
 
-def prune(connection: sqlite3.Connection, keep: int, *, limit: int = 10_000) -> int:
-    """Delete events older than the newest `keep` ids, at most `limit` at a time (so that no commit takes long).
-    Returns how many were deleted; call again while that is `limit`."""
-    values = {"last": last_id(connection) - keep, "limit": limit}
-    return connection.execute(query("events.prune"), values).rowcount
+def prune(connection: sqlite3.Connection, keep: int, *, limit: int) -> bool:
+    """Let the next `limit` ids go of those that are older than the newest `keep`; each experiment's newest
+    KEPT_NOTICES notices stay. Returns whether there are more to go: then call again."""
+    old = last_id(connection) - keep
+    begin = pruned_to(connection)
+    end = min(begin + limit, old)
+    if end <= begin:
+        return False
+    stretch = {"begin": begin, "end": end}
+    connection.execute(query("events.prune_notices"), stretch | {"keep": KEPT_NOTICES})
+    connection.execute(query("events.prune"), stretch)
+    connection.execute(query("events.set_pruned_to"), {"id": end})
+    return end < old

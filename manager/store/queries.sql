@@ -153,14 +153,30 @@ SELECT * FROM events WHERE experiment_id = :experiment_id AND id > :id ORDER BY 
 -- name: events.notices
 SELECT * FROM events WHERE experiment_id = :experiment_id AND kind = 'notice' ORDER BY id DESC LIMIT :limit;
 
--- name: events.first_id
-SELECT id FROM events ORDER BY id LIMIT 1;
+-- name: events.pruned_to
+SELECT up_to FROM pruned_events;
 
 -- name: events.last_id
 SELECT seq FROM sqlite_sequence WHERE name = 'events';
 
 -- name: events.prune
-DELETE FROM events WHERE id IN (SELECT id FROM events WHERE id <= :last ORDER BY id LIMIT :limit);
+DELETE FROM events WHERE id > :begin AND id <= :end AND (kind <> 'notice' OR experiment_id IS NULL);
+
+-- name: events.prune_notices
+-- those of experiments that have notices in the stretch; only they can have more to keep than before
+DELETE FROM events
+WHERE kind = 'notice' AND id <= :end
+  AND experiment_id IN (
+    SELECT experiment_id FROM events WHERE id > :begin AND id <= :end AND kind = 'notice'
+  )
+  AND id <= (
+    SELECT newer.id FROM events AS newer
+    WHERE newer.kind = 'notice' AND newer.experiment_id = events.experiment_id
+    ORDER BY newer.id DESC LIMIT 1 OFFSET :keep
+  );
+
+-- name: events.set_pruned_to
+UPDATE pruned_events SET up_to = :id;
 
 -- name: events.delete_of_experiment
 DELETE FROM events WHERE experiment_id = :experiment_id;

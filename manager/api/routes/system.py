@@ -16,7 +16,7 @@ from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Offset
 from proctor.manager.api.stream import server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import BadRequest
-from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, read_starts, render
+from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, render
 from proctor.manager.store import experiments, trials
 
 router = APIRouter(tags=["system"])
@@ -99,7 +99,6 @@ async def get_metrics(context: Context) -> Response:
                 return counts
 
     control, measurements = context.manager.control, context.measurements
-    seen = measurements.seen_event
-    measurements.count_starts(seen, await control.read(lambda c: read_starts(c, seen)))
+    await measurements.catch_up(control)
     snapshot = Snapshot(await control.read(read), healthy=not context.manager.trouble, commits=control.commits)
     return Response(render(measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})

@@ -75,12 +75,47 @@ async def test_a_stream_of_one_experiment_passes_over_the_others(control: Databa
 
 
 async def test_who_asks_for_events_that_are_gone_is_told_to_read_everything_again(control: Database) -> None:
-    await append(control, 20)
-    await control.write(lambda c: events.prune(c, 5))
+    await append(control, 20, kind="trial.status")
+    await control.write(lambda c: events.prune(c, 5, limit=100))
     stream = server_sent_events(control, ChangeFeed(), asyncio.Event(), after=3, experiment_id=None)
     found = await take(stream, 6)
     assert found[0]["sse_event"] == "reset"
     assert [event["id"] for event in found[1:]] == [16, 17, 18, 19, 20]
+
+
+async def test_who_has_seen_all_that_is_gone_misses_nothing(control: Database) -> None:
+    await append(control, 2)
+    await append(control, 18, kind="trial.status")
+    await control.write(lambda c: events.prune(c, 5, limit=100))
+    stretch = await read_stretch(control, 15, None)
+    assert ([row.id for row in stretch.rows], stretch.missed) == ([16, 17, 18, 19, 20], False)
+    assert (await read_stretch(control, 14, "another experiment")).missed
+    assert not (await read_stretch(control, 20, None)).missed
+
+
+async def test_a_reader_that_falls_behind_while_it_is_connected_is_told_too(control: Database) -> None:
+    feed = ChangeFeed()
+    stream = server_sent_events(control, feed, asyncio.Event(), after=None, experiment_id=None)
+    await anext(stream)
+    await append(control, 20, kind="trial.status")
+    await control.write(lambda c: events.prune(c, 5, limit=100))
+    feed.notify()
+    found = await take(stream, 6)
+    assert [event["sse_event"] for event in found] == ["reset", *["trial.status"] * 5]
+
+
+async def test_who_comes_from_a_store_that_was_further_reads_everything_again_and_hears_what_comes(
+    control: Database,
+) -> None:
+    await append(control, 3)
+    feed = ChangeFeed()
+    stream = server_sent_events(control, feed, asyncio.Event(), after=5000, experiment_id=None)
+    (reset,) = await take(stream, 1)
+    assert (reset["sse_event"], reset["sse_id"]) == ("reset", 3)
+    await append(control, 1)
+    feed.notify()
+    (event,) = await take(stream, 1)
+    assert event["id"] == 4
 
 
 async def test_a_slow_reader_holds_one_page_at_most(control: Database) -> None:

@@ -11,8 +11,7 @@ from proctor.manager.store.queries import load_queries, query_with
 _METRICS = ("journals.", "metrics.", "checkpoints.")
 _GROWING = re.compile(r"SCAN (trials|trial_jobs|trial_counts|dispatcher_inputs|events|metrics|journals|checkpoints)\b")
 _ALLOWED = {
-    # These walk the table in the order of its own key and stop at the first row.
-    "events.first_id",
+    # This walks the table in the order of its own key and stops at the first row.
     "metrics.last_id",
 }
 
