@@ -1,10 +1,14 @@
 """The streams: one seed for all of them, none that is not ours, states that can be put back."""
 
 import random
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import pytest
 import torch
+from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import (
     DefaultNumpyRNG,
@@ -16,7 +20,9 @@ from proctor.sdk.pytorch import (
     seed_rngs,
     seeding,
 )
+from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.seeding import derive_seed
+from proctor.sdk.pytorch.snapshots import restore_streams
 
 
 def draw() -> "list[float]":
@@ -102,6 +108,77 @@ def test_S6_a_state_without_cuda_is_accepted_and_survives_a_file(tmp_path: objec
     expected = draw()
     load_rng_state_dict(torch.load(f"{tmp_path}/state", weights_only=True))
     assert draw() == expected
+
+
+class FakeCuda:
+    """The streams of some GPUs, each a number; every thread has a current GPU of its own, as every rank has."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *streams: int) -> None:
+        self.streams = list(streams)
+        self.thread = threading.local()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(self.streams))
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(self.streams))
+        monkeypatch.setattr(torch.cuda, "get_rng_state", self._get)
+        monkeypatch.setattr(torch.cuda, "set_rng_state", self._set)
+
+    def _get(self) -> torch.Tensor:
+        return torch.tensor([self.streams[self.thread.current]], dtype=torch.uint8)
+
+    def _set(self, state: torch.Tensor) -> None:
+        assert state.device.type == "cpu"
+        self.streams[self.thread.current] = int(state.item())
+
+
+def test_S6_the_stream_of_the_current_gpu_is_saved_and_comes_back_on_whichever_is_current_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed_rngs(9)
+    before = FakeCuda(monkeypatch, 10, 11, 12)
+    before.thread.current = 2
+    state = get_rng_state_dict()
+    assert state["cuda"].tolist() == [12]
+    for count, current in ((3, 0), (1, 0), (4, 3)):
+        now = FakeCuda(monkeypatch, *range(count))
+        now.thread.current = current
+        load_rng_state_dict(state)
+        assert now.streams == [12 if gpu == current else gpu for gpu in range(count)]
+
+
+def test_S6_a_state_of_a_gpu_is_accepted_where_there_is_none_and_the_other_way_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seed_rngs(9)
+    gpu = FakeCuda(monkeypatch, 10)
+    gpu.thread.current = 0
+    state = get_rng_state_dict()
+    expected = draw()
+    FakeCuda(monkeypatch)
+    without = get_rng_state_dict()
+    assert "cuda" not in without
+    load_rng_state_dict(state)
+    assert draw() == expected
+    gpu = FakeCuda(monkeypatch, 13)
+    load_rng_state_dict(without)
+    assert gpu.streams == [13]
+
+
+def test_S6_every_rank_gets_the_stream_of_its_own_gpu_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed_rngs(9)
+    cuda = FakeCuda(monkeypatch, 10, 11)
+
+    def save(ranks: Ranks) -> Any:
+        cuda.thread.current = 1 - ranks.rank  # gpus=[1, 0]
+        return ranks.gather(get_rng_state_dict())
+
+    content = {"rng": call_on_ranks(save)[0]}
+    later = FakeCuda(monkeypatch, 20, 21, 22)
+
+    def restore(ranks: Ranks) -> None:
+        later.thread.current = ranks.rank
+        restore_streams(SimpleNamespace(ranks=ranks), content)  # type: ignore[arg-type]
+
+    assert call_on_ranks(restore, 3) == [None] * 3
+    assert later.streams == [11, 10, 22]  # one that was not there keeps what it was seeded with
 
 
 def test_seeds_of_neighbours_share_nothing() -> None:
