@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,11 @@ import httpx
 import pytest
 
 from proctor.manager.daemon import ManagerNotStarted, ensure_manager, manager_status, stop_manager
+from proctor.manager.housekeeping import KEPT_EVENTS
 from proctor.manager.instance import EXIT_CONFLICT, EXIT_FAILED, EXIT_USAGE
 from proctor.manager.settings import Home
+from proctor.manager.store import events
+from proctor.manager.store.connections import open_writer
 from proctor.trial_keeper.start import find_keeper, stop_keeper
 
 COMMAND = [sys.executable, "-m", "proctor.manager"]
@@ -124,9 +128,30 @@ def test_changes_are_streamed_and_the_stream_ends_with_the_manager(home: Home) -
 
 def test_a_browser_that_comes_back_goes_on_after_its_last_event(home: Home) -> None:
     running = ensure_manager(home)
-    headers = {"Authorization": f"Bearer {running.token}", "Last-Event-ID": "1"}
+    bearer = {"Authorization": f"Bearer {running.token}"}
+    with httpx.stream("GET", f"{running.url}/api/v1/events?after=0", headers=bearer, timeout=30) as answer:
+        assert next(line for line in answer.iter_lines() if line.startswith("id:")) == "id: 1"
+    headers = {**bearer, "Last-Event-ID": "1"}
     with httpx.stream("GET", f"{running.url}/api/v1/events?after=0", headers=headers, timeout=30) as answer:
         assert next(line for line in answer.iter_lines() if line.startswith("id:")) == "id: 2"
+
+
+def test_a_manager_lets_old_events_go_and_tells_a_browser_that_comes_back_after_one_of_them(home: Home) -> None:
+    home.prepare()
+    connection = open_writer(str(home.control_database), "control")
+    connection.execute("BEGIN")
+    for _ in range(KEPT_EVENTS + 10):
+        events.append(connection, time=1.0, kind=events.TRIAL_STATUS, data={})
+    connection.execute("COMMIT")
+    connection.close()
+    running = ensure_manager(home)
+    headers = {"Authorization": f"Bearer {running.token}", "Last-Event-ID": "1"}
+    gives_up = time.monotonic() + 60.0
+    told = ""
+    while told != "event: reset":
+        assert time.monotonic() < gives_up, f"the first of all events is still there: {told}"
+        with httpx.stream("GET", f"{running.url}/api/v1/events", headers=headers, timeout=30) as answer:
+            told = next(line for line in answer.iter_lines() if line.startswith("event:"))
 
 
 def test_no_token_is_in_the_log(home: Home) -> None:
