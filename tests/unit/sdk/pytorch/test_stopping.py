@@ -1,5 +1,6 @@
 """Why and where runs stop, and that a run that has ended stays as it is."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,9 @@ import pytest
 import torch
 from fakes.recording_model import RangeData, RecordingModel
 
+from proctor.sdk import trial as sdk
+from proctor.sdk.checkpoints import list_checkpoints
+from proctor.sdk.protocol import CONTROL_FILE, trial_environment
 from proctor.sdk.pytorch import Model, Override, Plugin, StopReason, Trainer, TrainingState
 
 BOTH_UNITS = pytest.mark.parametrize("unit", ["epoch", "iteration"])
@@ -188,6 +192,56 @@ def test_an_endless_run_ends_by_its_rule(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, total_steps=float("inf"), valid_frequency=1, early_stop_cycles=1)
     model = RecordingModel(improves=(True, True, False))
     assert trainer.fit(model, RangeData(2)).state.epoch == 3
+
+
+def be_in_a_job(job: Path, monkeypatch: pytest.MonkeyPatch, resume: "str | None" = None) -> None:
+    """Be an attempt of a trial, as its keeper starts it."""
+    (job / "output").mkdir(parents=True)
+    environment = trial_environment(
+        experiment_id="e",
+        trial_id="t",
+        job_id=job.name,
+        sequence_id=0,
+        job_directory=str(job),
+        code_directory=str(job),
+        platform="local",
+        resume_checkpoint=resume,
+    )
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sdk._State, "opened", False)
+    monkeypatch.setattr(sdk._State, "channel", None)
+
+
+@BOTH_UNITS
+def test_T2_an_endless_run_in_a_trial_goes_on_until_the_manager_stops_it_and_is_continued(
+    unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = RecordingModel(stop_after=9)
+    make_trainer(tmp_path / "whole", train_unit=unit).fit(whole, RangeData(3, shuffle=True))
+    seen: list[list[int]] = []
+
+    class Endless(Model):
+        """Has no rule of its own; the manager wants it to stop at a batch."""
+
+        def __init__(self, job: Path, last: int) -> None:
+            self.control, self.last = job / CONTROL_FILE, last
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            seen.append(batch.tolist())
+            if state.global_iteration == self.last:
+                self.control.write_text(json.dumps({"stop": True, "reason": "paused"}))
+
+    resume = None
+    for attempt, last in enumerate([4, 9]):
+        job = tmp_path / f"job-{attempt}"
+        be_in_a_job(job, monkeypatch, resume)
+        trainer = Trainer("run", use_cpu=True, total_steps=float("inf"), train_unit=unit)
+        outcome = trainer.fit(Endless(job, last), RangeData(3, shuffle=True))
+        assert outcome.reason is StopReason.REQUESTED
+        assert outcome.state.global_iteration == last
+        resume = list_checkpoints(str(job))[-1]
+    assert seen == whole.batches
 
 
 def test_a_run_without_a_folder_trains_and_keeps_nothing() -> None:
