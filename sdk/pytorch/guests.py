@@ -32,7 +32,7 @@ class GuestFolder:
         self._run_name = run_name
         self._keep_last = keep_last
 
-    def find_newest(self) -> "Path | None":
+    def find_newest(self) -> "str | None":
         """Return the checkpoint to continue from: the trial's own of this run, else the folder's; None for a new run.
 
         One that is torn is passed over with a `CheckpointWarning` for the one before it.
@@ -46,7 +46,7 @@ class GuestFolder:
             places = [*((registered, entry) for entry in read_pointer(registered) or []), *places]
         for folder, entry in places:
             if is_whole(folder, entry):
-                return folder / entry.name
+                return str(folder / entry.name)
         if places:
             raise UnreadableCheckpointError(
                 f"none of the {len(places)} checkpoints of run {self._run_name!r} is whole, the last of them in "
@@ -54,16 +54,17 @@ class GuestFolder:
             )
         return None
 
-    def name_unfinished(self, step: int) -> Path:
+    def begin(self, step: int) -> Path:
         """Return where the checkpoint of a step is to be written, the same path on all ranks."""
+        self.path.mkdir(parents=True, exist_ok=True)
         return self.path / f"{UNFINISHED_PREFIX}step-{step}.ckpt"
 
     def add(self, step: int) -> None:
-        """Make what was written to `name_unfinished(step)` the newest checkpoint, here and of the trial.
+        """Make what was written to `begin(step)` the newest checkpoint, here and of the trial.
 
         :raises OSError: the disk refuses; the pointer is what it was.
         """
-        unfinished, path = self.name_unfinished(step), self.path / f"step-{step}.ckpt"
+        unfinished, path = self.begin(step), self.path / f"step-{step}.ckpt"
         with open(unfinished, "rb") as written:
             os.fsync(written.fileno())
         entry = Entry(path.name, hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=step)

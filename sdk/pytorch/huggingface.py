@@ -51,7 +51,7 @@ class ProctorCallback(TrainerCallback):
         self._metric = metric
         self._strict_resume = strict_resume
         self._loaded: Any = None
-        self._wants_stop = self._is_leaving = False
+        self._wants_stop = self._is_leaving = self._is_postponed = False
 
     def find_checkpoint(self) -> "str | None":
         """Return this run's newest whole checkpoint for `resume_from_checkpoint`, the trial's first; None if it is new.
@@ -71,7 +71,7 @@ class ProctorCallback(TrainerCallback):
                 f"output_dir must be the callback's folder, {self.folder}, and save_only_model False; found "
                 f"{args.output_dir} and {args.save_only_model}. Give TrainingArguments callback.folder."
             )
-        self._wants_stop = self._is_leaving = False
+        self._wants_stop = self._is_leaving = self._is_postponed = False
         ranks = get_ranks()
         loaded, self._loaded = ranks.broadcast(self._loaded), None
         if loaded is not None and state.global_step > 0:
@@ -84,12 +84,17 @@ class ProctorCallback(TrainerCallback):
         """Save and end if the manager wants that; the Trainer's steps are whole optimizer windows (collective)."""
         if get_ranks().any(should_stop()):
             self._wants_stop = control.should_save = control.should_training_stop = True
+        self._is_postponed = control.should_save and float(state.epoch).is_integer()
+        if self._is_postponed:  # until the evaluation at the epoch's end, which is not made up for
+            control.should_save = False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave to the next attempt what is reported at the end of an epoch, if this one stops in the middle of it."""
+        """Save what was postponed; if the run leaves in the middle of an epoch, this is the next attempt's."""
+        if self._is_postponed:
+            control.should_save = True
         self._is_leaving = self._wants_stop and not float(state.epoch).is_integer()
-        if control.should_save and state.is_world_process_zero:
-            self._storage.unmark(state.global_step)
+        if self._is_leaving:
+            control.should_evaluate = control.should_save = False
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Mark the checkpoint that was just written, and hand a copy to the trial (collective)."""

@@ -29,7 +29,6 @@ except ImportError:
         raise ImportError("Lightning is not installed; run pip install 'proctor[lightning]'") from None
 
 __all__ = ["ProctorCallback", "ResumableLoader"]
-
 _KEY = "proctor"
 
 
@@ -42,7 +41,7 @@ class ProctorCallback(Callback):
     :param metric: the one that becomes the `default` of the reports.
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be exact.
     :param keep_last: how many of the newest checkpoints stay.
-    :raises ConfigurationError: the name cannot be that of a folder, or a number is less than 1.
+    :raises ConfigurationError: the name is none for a folder, or a number is less than 1.
     """
 
     def __init__(
@@ -63,7 +62,8 @@ class ProctorCallback(Callback):
         self._strict_resume = strict_resume
         self._step = 0  # the last optimizer step that was seen
         self._saved_step = 0
-        self._is_leaving = False
+        self._is_postponed = False
+        self._left_step = -1  # where the manager's wish was met
         self._reported_step = -1
         self._loaded: list[Any] = []
 
@@ -74,8 +74,7 @@ class ProctorCallback(Callback):
 
         :raises UnreadableCheckpointError: there are checkpoints and none is whole.
         """
-        found = self._storage.find_newest()
-        return None if found is None else str(found)
+        return self._storage.find_newest()
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: "dict[str, Any]") -> None:
         """Add what an exact resume depends on (collective)."""
@@ -96,39 +95,43 @@ class ProctorCallback(Callback):
             compare_on_ranks(self._loaded.pop(), describe, ranks=get_ranks(), device=device, strict=self._strict_resume)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Save if it is due; never inside an optimizer window, nor before the hooks that end an epoch have run."""
+        """Save if it is due; never inside an optimizer window, nor before a validation or the end of an epoch."""
         is_inside_window, self._step = trainer.global_step == self._step, trainer.global_step
         if is_inside_window or trainer.is_last_batch:
             return
         wants_stop = get_ranks().any(should_stop())
-        if wants_stop or self._step - self._saved_step >= self._every_n_steps:
-            self._save(trainer)
+        if not (wants_stop or self._step - self._saved_step >= self._every_n_steps):
+            return
+        self._is_postponed = not self._is_postponed and _validates(trainer, batch_idx)  # once: it may come at each step
+        if self._is_postponed:
+            return
+        self._save(trainer)
         if wants_stop:
-            self._is_leaving = trainer.should_stop = True
+            self._left_step, trainer.should_stop = self._step, True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the metrics that Lightning has by now."""
-        if not trainer.sanity_checking:
-            self._report(trainer)
+        """Report the metrics that Lightning has by now, once for each step, but not as the run leaves."""
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        done = {self._left_step, self._reported_step}
+        if metrics and trainer.is_global_zero and not trainer.sanity_checking and trainer.global_step not in done:
+            self._reported_step = trainer.global_step
+            report_values(metrics, default=self._metric, step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report those of an epoch without a validation."""
-        self._report(trainer)
-
-    def _report(self, trainer: Any) -> None:
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        if not metrics or self._is_leaving or not trainer.is_global_zero or trainer.global_step == self._reported_step:
-            return
-        self._reported_step = trainer.global_step
-        report_values(metrics, default=self._metric, step=trainer.global_step)
+        self.on_validation_end(trainer, pl_module)
 
     def _save(self, trainer: Any) -> None:
-        step = self._saved_step = trainer.global_step
-        unfinished = self._storage.name_unfinished(step)
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
-        trainer.save_checkpoint(unfinished, weights_only=False)
+        self._saved_step = self._step
+        trainer.save_checkpoint(self._storage.begin(self._step), weights_only=False)
         if trainer.is_global_zero:
-            self._storage.add(step)
+            self._storage.add(self._step)
+
+
+def _validates(trainer: Any, batch_idx: int) -> bool:
+    """Whether Lightning validates right after this batch; what is saved before is not validated after a resume."""
+    batch = trainer.fit_loop.total_batch_idx if trainer.check_val_every_n_epoch is None else batch_idx
+    return bool(trainer.enable_validation) and (batch + 1) % trainer.val_check_batch == 0
 
 
 def _describe(trainer: Any, devices: "Sequence[Fingerprint]", *, is_resumed: bool = False) -> Fingerprint:

@@ -83,6 +83,7 @@ def fit_with_lightning(root: str, name: str, *, network: Network, recipe: "dict[
         callbacks=[callback],
         accelerator="cpu",
         accumulate_grad_batches=recipe["accumulate"],
+        val_check_interval=recipe["validate_every"],
         **spread,
         **quiet,
     )
@@ -99,8 +100,8 @@ def fit_with_lightning(root: str, name: str, *, network: Network, recipe: "dict[
 class PlainDigits:
     """Nothing is drawn when a sample is read: transformers gives the streams back after it has fetched a batch."""
 
-    def __init__(self) -> None:
-        self.digits = DisturbedDigits()
+    def __init__(self, *which: int) -> None:
+        self.digits = DisturbedDigits(*which)
 
     def __len__(self) -> int:
         return len(self.digits)
@@ -117,17 +118,20 @@ class Judged(torch.nn.Module):
         self.net = network
 
     def forward(self, images: Any, labels: Any, index: Any) -> "dict[str, Any]":
-        return {"loss": self.net.judge((images, labels, index))}
+        loss = self.net.judge((images, labels, index))
+        return {"loss": loss, "logits": loss.detach().reshape(1)}
 
 
 def fit_with_transformers(root: str, name: str, *, network: Network, recipe: "dict[str, Any]") -> Any:
     """Train, from the newest checkpoint if there is one, and return the optimizer."""
-    callback = huggingface.ProctorCallback(root, run_name=name, metric="loss")
+    callback = huggingface.ProctorCallback(root, run_name=name, metric="eval_loss")
     arguments = transformers.TrainingArguments(
         callback.folder,
         num_train_epochs=3,
         per_device_train_batch_size=4,
         save_steps=2,
+        eval_strategy="steps" if isinstance(recipe["validate_every"], int) else "epoch",
+        eval_steps=recipe["validate_every"],
         logging_steps=1,
         report_to=[],
         use_cpu=True,
@@ -137,7 +141,13 @@ def fit_with_transformers(root: str, name: str, *, network: Network, recipe: "di
         dataloader_num_workers=recipe["workers"],
         seed=recipe["seed"],
     )
-    trainer = transformers.Trainer(Judged(network), arguments, train_dataset=PlainDigits(), callbacks=[callback])
+    trainer = transformers.Trainer(
+        Judged(network),
+        arguments,
+        train_dataset=PlainDigits(),
+        eval_dataset=PlainDigits(8, 100),
+        callbacks=[callback],
+    )
     trainer.train(resume_from_checkpoint=callback.find_checkpoint())
     return trainer.optimizer
 
@@ -169,7 +179,7 @@ def train(
     with _quietly() as told:
         for place, name in enumerate(names):
             is_last = name == names[-1]
-            cell = {"accumulate": 1, "workers": 0, "seed": place, **recipe}
+            cell = {"accumulate": 1, "workers": 0, "validate_every": 1.0, "seed": place, **recipe}
             seed_rngs(cell["seed"])
             network = Network(make_watch(kill=kill if is_last else None), stop if is_last else 0)
             optimizer = FITS[framework](root, name, network=network, recipe=cell)

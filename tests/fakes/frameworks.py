@@ -124,6 +124,11 @@ class LightningTrainer:
         self.callback = callback
         self.epochs = epochs
         self.accumulate_grad_batches = accumulate
+        self.enable_validation = True
+        self.check_val_every_n_epoch: int | None = 1
+        self.val_check_batch = float("inf")
+        self.fit_loop = SimpleNamespace(total_batch_idx=0)
+        self.min_steps = 0
         self.strategy = SimpleNamespace(root_device=torch.device("cpu"))
         self.callback_metrics: dict[str, Any] = {}
         self.global_step = 0
@@ -144,7 +149,7 @@ class LightningTrainer:
         torch.rand(3)  # what a framework draws while it starts up
         batches = iter(loader)
         self.callback.on_train_start(self, None)
-        while self._epoch < self.epochs and not self.should_stop:
+        while self._epoch < self.epochs and not self._is_leaving():
             if self._ready == 0:
                 batches = iter(loader)
             self._fit_epoch(batches, len(loader))
@@ -153,8 +158,9 @@ class LightningTrainer:
             self._epoch, self._ready = self._epoch + 1, 0
 
     def _fit_epoch(self, batches: "Iterator[Any]", length: int) -> None:
-        while self._ready < length and not self.should_stop:  # the end of the iterator is not asked for
+        while self._ready < length and not self._is_leaving():  # the end of the iterator is not asked for
             batch = next(batches)
+            self.fit_loop.total_batch_idx = self._epoch * length + self._ready
             self._ready += 1
             self.is_last_batch = self._ready == length
             self.callback_metrics = {"loss": torch.tensor(self.training.backward(batch))}
@@ -162,6 +168,12 @@ class LightningTrainer:
                 self.training.step()
                 self.global_step += 1
             self.callback.on_train_batch_end(self, None, None, batch, self._ready - 1)
+            if self._ready < length and self._ready % self.val_check_batch == 0:
+                torch.rand(1)
+                self.callback.on_validation_end(self, None)
+
+    def _is_leaving(self) -> bool:
+        return self.should_stop and self.global_step >= self.min_steps
 
     def save_checkpoint(self, path: Path, weights_only: bool) -> None:
         content: dict[str, Any] = {
@@ -176,7 +188,7 @@ class LightningTrainer:
 
 
 class TransformersTrainer:
-    """The training loop of transformers with one callback; it saves in place, every two steps."""
+    """The training loop of transformers with one callback; it saves in place, every two steps, and evaluates epochs."""
 
     def __init__(self, training: Training, callback: Any, *, seed: int = 5, **arguments: Any) -> None:
         self.training = training
@@ -201,7 +213,7 @@ class TransformersTrainer:
     def train(self, batches: "list[Any]", resume_from_checkpoint: "str | None" = None) -> None:
         if resume_from_checkpoint:
             self._load(Path(resume_from_checkpoint))
-        control = SimpleNamespace(should_save=False, should_training_stop=False)
+        control = SimpleNamespace(should_save=False, should_evaluate=False, should_training_stop=False)
         self.state.max_steps = len(batches)
         self.callback.on_train_begin(self.args, self.state, control)
         for batch in batches[self.state.global_step :]:
@@ -212,15 +224,23 @@ class TransformersTrainer:
             control.should_save = self.state.global_step % 2 == 0
             self.callback.on_step_end(self.args, self.state, control)
             self.callback.on_log(self.args, self.state, control, logs={"loss": loss, "note": "not a number"})
-            if control.should_save:
-                self._save()
-                self.callback.on_save(self.args, self.state, control)
+            self._save_if_due(control)
             if control.should_training_stop or self.state.epoch.is_integer():
-                control.should_save = False
+                control.should_evaluate = True
                 self.callback.on_epoch_end(self.args, self.state, control)
-                self.callback.on_log(self.args, self.state, control, logs={"eval_loss": loss})
+                if control.should_evaluate:
+                    torch.rand(1)
+                    self.callback.on_log(self.args, self.state, control, logs={"eval_loss": loss})
+                self._save_if_due(control)
             if control.should_training_stop:
+                self.callback.on_log(self.args, self.state, control, logs={"train_loss": loss})
                 return
+
+    def _save_if_due(self, control: Any) -> None:
+        if control.should_save:
+            self._save()
+            self.callback.on_save(self.args, self.state, control)
+            control.should_save = False
 
     def _save(self) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"

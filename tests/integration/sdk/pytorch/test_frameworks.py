@@ -85,8 +85,9 @@ def check_rest(found: "dict[str, Any]", whole: "dict[str, Any]", *, name: str = 
         ([("batch", 8)], {"workers": 2}),
         ([("batch", 11)], {"accumulate": 2}),
         ([("{}.written", 2), ("{}.renamed", 1)], {}),
+        ([("batch", 4)], {"validate_every": 2}),
     ],
-    ids=["twice", "with workers", "inside an optimizer window", "inside a save"],
+    ids=["twice", "with workers", "inside an optimizer window", "inside a save", "validated in the middle of epochs"],
 )
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     framework: Framework, tmp_path: Path, kills: "list[tuple[str, int]]", recipe: "dict[str, Any]"

@@ -59,7 +59,7 @@ def fit(
     return training
 
 
-@pytest.mark.parametrize("kill", [1, 4, 7])
+@pytest.mark.parametrize("kill", [1, 4, 7, 8, 9])
 def test_a_killed_run_goes_on_from_its_newest_whole_checkpoint(ours: Any, tmp_path: Path, kill: int) -> None:
     whole = fit(ours, tmp_path / "whole")
     with pytest.raises(Killed):

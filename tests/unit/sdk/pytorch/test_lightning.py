@@ -44,14 +44,16 @@ def fit(
     seed: int = 5,
     anew: bool = False,
     plain: bool = False,
+    trainer: "dict[str, Any] | None" = None,
     **options: Any,
 ) -> Training:
     seed_rngs(seed)
     training = Training(kill)
     callback = ours.ProctorCallback(root, every_n_steps=2, metric="loss", **options)
     loader = ours.ResumableLoader(DisturbedDigits(), DataLoaderParams(batch_size=batch_size, shuffle=True), seed=seed)
-    trainer = LightningTrainer(training, callback, accumulate=accumulate)
-    trainer.fit(loader, None if anew else callback.find_checkpoint(), shown_loader=object() if plain else None)
+    lightning = LightningTrainer(training, callback, accumulate=accumulate)
+    vars(lightning).update(trainer or {})
+    lightning.fit(loader, None if anew else callback.find_checkpoint(), shown_loader=object() if plain else None)
     return training
 
 
@@ -88,6 +90,42 @@ def test_a_trial_is_told_of_checkpoints_and_metrics_and_ends_when_it_is_asked_to
     assert steps(tmp_path / "cut" / "aB3xYz" / "lightning") == [7, 4]
     monkeypatch.setattr(sdk, "should_stop", lambda: False)
     assert fit(ours, tmp_path / "cut").hash() == whole.hash()
+
+
+@pytest.mark.parametrize(
+    ("validation", "saved"),
+    [
+        ({"val_check_batch": 2}, [3, 5, 7, 9]),  # a step later
+        ({"val_check_batch": 4, "check_val_every_n_epoch": None}, [2, 5, 7, 9]),  # batches are counted on
+        ({"val_check_batch": 1}, [3, 7]),  # everywhere: put off once; the last of an epoch has none
+        ({"val_check_batch": 2, "enable_validation": False}, [2, 4, 7, 9]),
+    ],
+)
+def test_a_validation_that_is_due_comes_before_the_checkpoint(
+    ours: Any, tmp_path: Path, validation: "dict[str, Any]", saved: "list[int]"
+) -> None:
+    with pytest.raises(Killed):
+        fit(ours, tmp_path, kill=10, keep_last=9, trainer=validation)
+    assert steps(tmp_path / "lightning")[::-1] == saved
+
+
+def test_a_run_that_draws_in_its_validations_is_exact(ours: Any, tmp_path: Path) -> None:
+    validation = {"val_check_batch": 2}
+    whole = fit(ours, tmp_path / "whole", trainer=validation)
+    with pytest.raises(Killed):
+        fit(ours, tmp_path / "cut", kill=6, trainer=validation)
+    resumed = fit(ours, tmp_path / "cut", trainer=validation)
+    assert resumed.hash() == whole.hash()
+    assert len(resumed.samples) < len(whole.samples)
+
+
+def test_what_a_run_finds_while_it_may_not_leave_yet_is_reported(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_attempt(monkeypatch, tmp_path / "job")
+    monkeypatch.setattr(sdk, "should_stop", lambda: True)
+    assert len(fit(ours, tmp_path / "root", trainer={"min_steps": 8}).samples) == 8
+    assert [step for step, _ in read_reports(tmp_path / "job")] == [6]
 
 
 def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
