@@ -38,7 +38,7 @@ def take_fingerprint(
     :param loaders: what `describe_loader` returned for each loader, by a name such as "training phase 0".
     """
     own = _join_ranks(devices or [describe_device(device)])
-    found: Fingerprint = {**_versions(), **own, **_switches(), "world size": world_size}
+    found: Fingerprint = {**own, **_switches(), "world size": world_size}
     found.update(settings or {})
     for loader, facts in (loaders or {}).items():
         found.update({f"{name} of {loader}": value for name, value in facts.items()})
@@ -153,9 +153,10 @@ def _versions() -> Fingerprint:
 
 
 def describe_device(device: "torch.device | str") -> Fingerprint:
-    """Return what bits depend on in this process's own device and machine."""
+    """Return what bits depend on in this process's own device and machine, what is installed there included."""
     device = torch.device(device)
     return {
+        **_versions(),
         "device type": device.type,
         "device model": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model(),
         "CPU instructions": torch.backends.cpu.get_cpu_capability(),
