@@ -60,7 +60,6 @@ def test_R6_the_same_run_in_the_same_place_has_no_differences(saved: "fingerprin
         ({"loaders": loader(random_seed=7)}, "random_seed of training 0 was None, is 7"),
         ({"loaders": loader(is_distributed=False)}, "is_distributed of training 0 was None, is False"),
         ({"devices": [DEVICE, {**DEVICE, "threads": 9}]}, "threads was .*, is '.* / 9'"),
-        ({"devices": [DEVICE, {**DEVICE, "torch": "1.0"}]}, "torch was .*, is '.* / 1.0'"),
         ({"loaders": loader(shuffle=False)}, "shuffle of training 0 was True, is False"),
         ({"loaders": loader(drop_last=True)}, "drop_last of training 0 was False, is True"),
         ({"settings": {}}, "seed was 6691, is not there"),

@@ -68,9 +68,10 @@ def test_R6_mixed_precision_that_is_switched_is_refused(tmp_path: Path, before: 
     Trainer("run", total_steps=2, **options).fit(DigitsModel(Recipe(amp=before)), DigitsData())
 
 
-def test_R6_the_device_of_every_rank_counts() -> None:
+@pytest.mark.parametrize("fact", ["device model", "torch"])
+def test_R6_the_device_and_the_versions_of_every_rank_count(fact: str) -> None:
     mine = describe_device("cpu")
-    other = {**mine, "device model": "Abacus"}
+    other = {**mine, fact: "Abacus"}
     alike, mixed = (take_fingerprint("cpu", world_size=2, devices=[mine, second]) for second in (mine, other))
     assert find_differences(take_fingerprint("cpu"), alike) == ["not exact: world size was 1, is 2"]
     assert len(find_differences(alike, mixed)) == 1
