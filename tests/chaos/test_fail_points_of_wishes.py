@@ -1,16 +1,23 @@
 """Deaths while the manager does what a user asked for: the wish is granted, once, by whoever comes after."""
 
 import json
+import os
+import shutil
+import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import audit
+from chaos import audit, places
 from chaos.harness import EXPERIMENT_ID, House, house
+from chaos.places import listed
 from chaos.processes import Kind, find
 
-from proctor.sdk.client.errors import NotFound
+from proctor.manager.cli.archive import save_archive
+from proctor.sdk.client import Client
+from proctor.sdk.client.errors import Conflict, NotFound
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +53,7 @@ def wait_for_trials(built: House, number: int = 2) -> None:
     built.wait_for(running, f"{number} running trials")
 
 
-@pytest.mark.parametrize("place", ["manager.cancel.before", "manager.cancel.after", "keeper.stop.signal.before"])
+@pytest.mark.parametrize("place", listed(places.OF_STOPPING))
 def test_an_experiment_that_is_being_stopped_stops(place: str, tmp_path: Path) -> None:
     with house(tmp_path, dying(tmp_path, place)) as built:
         built.create(config(built, seconds=LONG))
@@ -64,7 +71,7 @@ def test_an_experiment_that_is_being_stopped_stops(place: str, tmp_path: Path) -
     assert [job["end_reason"] for job in ending.jobs.values()] == ["EXPERIMENT_STOPPED", "EXPERIMENT_STOPPED"]
 
 
-@pytest.mark.parametrize("place", ["manager.update.before", "manager.update.after"])
+@pytest.mark.parametrize("place", listed(places.OF_LIMITS))
 def test_a_limit_that_was_changed_holds_for_running_trials(place: str, tmp_path: Path) -> None:
     with house(tmp_path, dying(tmp_path, place)) as built:
         built.create(config(built, seconds=LONG))
@@ -79,7 +86,7 @@ def test_a_limit_that_was_changed_holds_for_running_trials(place: str, tmp_path:
     audit.check_nothing_left(ending)
 
 
-@pytest.mark.parametrize("place", ["manager.delete.before", "manager.delete.after"])
+@pytest.mark.parametrize("place", listed(places.OF_DELETING))
 def test_an_experiment_that_is_being_deleted_can_be_deleted_again(place: str, tmp_path: Path) -> None:
     with house(tmp_path, dying(tmp_path, place)) as built:
         built.create(config(built))
@@ -100,7 +107,7 @@ def test_an_experiment_that_is_being_deleted_can_be_deleted_again(place: str, tm
     assert list((built.home / "experiments").iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["dispatcher.no_more.before", "dispatcher.no_more.after"])
+@pytest.mark.parametrize("place", listed(places.OF_EXHAUSTION))
 def test_a_search_that_is_exhausted_ends(place: str, tmp_path: Path) -> None:
     with house(tmp_path, dying(tmp_path, place)) as built:
         built.create(config(built, tuner={"name": "GridSearch"}, maxTrialNumber=5))
@@ -112,7 +119,7 @@ def test_a_search_that_is_exhausted_ends(place: str, tmp_path: Path) -> None:
     assert sorted(json.loads(trial["parameters"])["x"] for trial in ending.trials.values()) == [0.4, 0.6]
 
 
-@pytest.mark.parametrize("place", ["keeper.stop.before", "keeper.stop.after"])
+@pytest.mark.parametrize("place", listed(places.OF_A_DEAD_REAPER))
 def test_a_keeper_that_dies_while_it_clears_up_after_a_killed_reaper_is_followed_by_one_that_does(
     place: str, tmp_path: Path
 ) -> None:
@@ -125,3 +132,94 @@ def test_a_keeper_that_dies_while_it_clears_up_after_a_killed_reaper_is_followed
         built.shut_down()
     assert (tmp_path / "counter").exists(), f"nobody came to {place}"
     audit.check(audit.Ending.read(built.home, built.ledgers), trials=2, killed={victim.job_id})
+
+
+@pytest.mark.parametrize("place", listed(places.OF_LOADING))
+def test_an_archive_that_is_being_loaded_can_be_loaded_again_and_is_there_once(place: str, tmp_path: Path) -> None:
+    archive = tmp_path / "saved.zip"
+
+    def save(client: Client) -> bool:
+        save_archive(client, client.experiment(EXPERIMENT_ID), archive, with_code=False)
+        return True
+
+    def load(client: Client) -> bool:
+        handed = built.home / "incoming" / "saved.zip"
+        shutil.copyfile(archive, handed)
+        try:
+            client.load_experiment(handed.name)
+        except Conflict:  # the manager died when it was there
+            return True
+        finally:
+            handed.unlink()
+        return True
+
+    def outcome(client: Client) -> list[Any]:
+        trials = list(client.trials(EXPERIMENT_ID, sort="sequence_id"))
+        kept = [[trial[name] for name in ("id", "status", "parameters", "final_value", "jobs")] for trial in trials]
+        return [kept, [[metric["data"] for metric in client.metrics(trial["id"])] for trial in trials]]
+
+    with house(tmp_path, dying(tmp_path, place)) as built:
+        built.create(config(built))
+        built.wait_until_done()
+        built.stop_experiment()
+        wanted = built.ask(outcome)
+        assert [trial[1] for trial in wanted[0]] == ["SUCCEEDED", "SUCCEEDED"]
+        built.ask(
+            lambda client: save_archive(client, client.experiment(EXPERIMENT_ID), archive, with_code=False) or True
+        )
+        built.ask(lambda client: client.delete_experiment(EXPERIMENT_ID) or True)
+        built.ask(load)
+        assert len(built.deaths) == 1, f"nobody came to {place}"
+        assert built.status() == "STOPPED"
+        assert built.ask(outcome) == wanted
+        built.shut_down()
+    assert [path.name for path in (built.home / "experiments").iterdir()] == [EXPERIMENT_ID]
+    assert not (built.home / "experiments" / EXPERIMENT_ID / "loading").exists()
+    assert list((built.home / "incoming").iterdir()) == []
+
+
+RAISING = """
+from nni.tuner import Tuner
+
+class Raising(Tuner):
+    def update_search_space(self, search_space): ...
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs): ...
+    def generate_parameters(self, parameter_id, **kwargs):
+        raise ValueError("nothing comes to mind")
+"""
+
+
+@pytest.mark.parametrize("place", listed(places.OF_A_TUNER_THAT_RAISES))
+def test_a_tuner_that_raises_is_reported(place: str, tmp_path: Path) -> None:
+    (tmp_path / "raising.py").write_text(RAISING)
+    tuner = {"className": "raising.Raising", "codeDirectory": str(tmp_path)}
+    with house(tmp_path, dying(tmp_path, place)) as built:
+        built.create(config(built, tuner=tuner))
+        built.wait_for(lambda: True if built.status() == "ERROR" else None, "the experiment to be in ERROR")
+        found = built.ask(lambda client: client.experiment(EXPERIMENT_ID))
+        assert "nothing comes to mind" in found["reason"]
+        assert "generate_parameters" in found["error"]
+        assert found["trial_counts"] == {}
+        built.shut_down()
+    assert (tmp_path / "counter").exists(), f"nobody came to {place}"
+
+
+@pytest.mark.parametrize("place", listed(places.OF_A_SUSPENDED_DISPATCHER))
+def test_a_manager_that_dies_while_it_replaces_a_suspended_dispatcher_is_followed_by_one_that_has_another(
+    place: str, tmp_path: Path
+) -> None:
+    environment = {**dying(tmp_path, place), "PROCTOR_DISPATCHER_PATIENCE_SECONDS": "3"}
+    with house(tmp_path, environment) as built:
+        space = {"x": {"_type": "uniform", "_value": [0, 1]}}
+        built.create(config(built, seconds=(1.0, 2.0), maxTrialNumber=4, searchSpace=space))
+        wait_for_trials(built)
+        (suspended,) = find(Kind.DISPATCHER, built.home, built.tag)
+        os.kill(suspended.pid, signal.SIGSTOP)
+        built.wait_until_done()
+        with suppress(ProcessLookupError):  # it was killed, or finds that its manager is gone
+            os.kill(suspended.pid, signal.SIGCONT)
+        assert len(built.deaths) == 1, f"nobody came to {place}"
+        built.shut_down()
+    ending = audit.Ending.read(built.home, built.ledgers)
+    audit.check(ending, trials=4)
+    assert len({trial["parameter_id"] for trial in ending.trials.values()}) == 4

@@ -1,0 +1,48 @@
+"""Where processes are killed by name: by which test, or why not. `test_places.py` compares this with the source."""
+
+from collections.abc import Iterable
+
+
+def _both(*places: str) -> frozenset[str]:
+    """Before and after each of them."""
+    return frozenset(f"{place}.{side}" for place in places for side in ("before", "after"))
+
+
+OF_AN_EXPERIMENT = _both(
+    *("control.migrate", "metrics.migrate", "control.commit", "metrics.commit", "file.replace"),
+    *("manager.create", "manager.metrics", "manager.submit", "manager.cancel"),
+    *("manager.dispatcher.start", "manager.dispatcher.send"),
+    *("dispatcher.initialize", "dispatcher.suggest", "dispatcher.kill", "dispatcher.pong"),
+    *("keeper.register", "keeper.commands", "keeper.intent", "keeper.launch", "keeper.report", "keeper.exit.ack"),
+    *("keeper.exit.sync", "keeper.stop.signal", "spawner.fork"),
+    *("reaper.claim", "reaper.start", "reaper.stop", "reaper.exit"),
+) | {"manager.ready.after", "manager.dispatcher.receive.before", "hub.commands.handed_over", "hub.report.taken"}
+"""Passed by every experiment with an assessor, and killed at in `test_fail_points.py`."""
+
+OF_STOPPING = frozenset({"manager.cancel.before", "manager.cancel.after", "keeper.stop.signal.before"})
+OF_LIMITS = _both("manager.update")
+OF_DELETING = _both("manager.delete")
+OF_LOADING = _both("manager.load")
+OF_EXHAUSTION = _both("dispatcher.no_more")
+OF_A_TUNER_THAT_RAISES = _both("dispatcher.error")
+OF_A_SUSPENDED_DISPATCHER = _both("manager.dispatcher.kill")
+OF_A_DEAD_REAPER = _both("keeper.stop")
+"""These and the above are passed for a reason, and killed at in `test_fail_points_of_wishes.py`."""
+
+KILLED_AT = frozenset().union(
+    *(OF_AN_EXPERIMENT, OF_STOPPING, OF_LIMITS, OF_DELETING, OF_LOADING),
+    *(OF_EXHAUSTION, OF_A_TUNER_THAT_RAISES, OF_A_SUSPENDED_DISPATCHER, OF_A_DEAD_REAPER),
+)
+
+ELSEWHERE = {"trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch"}
+"""Prefixes of places that these tests leave out, and why."""
+
+
+def is_elsewhere(place: str) -> bool:
+    """Whether these tests leave a place out."""
+    return place.startswith(tuple(ELSEWHERE))
+
+
+def listed(places: Iterable[str]) -> list[str]:
+    """In the same order for every worker."""
+    return sorted(places)
