@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from fakes.left_behind import wait_for_the_end_of_others
-from fakes.trained_models import DigitsData, DigitsModel, hash_state
-from fakes.trained_runs import train
+from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
+from fakes.trained_runs import Teller, train
 
 from proctor.sdk.pytorch import (
     HandoverQueue,
@@ -76,6 +76,22 @@ def _talk(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
     barrier()
     queue.put(values)
     return f"from rank {ranks.rank}"
+
+
+def take_back(root: str) -> "dict[str, Any]":
+    """Train on two ranks and return what the caller has of it: of its own model, and in the checkpoint."""
+    spawning.START_METHOD = "fork"
+    recipe = Recipe(processes=2)
+    trainer = Trainer("run", **{**recipe.options(), "total_steps": 1, "chkpt_root": root})
+    trainer.register_plugin(Teller())
+    model = DigitsModel(recipe)
+    outcome = trainer.fit(model, DigitsData(recipe))
+    saved = torch.load(str(outcome.checkpoint), weights_only=True)["model"]["net"]
+    return {
+        "own": hasattr(model, "net"),
+        "saved": hash_state(saved),
+        "trained": [values["weights"] for values in trainer.queue.get_all()],
+    }
 
 
 def talk_at_a_time(groups: int) -> "list[Any]":

@@ -97,6 +97,14 @@ def test_X5_wrapping_a_network_draws_nothing_and_gives_all_ranks_the_same_weight
     assert (first["streams stay"], first["buffers stay"]) == (True, True)
 
 
+def test_X6_the_callers_own_model_is_not_trained_and_the_checkpoint_has_the_weights(
+    incarnations: Incarnations, tmp_path: Path
+) -> None:
+    found = incarnations.call(SCENARIOS, "take_back", root=str(tmp_path))
+    assert not found["own"]
+    assert found["trained"] == [found["saved"]] * 2
+
+
 def test_X6_large_values_do_not_hold_up_their_rank(incarnations: Incarnations) -> None:
     assert incarnations.call(SCENARIOS, "hand_over", megabytes=3) == [3 * 2**20] * 2
 

@@ -123,6 +123,24 @@ def test_a_run_that_its_model_stopped_is_left_as_it_is_while_the_model_still_wan
     assert model.batches == []
 
 
+@BOTH_UNITS
+def test_a_run_that_its_model_stopped_goes_on_if_what_the_model_stops_by_is_in_no_checkpoint(
+    unit: str, tmp_path: Path
+) -> None:
+    class Forgetful(RecordingModel):
+        """Counts the batches of this process."""
+
+        def should_training_stop(self) -> bool:
+            return len(self.batches) >= 4
+
+    batches = []
+    for _ in range(2):
+        model = Forgetful()
+        assert make_trainer(tmp_path, train_unit=unit).fit(model, RangeData(3)).reason is StopReason.MODEL
+        batches.append(len(model.batches))
+    assert batches == [4, 4]
+
+
 @pytest.mark.parametrize(("unit", "ends"), [("epoch", [3, 5, 8]), ("iteration", [3, 6, 9])])
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5, 6, 7, 8])
 def test_T6_a_stop_waits_for_the_end_of_the_window(unit: str, ends: "list[int]", stop: int, tmp_path: Path) -> None:
