@@ -204,6 +204,7 @@ class TransformersTrainer:
             "dataloader_num_workers": 0,
             "bf16": False,
             "fp16": False,
+            "save_strategy": "steps",
             "save_only_model": False,
             "ignore_data_skip": False,
         }
@@ -221,12 +222,13 @@ class TransformersTrainer:
             self.training.step()
             self.state.global_step += 1
             self.state.epoch = 2 * self.state.global_step / len(batches)
-            control.should_save = self.state.global_step % 2 == 0
+            control.should_save = self.state.global_step % 2 == 0 and self.args.save_strategy == "steps"
             self.callback.on_step_end(self.args, self.state, control)
             self.callback.on_log(self.args, self.state, control, logs={"loss": loss, "note": "not a number"})
             self._save_if_due(control)
             if control.should_training_stop or self.state.epoch.is_integer():
                 control.should_evaluate = True
+                control.should_save = self.args.save_strategy == "epoch"
                 self.callback.on_epoch_end(self.args, self.state, control)
                 if control.should_evaluate:
                     torch.rand(1)

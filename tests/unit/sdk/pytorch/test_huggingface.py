@@ -88,6 +88,20 @@ def test_a_trial_is_told_of_checkpoints_and_metrics_and_ends_when_it_is_asked_to
     assert (6, ["eval_loss"]) in read_reports(job)
 
 
+@pytest.mark.parametrize("stop", [4, 6])
+def test_a_run_that_is_asked_to_stop_is_exact_where_epochs_are_evaluated_and_saved(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    job, epochs = tmp_path / "job", {"save_strategy": "epoch"}
+    whole = fit(ours, tmp_path / "whole", **epochs)
+    begin_attempt(monkeypatch, job)
+    monkeypatch.setattr(sdk, "should_stop", lambda: len(read_reports(job)) == stop - 1)
+    assert len(fit(ours, tmp_path / "cut", **epochs).samples) == stop
+    monkeypatch.setattr(sdk, "should_stop", lambda: False)
+    assert fit(ours, tmp_path / "cut", **epochs).hash() == whole.hash()
+    assert [step for step, names in read_reports(job) if "eval_loss" in names] == [6, 12]
+
+
 def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
     ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
