@@ -15,6 +15,7 @@ from typing import Any, Union
 import torch
 
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
+from proctor.sdk.pytorch.precisions import read_precisions
 from proctor.sdk.pytorch.ranks import Ranks
 
 Fact = Union[str, int, float, bool, None]
@@ -178,8 +179,7 @@ def _switches() -> Fingerprint:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "cuDNN deterministic": torch.backends.cudnn.deterministic,
         "cuDNN benchmark": torch.backends.cudnn.benchmark,
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
-        "cuDNN TF32": torch.backends.cudnn.allow_tf32,
+        **read_precisions(),
         "oneDNN": torch.backends.mkldnn.enabled,
         "cuBLAS workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
         "default dtype": str(torch.get_default_dtype()),

@@ -18,7 +18,7 @@ class GroupRanks(Ranks):
         self.rank = dist.get_rank()
         self.local_rank = local_rank
         self.world_size = dist.get_world_size()
-        self._device = "cpu" if "gloo" in dist.get_backend_config() else "cuda"
+        self._device = "cpu" if "cpu:" in dist.get_backend_config() else "cuda"
 
     def gather(self, value: Any) -> "list[Any] | None":
         values = [None] * self.world_size if self.is_main else None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
+from proctor.sdk.pytorch.precisions import make_precisions_full, read_precisions, restore_precisions
 from proctor.sdk.pytorch.ranks import Ranks
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -76,8 +77,7 @@ def _make_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
+    make_precisions_full()
 
 
 def _read() -> "dict[str, Any]":
@@ -86,8 +86,7 @@ def _read() -> "dict[str, Any]":
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
         "deterministic": torch.backends.cudnn.deterministic,
         "benchmark": torch.backends.cudnn.benchmark,
-        "tf32": torch.backends.cudnn.allow_tf32,
-        "precision": torch.get_float32_matmul_precision(),
+        "precisions": read_precisions(),
         "workspace": os.environ.get(_WORKSPACE),
         "cuda": torch.cuda.is_initialized(),
     }
@@ -97,8 +96,7 @@ def _restore(before: "dict[str, Any]") -> None:
     torch.use_deterministic_algorithms(before["algorithms"], warn_only=before["warn_only"])
     torch.backends.cudnn.deterministic = before["deterministic"]
     torch.backends.cudnn.benchmark = before["benchmark"]
-    torch.backends.cudnn.allow_tf32 = before["tf32"]
-    torch.set_float32_matmul_precision(before["precision"])
+    restore_precisions(before["precisions"])
     has_started_cuda = torch.cuda.is_initialized() and not before["cuda"]  # with a workspace that it keeps
     if before["workspace"] is None and not has_started_cuda:
         os.environ.pop(_WORKSPACE, None)

@@ -88,10 +88,10 @@ class FileLog(Observer):
         return {} if path is None else {"path": str(path)}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
-        """Go back to that file, if it is there; on another machine it is not."""
-        found = Path(state["path"]) if "path" in state else None
-        if found is not None and found.is_file():
-            self._path = found
+        """Go back to that file, if it is there and this user's; on another machine it may be neither."""
+        path = state.get("path", "")
+        if os.path.isfile(path) and os.access(path, os.R_OK | os.W_OK):
+            self._path = Path(path)
 
     def _open(self) -> None:
         if self._handler is not None:

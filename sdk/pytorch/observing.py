@@ -4,6 +4,7 @@ Observers exist on the main rank only. What an observer must find again after a 
 returns from `state_dict`.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,8 +116,9 @@ class Observers(Observer):
             observer.on_end(reason)
 
     def close(self) -> None:
-        for observer in self.all:
-            observer.close()
+        with ExitStack() as stack:  # every one is closed, whatever the others raise
+            for observer in reversed(self.all):
+                stack.callback(observer.close)
 
     def state_dict(self) -> "dict[str, Any]":
         return {observer.name: observer.state_dict() for observer in self.all}

@@ -85,8 +85,9 @@ class TensorBoardRun(Observer):
         return {"folder": str(self._folder), "sizes": {path.name: path.stat().st_size for path in _files(self._folder)}}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
-        """Go back to that folder, if it is there."""
-        if "folder" in state and Path(state["folder"]).is_dir():
+        """Go back to that folder, if it is there and this user's; on another machine it may be neither."""
+        folder = state.get("folder", "")
+        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             self._folder, self._sizes = Path(state["folder"]), dict(state["sizes"])
 
     def _refill(self, history: Path) -> None:

@@ -12,7 +12,9 @@ from fakes.recording_model import RangeData, RecordingModel
 from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import NotExactError, NotExactWarning, Trainer
+from proctor.sdk.pytorch.fingerprint import find_differences, take_fingerprint
 from proctor.sdk.pytorch.kernels import kernel_switches, tell_gaps
+from proctor.sdk.pytorch.precisions import read_precisions, restore_precisions
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -132,6 +134,53 @@ def test_X8_a_run_tells_gaps_when_it_is_resumed_or_is_to_be_exact_and_strict_one
     with pytest.warns(NotExactWarning, match="not exact: something is left open") as told:
         fit(2)
     assert len(told) == 1
+
+
+needs_newer_switches = pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"), reason="this version of torch has only the older switches"
+)
+SWITCHES = (
+    "set_float32_matmul_precision('medium')",
+    "backends.cuda.matmul.allow_tf32 = True",
+    "backends.cudnn.allow_tf32 = False",
+    "backends.fp32_precision = 'tf32'",
+    "backends.cuda.matmul.fp32_precision = 'tf32'",
+    "backends.cudnn.conv.fp32_precision = 'ieee'",
+    "backends.mkldnn.matmul.fp32_precision = 'bf16'",
+)
+
+
+@pytest.fixture
+def precisions() -> "Iterator[None]":
+    """The precisions are put back after the test."""
+    before = read_precisions()
+    yield
+    restore_precisions(before)
+
+
+@needs_newer_switches
+@pytest.mark.usefixtures("precisions")
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_X8_precisions_set_by_either_kind_of_switch_are_full_for_a_deterministic_run_and_then_as_before(
+    switch: str,
+) -> None:
+    exec(f"torch.{switch}")
+    before = read_precisions()
+    seen: list[Any] = []
+    model = RecordingModel(on_batch=lambda state: seen.append(read_precisions()))
+    for deterministic in (True, False):
+        Trainer("run", total_steps=1, enable_deterministic=deterministic, use_cpu=True).fit(model, RangeData(1))
+    assert set(seen[0].values()) == {"highest", False, "ieee"}
+    assert seen[1] == read_precisions() == before
+
+
+@needs_newer_switches
+@pytest.mark.usefixtures("precisions")
+def test_R6_a_precision_that_only_the_newer_switches_know_is_told() -> None:
+    before = take_fingerprint("cpu")
+    torch.backends.mkldnn.conv.fp32_precision = "bf16"
+    (told,) = find_differences(before, take_fingerprint("cpu"))
+    assert told == "not exact: fp32 precision of mkldnn.conv was 'none', is 'bf16'"
 
 
 def test_a_kernel_without_a_deterministic_form_is_refused() -> None:

@@ -1,6 +1,7 @@
 """The log file of a run (rows X9, X10, X12)."""
 
 import logging
+import os
 from pathlib import Path
 from time import localtime
 from typing import Any
@@ -110,6 +111,20 @@ def test_X10_where_the_first_file_is_gone_a_resumed_run_begins_a_new_one(tmp_pat
     logs(tmp_path)[0].unlink()
     fit(tmp_path, total_steps=2)
     assert "continues from" in logs(tmp_path)[0].read_text()
+
+
+def test_X10_where_the_first_file_may_not_be_written_a_resumed_run_begins_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit(tmp_path)
+    (first,) = logs(tmp_path)
+    before = first.read_bytes()
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != first and may(path, mode))  # as root may all
+    fit(tmp_path, total_steps=2, log_path=tmp_path / "elsewhere")
+    assert first.read_bytes() == before
+    (second,) = (tmp_path / "elsewhere").iterdir()
+    assert "continues from" in second.read_text()
 
 
 def test_X12_the_third_run_of_a_process_writes_each_line_once(tmp_path: Path) -> None:

@@ -121,6 +121,21 @@ def test_a_test_of_a_run_does_not_touch_the_points_of_its_training(tmp_path: Pat
 
 
 @needs_tensorboard
+def test_X11_where_the_folder_may_not_be_written_a_new_one_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit(tmp_path, cut=6)
+    (first,) = run_folders(tmp_path)
+    before = points(first)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != first and may(path, mode))  # as root may all
+    fit(tmp_path)
+    assert points(first) == before
+    (second,) = {*run_folders(tmp_path)} - {first}
+    assert [step for step, _ in points(second)] == list(range(1, 13))
+
+
+@needs_tensorboard
 def test_X11_points_that_found_no_room_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(tmp_path / "runs", monkeypatch)
     monkeypatch.setattr("proctor.sdk.pytorch.tensorboard._INTERVAL_SECONDS", 0.0)
