@@ -102,7 +102,8 @@ class DispatcherClient:
         return "" if self._pulse is None else self._pulse.trouble
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises DispatcherGone when it cannot be kept alive."""
+        """Serve until cancelled. Raises DispatcherGone when it cannot be kept alive, ProtocolError when it says what is
+        no message."""
         fruitless = 0
         while True:
             self._has_suggested = False
@@ -118,6 +119,7 @@ class DispatcherClient:
         """One dispatcher's life; returns why it ended."""
         self._told, self._unanswered, self._shot_for = 0, False, ""
         self._late.clear()
+        nonsense: protocol.ProtocolError | None = None
         async with self._open_channel() as channel:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -126,14 +128,25 @@ class DispatcherClient:
                     if channel.patience is not None:
                         watching = self._watch(channel, channel.patience)
                         tasks.append(group.create_task(watching, name="dispatcher watch"))
-                    async for line in channel.lines():
-                        failpoint("manager.dispatcher.receive.before")
-                        self._hear(protocol.decode(line))  # type: ignore[arg-type]
+                    nonsense = await self._listen(channel)
                     for task in tasks:
                         task.cancel()
             finally:
                 self._pulse = None
+        if nonsense is not None:
+            raise nonsense
         return f"{self._shot_for}; {channel.epitaph()}" if self._shot_for else channel.epitaph()
+
+    async def _listen(self, channel: Channel) -> protocol.ProtocolError | None:
+        """Hear the dispatcher to its end, or until it says what is no message."""
+        async for line in channel.lines():
+            failpoint("manager.dispatcher.receive.before")
+            try:
+                message = protocol.decode(line)
+            except protocol.ProtocolError as error:
+                return error
+            self._hear(message)  # type: ignore[arg-type]
+        return None
 
     def _hear(self, message: FromDispatcher) -> None:
         if self._pulse is not None:

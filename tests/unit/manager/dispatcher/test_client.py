@@ -160,3 +160,16 @@ def test_a_manager_that_was_away_shoots_nobody_when_it_wakes() -> None:
     stage = play(scenario)
     assert stage.dispatchers.kills == 0
     assert stage.silences == []
+
+
+def test_one_that_says_what_is_no_message_ends_the_conversation_with_its_words() -> None:
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(1.0)
+        stage.dispatchers.channels[-1].say(b"nonsense\n")
+        await asyncio.sleep(100.0)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        play(scenario)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, protocol.ProtocolError)
+    assert "nonsense" in str(error)
