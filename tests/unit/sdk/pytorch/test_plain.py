@@ -1,5 +1,7 @@
 """A training loop of one's own, resumed bit for bit."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,42 @@ PARAMS = DataLoaderParams(batch_size=4, shuffle=True)
 
 class Killed(Exception):
     """As if the process had been killed."""
+
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "id",
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "1",
+}
+
+
+@pytest.mark.parametrize(("environment", "chosen"), [({}, 0), (TORCHRUN, 1)])
+def test_a_loop_works_on_its_own_gpu_whose_stream_is_then_the_one_that_is_saved(
+    environment: "dict[str, str]", chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current: list[Any] = []
+
+    @contextmanager
+    def on_device(device: Any) -> "Iterator[None]":
+        current.append(device)
+        yield
+        current.pop()
+
+    def look() -> "dict[str, Any]":
+        assert current == [torch.device("cuda", chosen)]
+        return {}
+
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    gpus = (torch.device("cuda", 0), torch.device("cuda", 1))
+    monkeypatch.setattr("proctor.sdk.pytorch.plain.choose_devices", lambda settings: gpus)
+    monkeypatch.setattr("proctor.sdk.pytorch.plain.on_device", on_device)
+    with open_run("run", look, dataset=range(3)) as run:
+        assert run.device == current[0]
 
 
 def make_parts() -> "dict[str, Any]":
