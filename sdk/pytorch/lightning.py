@@ -59,12 +59,10 @@ class ProctorCallback(Callback):
         self._storage = GuestFolder(folder, run_name, keep_last=keep_last)
         self._every_n_steps = every_n_steps
         self._metric = metric
-        self._strict_resume = strict_resume
-        self._step = 0  # the last optimizer step that was seen
-        self._saved_step = 0
+        self._strict = strict_resume
+        self._step = self._saved_step = 0  # the last optimizer step that was seen, and that was saved
         self._is_postponed = False
-        self._left_step = -1  # where the manager's wish was met
-        self._reported_step = -1
+        self._left_step = self._reported_step = -1  # where the manager's wish was met, where metrics were reported
         self._loaded: list[Any] = []
 
     def find_checkpoint(self) -> "str | None":
@@ -92,7 +90,7 @@ class ProctorCallback(Callback):
         while self._loaded:
             describe = partial(_describe, trainer, is_resumed=True)
             device = trainer.strategy.root_device
-            compare_on_ranks(self._loaded.pop(), describe, ranks=get_ranks(), device=device, strict=self._strict_resume)
+            compare_on_ranks(self._loaded.pop(), describe, ranks=get_ranks(), device=device, strict=self._strict)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save if it is due; never inside an optimizer window, nor before a validation or the end of an epoch."""
@@ -136,6 +134,7 @@ def _validates(trainer: Any, batch_idx: int) -> bool:
 
 def _describe(trainer: Any, devices: "Sequence[Fingerprint]", *, is_resumed: bool = False) -> Fingerprint:
     loaders = describe_loaders(trainer.train_dataloader)
+    plateaus = [each for each in trainer.lr_scheduler_configs if each.reduce_on_plateau and each.interval == "step"]
     return take_fingerprint(
         trainer.strategy.root_device,
         world_size=trainer.world_size,
@@ -144,6 +143,7 @@ def _describe(trainer: Any, devices: "Sequence[Fingerprint]", *, is_resumed: boo
             "accumulation steps": trainer.accumulate_grad_batches,
             "precision": str(trainer.precision),
             "position in the data": "lost" if is_resumed and loaders is None else "kept",
+            "plateaus by steps": "lost" if is_resumed and plateaus else "kept",
         },
         loaders=loaders,
     )

@@ -129,6 +129,7 @@ class LightningTrainer:
         self.val_check_batch = float("inf")
         self.fit_loop = SimpleNamespace(total_batch_idx=0)
         self.min_steps = 0
+        self.lr_scheduler_configs: list[Any] = []
         self.strategy = SimpleNamespace(root_device=torch.device("cpu"))
         self.callback_metrics: dict[str, Any] = {}
         self.global_step = 0

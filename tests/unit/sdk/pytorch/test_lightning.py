@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,6 +217,17 @@ def test_a_loader_that_forgets_where_it_is_is_told(ours: Any, tmp_path: Path) ->
         fit(ours, tmp_path, kill=4, plain=True)
     with pytest.warns(NotExactWarning, match="position in the data was 'kept', is 'lost'"):
         fit(ours, tmp_path, plain=True)
+
+
+@pytest.mark.parametrize(("interval", "count"), [("step", 1), ("epoch", 0)])
+def test_a_plateau_that_misses_a_step_is_told(ours: Any, tmp_path: Path, interval: str, count: int) -> None:
+    trainer = {"lr_scheduler_configs": [SimpleNamespace(reduce_on_plateau=True, interval=interval)]}
+    with pytest.raises(Killed):
+        fit(ours, tmp_path, kill=4, trainer=trainer)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fit(ours, tmp_path, trainer=trainer)
+    assert [str(each.message) for each in told] == ["not exact: plateaus by steps was 'kept', is 'lost'"] * count
 
 
 def test_the_loaders_of_a_tree_are_all_described(ours: Any) -> None:
