@@ -130,10 +130,16 @@ async def test_a_dispatcher_whose_tuner_holds_the_interpreter_is_killed_only_if_
 
 
 async def test_leaving_a_suspended_dispatcher_that_reads_nothing_waits_for_nothing(tmp_path: Path) -> None:
-    async with asyncio.timeout(60):
-        async with open_process(log_path=tmp_path / "log", directory=tmp_path) as channel:
-            os.kill(channel.process.pid, signal.SIGSTOP)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await channel.send(b" " * 16_000_000 + b"\n")
-        assert channel.process.returncode == -signal.SIGKILL
+    pid = 0
+    try:
+        async with asyncio.timeout(60):
+            async with open_process(log_path=tmp_path / "log", directory=tmp_path) as channel:
+                pid = channel.process.pid
+                os.kill(pid, signal.SIGSTOP)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await channel.send(b" " * 16_000_000 + b"\n")
+            assert channel.process.returncode == -signal.SIGKILL
+    except TimeoutError:
+        os.kill(pid, signal.SIGKILL)
+        raise
