@@ -9,6 +9,7 @@ import errno
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -109,7 +110,8 @@ class PatientFile:
     def _release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            with suppress(OSError):  # a network file system may refuse even that
+                os.close(descriptor)
 
     def _tell(self, problem: OSError) -> None:
         if self._is_told:

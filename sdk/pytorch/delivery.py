@@ -20,6 +20,7 @@ import torch
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.trial import is_in_trial
 
 BLOCK_BYTES = 16 << 20
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
@@ -66,9 +67,11 @@ def deliver(path: Path, ranks: Ranks) -> "Iterator[BinaryIO]":
 def refuse_to_leave_behind(storage: CheckpointFolder, ranks: Ranks) -> None:
     """Called where the main rank has no checkpoint: nor may any other rank have one at its place (collective).
 
+    In a trial the manager has said what an attempt continues from, and what else a machine has does not count.
+
     :raises UnreadableCheckpointError: there is one; the main rank was on another machine before.
     """
-    found = "" if storage.is_empty() else f"{storage.path} on {platform.node()} (rank {ranks.rank})"
+    found = "" if is_in_trial() or storage.is_empty() else f"{storage.path} on {platform.node()} (rank {ranks.rank})"
     told = ranks.broadcast([place for place in ranks.gather(found) or () if place])
     if told:
         raise UnreadableCheckpointError(

@@ -67,9 +67,21 @@ def _find_gaps(*, deterministic: bool, benchmark: bool) -> "list[str]":
         return ["kernels are chosen by timing; set enable_deterministic instead of enable_cudnn_benchmark"]
     if not deterministic:
         return ["a GPU's kernels may add up in another order each time; set enable_deterministic"]
-    if torch.cuda.is_initialized() and os.environ.get(_WORKSPACE) not in _EXACT_WORKSPACES:
-        return [f"CUDA was in use before {_WORKSPACE} could be set, so cuBLAS may differ; set it before Python starts"]
+    if _is_gpu_used() and os.environ.get(_WORKSPACE) not in _EXACT_WORKSPACES:
+        return [f"a GPU was used before {_WORKSPACE} could be set, so cuBLAS may differ; set it before Python starts"]
     return []
+
+
+def _is_gpu_used() -> bool:
+    """Whether this process has ever taken memory of a GPU.
+
+    cuBLAS reads its setting once, when it is first used, and its workspace is such memory. That CUDA is initialised
+    tells nothing: to choose a device is enough for that.
+    """
+    if not torch.cuda.is_initialized():
+        return False
+    gpus = range(torch.cuda.device_count())
+    return any(torch.cuda.memory_stats(gpu).get("allocation.all.allocated", 0) for gpu in gpus)
 
 
 def _make_deterministic() -> None:
@@ -88,7 +100,7 @@ def _read() -> "dict[str, Any]":
         "benchmark": torch.backends.cudnn.benchmark,
         "precisions": read_precisions(),
         "workspace": os.environ.get(_WORKSPACE),
-        "cuda": torch.cuda.is_initialized(),
+        "gpu_is_used": _is_gpu_used(),
     }
 
 
@@ -97,6 +109,6 @@ def _restore(before: "dict[str, Any]") -> None:
     torch.backends.cudnn.deterministic = before["deterministic"]
     torch.backends.cudnn.benchmark = before["benchmark"]
     restore_precisions(before["precisions"])
-    has_started_cuda = torch.cuda.is_initialized() and not before["cuda"]  # with a workspace that it keeps
-    if before["workspace"] is None and not has_started_cuda:
+    is_read = _is_gpu_used() and not before["gpu_is_used"]  # cuBLAS keeps to what it has read
+    if before["workspace"] is None and not is_read:
         os.environ.pop(_WORKSPACE, None)

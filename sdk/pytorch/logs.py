@@ -78,6 +78,7 @@ class FileLog(Observer):
             LOGGER.error("run %s failed: %s: %s", self._run_name, type(problem).__name__, problem, exc_info=problem)
         LOGGER.removeHandler(self._handler)
         LOGGER.setLevel(self._level_before)
+        self._handler.close()
         self._file.close()
         self._path = self._file.path
         self._file = self._handler = None

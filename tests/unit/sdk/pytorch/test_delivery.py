@@ -110,7 +110,9 @@ def test_a_machine_without_room_for_the_copy_says_so(
     assert "TMPDIR" in str(second)
 
 
-def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(tmp_path: Path) -> None:
+def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = CheckpointWriter(tmp_path / "second")
     writer.save(3)
     writer.storage.close()
@@ -123,6 +125,8 @@ def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(tmp_path: Path) 
         assert isinstance(problem, UnreadableCheckpointError)
         assert f"{tmp_path / 'second' / 'run'} on " in str(problem)
         assert "(rank 1)" in str(problem)
+    monkeypatch.setattr(delivery, "is_in_trial", lambda: True)  # where the manager says what is continued
+    assert call_on_ranks(refuse, 3) == [None] * 3
 
 
 def test_where_no_rank_has_a_checkpoint_a_run_may_begin(tmp_path: Path) -> None:

@@ -73,6 +73,14 @@ def test_X8_benchmarking_is_on_while_training_and_off_while_validating() -> None
     assert torch.backends.cudnn.benchmark is False
 
 
+def use_gpu(monkeypatch: pytest.MonkeyPatch, *, allocations: int) -> None:
+    """Pretend that memory of the second of two GPUs was taken so often."""
+    stats = [{}, {"allocation.all.allocated": allocations}]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda gpu: stats[gpu])
+
+
 def test_X8_on_a_gpu_what_the_switches_leave_open_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(device: torch.device = GPU, *, deterministic: bool = True, benchmark: bool = False) -> str:
         with kernel_switches(device, deterministic=deterministic, benchmark=benchmark) as gaps:
@@ -80,8 +88,10 @@ def test_X8_on_a_gpu_what_the_switches_leave_open_is_found(monkeypatch: pytest.M
 
     monkeypatch.delenv(WORKSPACE, raising=False)
     assert find() == ""  # it is set before CUDA starts
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert f"CUDA was in use before {WORKSPACE} could be set" in find()
+    use_gpu(monkeypatch, allocations=0)
+    assert find() == ""  # a device has been chosen, and no more
+    use_gpu(monkeypatch, allocations=1)
+    assert f"a GPU was used before {WORKSPACE} could be set" in find()
     assert find(CPU) == ""
     monkeypatch.setenv(WORKSPACE, ":16:8")
     assert find() == ""
@@ -94,7 +104,7 @@ def test_X8_a_workspace_with_which_cuda_has_started_stays(monkeypatch: pytest.Mo
     monkeypatch.setenv(WORKSPACE, "x")  # so that it is put back after the test
     monkeypatch.delenv(WORKSPACE)
     with kernel_switches(GPU, deterministic=True, benchmark=False):
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        use_gpu(monkeypatch, allocations=1)
     assert os.environ[WORKSPACE] == ":4096:8"
     with kernel_switches(GPU, deterministic=True, benchmark=False) as gaps:
         assert gaps == []

@@ -163,6 +163,8 @@ class OneOf(Ranks):
         self.told = [] if checkpoint is None else [checkpoint]  # what the main rank says
 
     def gather(self, value: Any) -> "list[Any] | None":
+        if not self.is_main:
+            return None
         if not isinstance(value, dict) or "rng" not in value:
             return [value] * self.world_size
         return [{**value, "rng": streams} for streams in self.streams or [value["rng"]] * self.world_size]
