@@ -13,7 +13,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.injection import Context
 from proctor.manager.api.reading import is_maximized, node_resource, optimize_mode, reason_of, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
-from proctor.manager.errors import Conflict, ManagerError, NotFound
+from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import events, experiments, jobs, metrics, trial_pages, trials
 from proctor.manager.store.rows import ExperimentRow, MetricRow
@@ -117,7 +117,8 @@ async def show_nodes(context: Context) -> HTMLResponse:
 
 
 def _summary(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> dict[str, Any]:
-    counts = {status.value: number for status, number in trials.counts(connection, row.id).items()}
+    found = trials.counts(connection, row.id)
+    counts = {name: found[TrialStatus(name)] for name in (*_BAR, "WAITING", "UNKNOWN") if TrialStatus(name) in found}
     total = max(row.max_trial_number or 0, sum(counts.values()))
     ended = sum(number for name, number in counts.items() if TrialStatus(name).is_terminal)
     return {
@@ -148,7 +149,7 @@ async def _tail(context: ApiContext, trial_id: str, job: int | None, name: str) 
     """The last lines of a trial's output."""
     try:
         data, begin = await read_job_part(context, trial_id, job, name, -_TAIL_BYTES, _TAIL_BYTES)
-    except Conflict as error:  # a platform without files
+    except (Conflict, Unavailable) as error:  # a platform without files, or a machine that is away
         return f"({error})"
     text = data.decode("utf-8", errors="replace")
     return text.partition("\n")[2] if begin > 0 else text

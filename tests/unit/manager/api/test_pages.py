@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.store import experiments, trials
+from proctor.manager.errors import Unavailable
+from proctor.manager.store import experiments, jobs, trials
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.nodes import NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
@@ -187,3 +188,46 @@ async def test_a_node_leads_to_the_experiments_that_may_use_it(api: Any, monkeyp
     _, page = await visit(api, "/nodes")
     assert f"./experiments/{created['id']}" in page.targets
     await api.ended(created["id"])
+
+
+async def test_a_trial_shows_where_each_attempt_began_and_why(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert '<td class="reason">–</td>' in text
+    job = await api.manager.control.read(lambda c: jobs.get(c, f"{trial['id']}.1"))
+    reason = "from checkpoint 3 of job 1, fetched from node <gpu-1>"
+    await api.manager.control.write(lambda c: jobs.update(c, job.id, token=job.token, start_reason=reason))
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert '<td class="reason">from checkpoint 3 of job 1, fetched from node &lt;gpu-1&gt;</td>' in text
+
+
+async def test_a_trial_whose_machine_is_away_is_shown_without_its_output(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+
+    async def away(*_: object) -> None:
+        raise Unavailable("node gpu-3 is silent")
+
+    monkeypatch.setattr(api.manager, "list_job_files", away)
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert "(node gpu-3 is silent)" in text
+    assert "Intermediate metrics" in text
+
+
+async def test_a_list_of_trials_shows_the_first_of_many_parameters(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    many = {f"p{number}": number for number in range(30)}
+    await api.manager.control.write(lambda c: trials.update(c, trial["id"], parameters=many, final_value=None))
+    text, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "<i>p7</i>" in text
+    assert "<i>p8</i>" not in text
+    assert "and 22 more" in text
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert "p29" in text
