@@ -6,6 +6,7 @@ from typing import Any
 
 from proctor.manager.api import schemas
 from proctor.manager.api.context import ApiContext
+from proctor.manager.api.fruitlessness import failure_of
 from proctor.manager.api.numbers import WORDS, utc, utc_or_none
 from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
@@ -39,6 +40,7 @@ def reason_of(context: ApiContext, row: ExperimentRow) -> str:
 def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> schemas.Experiment:
     """An experiment with its counts and best trial. Reads the store at a cost that does not grow."""
     best = trials.best(connection, row.id, is_maximized(row))
+    counts = trials.counts(connection, row.id)
     return schemas.Experiment(
         id=row.id,
         name=row.name,
@@ -51,7 +53,8 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         max_trial_number=row.max_trial_number,
         max_experiment_duration_seconds=row.max_experiment_seconds,
         max_trial_duration_seconds=row.max_trial_seconds,
-        trial_counts=trials.counts(connection, row.id),
+        trial_counts=counts,
+        failure=failure_of(connection, row, counts=counts, best=best),
         best=None if best is None else best_resource(best),
         optimize_mode=optimize_mode(row),
         created_at=utc(row.created_at),

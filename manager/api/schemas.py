@@ -60,6 +60,10 @@ class Experiment(Resource):
     """null: no limit."""
     trial_counts: dict[TrialStatus, int] = Field(examples=[{"SUCCEEDED": 9, "RUNNING": 2}])
     """How many trials are in each status; a status without trials is left out."""
+    failure: str = Field(
+        default="", examples=["none of 12 trials has succeeded; 9 of 12 ended with: exit code 1: ValueError: lr"]
+    )
+    """Where trials have ended and none has succeeded: how many, and the most frequent reason among the newest 100."""
     best: Best | None = None
     """null until a trial has reported a final metric."""
     optimize_mode: str = Field(examples=["maximize"])

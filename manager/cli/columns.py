@@ -82,6 +82,19 @@ def progress(experiment: Row) -> str:
     return f"{ended}/{limit}" if limit is not None else str(ended)
 
 
+def outcome(experiment: Row) -> str:
+    """The progress, with a word that none of the trials has succeeded: `12/12 failed`."""
+    if not experiment.get("failure"):
+        return progress(experiment)
+    failed = any(experiment["trial_counts"].get(status) for status in ("FAILED", "SYS_CANCELED"))
+    return f"{progress(experiment)} {'failed' if failed else 'fruitless'}"
+
+
+def reason(experiment: Row) -> str:
+    """Why nothing has succeeded, if nothing has; then why the experiment is where it is."""
+    return "; ".join(text for text in (experiment.get("failure"), experiment["reason"]) if text)
+
+
 def counts(experiment: Row) -> str:
     """`2 running, 9 succeeded`; empty without trials."""
     return ", ".join(f"{count} {status.lower()}" for status, count in experiment["trial_counts"].items() if count)
@@ -113,14 +126,18 @@ def _status_style(row: Row) -> str:
     return STYLES.get(str(row["status"]), "")
 
 
+def _failure_style(row: Row) -> str:
+    return "bold red" if row.get("failure") else ""
+
+
 EXPERIMENTS = (
     Column("ID", lambda row: row["id"]),
     Column("NAME", lambda row: row["name"], gives_way=True),
     Column("STATUS", lambda row: row["status"], _status_style),
-    Column("TRIALS", progress, right=True),
+    Column("TRIALS", outcome, _failure_style, right=True),
     Column("BEST", best_value, right=True),
     Column("CREATED", lambda row: local_time(row["created_at"])[:16]),
-    Column("REASON", lambda row: row["reason"], gives_way=True),
+    Column("REASON", reason, _failure_style, gives_way=True),
 )
 
 EXPERIMENT = (
@@ -128,6 +145,7 @@ EXPERIMENT = (
     Column("name", lambda row: row["name"]),
     Column("status", lambda row: row["status"]),
     Column("reason", lambda row: row["reason"]),
+    Column("failure", lambda row: row.get("failure") or ""),
     Column("trials", lambda row: f"{progress(row)} ended" + (f" ({counts(row)})" if counts(row) else "")),
     Column("best", best),
     Column("best parameters", lambda row: parameters(row["best"]) if row["best"] else ""),

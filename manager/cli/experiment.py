@@ -60,6 +60,7 @@ def status(session: Session, experiment: str | None, wait: bool, timeout: str | 
     fields = (
         Column("status", lambda row: row["status"]),
         Column("reason", lambda row: row["reason"]),
+        Column("failure", lambda row: row.get("failure") or ""),
         Column("error", lambda row: row["error"]),
     )
     print_one(found, fields, output)

@@ -102,6 +102,8 @@ def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
     best = experiment["best"]
     if best is None:
         session.say("No trial has reported a final metric.")
+        if experiment.get("failure"):
+            session.say(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
         _say_failures(session, experiment)
     else:
         click.echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")

@@ -66,6 +66,8 @@ def _experiment(sight: "Sight | None") -> RenderableType:
         parts.append(Text.assemble("best ", (columns.best(experiment), "bold green"), f"  {columns.parameters(best)}"))
     if sight.running:
         parts += [Text(), table(sight.running, RUNNING)]
+    if experiment.get("failure"):
+        parts.append(Text(experiment["failure"], style="bold red"))
     if sight.why:
         parts.append(Text(sight.why, style="dim"))
     parts.append(Text("Ctrl-C stops watching; the experiment goes on.", style="dim"))

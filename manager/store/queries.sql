@@ -91,6 +91,10 @@ SELECT sequence_id, ended_at, final_value FROM trials
 WHERE experiment_id = :experiment_id AND status IN ('SUCCEEDED', 'EARLY_STOPPED') AND final_value IS NOT NULL
 ORDER BY ended_at, sequence_id;
 
+-- name: trials.newest_reasons
+SELECT sequence_id, reason FROM trials WHERE experiment_id = :experiment_id AND status = :status
+ORDER BY sequence_id DESC LIMIT :limit;
+
 -- name: trials.move
 UPDATE trials SET {assignments}
 WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;

@@ -24,6 +24,7 @@ __all__ = [
     "insert",
     "live",
     "move",
+    "newest_reasons",
     "page",
     "parameter_ids",
     "update",
@@ -89,6 +90,17 @@ def best_curve(connection: sqlite3.Connection, experiment_id: str, maximize: boo
         top = better(points[-1].best, value) if points else value
         points.append(CurvePoint(sequence_id, ended_at, value, top))
     return points
+
+
+def newest_reasons(
+    connection: sqlite3.Connection, experiment_id: str, *, statuses: Collection[TrialStatus], limit: int
+) -> list[str]:
+    """The reasons of at most `limit` trials in these statuses, those with the greatest sequence ids first."""
+    found: list[tuple[int, str]] = []
+    for status in statuses:
+        values = {"experiment_id": experiment_id, "status": status.value, "limit": limit}
+        found += connection.execute(query("trials.newest_reasons"), values).fetchall()
+    return [reason for _, reason in sorted(found, reverse=True)[:limit]]
 
 
 def move(

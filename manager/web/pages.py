@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse, HTMLResponse
 
 from proctor.manager.api.context import ApiContext
+from proctor.manager.api.fruitlessness import failure_of
 from proctor.manager.api.injection import Context
 from proctor.manager.api.reading import is_maximized, node_resource, optimize_mode, reason_of, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
@@ -118,16 +119,18 @@ async def show_nodes(context: Context) -> HTMLResponse:
 
 def _summary(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> dict[str, Any]:
     found = trials.counts(connection, row.id)
+    best = trials.best(connection, row.id, is_maximized(row))
     counts = {name: found[TrialStatus(name)] for name in (*_BAR, "WAITING", "UNKNOWN") if TrialStatus(name) in found}
     total = max(row.max_trial_number or 0, sum(counts.values()))
     ended = sum(number for name, number in counts.items() if TrialStatus(name).is_terminal)
     return {
         "experiment": row,
         "reason": reason_of(context, row),
+        "failure": failure_of(connection, row, counts=found, best=best),
         "counts": counts,
         "ended": ended,
         "bar": share_bar([(name, counts[name]) for name in _BAR if name in counts], total),
-        "best": trials.best(connection, row.id, is_maximized(row)),
+        "best": best,
         "optimize_mode": optimize_mode(row),
     }
 

@@ -109,3 +109,18 @@ def test_a_second_attempt_shows_where_it_begins(rest: FakeRest, invoke) -> None:
     reason = "from checkpoint 3 of job 1"
     rest.jobs["t"] = [{**job, "id": "t.2", "status": "RUNNING", "detail": "", "start_reason": reason}]
     assert reason in " ".join(invoke("trial", "show", "t").stdout.split())
+
+
+def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(rest: FakeRest, invoke) -> None:
+    failure = "none of 12 trials has succeeded; 9 of 12 ended with: exit code 1"
+    fields = {"status": "DONE", "max_trial_number": 12, "reason": "maxTrialNumber 12 is reached"}
+    rest.add_experiment("e", trial_counts={"FAILED": 12}, failure=failure, **fields)
+    rest.add_experiment("c", trial_counts={"USER_CANCELED": 12}, failure="none of 12", **fields)
+    rest.add_experiment("f", trial_counts={"SUCCEEDED": 12}, **fields)
+    lines = {line.split()[0]: line for line in invoke("experiment", "list").stdout.splitlines()}
+    assert "12/12 failed" in lines["e"]
+    assert f"{failure}; maxTrialNumber 12 is reached" in lines["e"]
+    assert "12/12 fruitless" in lines["c"]
+    assert "failed" not in lines["f"]
+    assert failure in invoke("experiment", "show", "e").stdout
+    assert failure in invoke("experiment", "status", "e").stdout

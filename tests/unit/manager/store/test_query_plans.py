@@ -44,6 +44,7 @@ def test_a_statement_finds_its_rows_by_an_index(
         "trials.page_by_value_backwards",
         "trials.page_without_value",
         "trials.lowest",
+        "trials.newest_reasons",
         "events.after",
         "events.after_of_experiment",
         "events.notices",

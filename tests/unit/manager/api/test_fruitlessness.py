@@ -1,0 +1,80 @@
+"""What is said where nothing has succeeded: in REST and on the page."""
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from proctor.manager.api import fruitlessness
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.store import experiments, trials
+
+pytestmark = pytest.mark.anyio
+
+FAILED, EARLY = TrialStatus.FAILED, TrialStatus.EARLY_STOPPED
+
+
+async def end_as(api: Any, ends: list[tuple[TrialStatus, str]], status: str = "DONE") -> str:
+    """An experiment whose trials have ended like this, without a metric; its id."""
+    created = await api.create(max_trial_number=len(ends))
+    await api.ended(created["id"])
+    [*rows] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    columns = {} if status == "DONE" else {"ended_at": None}
+
+    def write(connection: sqlite3.Connection) -> None:
+        for row, (end, reason) in zip(rows, ends, strict=True):
+            expected = tuple(TrialStatus)
+            trials.move(connection, row["id"], expected=expected, status=end, reason=reason, time=1.0, final_value=None)
+        experiments.move(
+            connection,
+            created["id"],
+            expected=tuple(ExperimentStatus),
+            status=ExperimentStatus(status),
+            reason="maxTrialNumber is reached",
+            time=1.0,
+            **columns,
+        )
+
+    await api.manager.control.write(write)
+    return str(created["id"])
+
+
+async def failure(api: Any, identifier: str) -> str:
+    return str((await api.client.get(f"/api/v1/experiments/{identifier}")).json()["failure"])
+
+
+async def test_an_experiment_without_a_success_says_the_most_frequent_reason(api: Any) -> None:
+    ends = [(FAILED, "exit code 1: no <file> 17"), (FAILED, "out of memory"), (FAILED, "exit code 1: no <file> 18")]
+    identifier = await end_as(api, ends)
+    said = await failure(api, identifier)
+    assert said == "none of 3 trials has succeeded; 2 of 3 ended with: exit code 1: no <file> 18"
+    for path in ("/", f"/experiments/{identifier}"):
+        text = (await api.client.get(path)).text
+        assert '<span class="badge FAILED">none succeeded</span>' in text
+        assert "None of 3 trials has succeeded; 2 of 3 ended with: exit code 1: no &lt;file&gt; 18" in text
+
+
+async def test_an_experiment_with_one_success_says_nothing_of_failures(api: Any) -> None:
+    identifier = await end_as(api, [(FAILED, "exit code 1"), (TrialStatus.SUCCEEDED, "")])
+    assert await failure(api, identifier) == ""
+    assert "none succeeded" not in (await api.client.get("/")).text
+
+
+async def test_trials_that_were_stopped_early_are_no_failure_while_others_may_come(api: Any) -> None:
+    going_on = await end_as(api, [(FAILED, "exit code 1"), (EARLY, "slow")], status="RUNNING")
+    assert await failure(api, going_on) == ""
+    over = await end_as(api, [(EARLY, "slow"), (EARLY, "slow")])
+    assert await failure(api, over) == "none of 2 trials has succeeded; 2 of 2 ended with: slow"
+
+
+async def test_the_first_failure_is_told_while_the_experiment_goes_on(api: Any) -> None:
+    identifier = await end_as(api, [(FAILED, "exit code 127: command not found")], status="RUNNING")
+    said = await failure(api, identifier)
+    assert said == "the only trial that has ended has not succeeded: exit code 127: command not found"
+
+
+async def test_only_the_newest_reasons_are_looked_at(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fruitlessness, "MOST_LOOKED_AT", 2)
+    ends = [(FAILED, "old"), (FAILED, "old"), (FAILED, "old"), (TrialStatus.SYS_CANCELED, ""), (FAILED, "")]
+    said = await failure(api, await end_as(api, ends))
+    assert said == "none of 5 trials has succeeded; 2 of the newest 2 ended with: no reason was given"
