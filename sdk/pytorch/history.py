@@ -26,6 +26,7 @@ from proctor.sdk.pytorch.syncing import ROOM_PROBLEMS
 
 HISTORY_FILE = "history.jsonl"
 _TIME = "time_ms"  # of as many digits in each row, so that equal runs have equal positions
+_ROWS_TOGETHER = 100  # in one write
 _NO_ROWS = hashlib.sha256(b"proctor history").hexdigest()
 
 
@@ -156,17 +157,21 @@ class History:
                 warnings.warn(f"{text}training goes on; make room before it ends.", CheckpointWarning, stacklevel=4)
 
     def _write(self) -> None:
-        """Write the rows that wait, all or none."""
-        if self._path is None or not self._waiting:
-            return
+        """Write the rows that wait, some at a time, so that on a full disk one more does not cost as much as all."""
+        while self._path is not None and self._waiting:
+            self._write_together(self._path, self._waiting[:_ROWS_TOGETHER])
+            del self._waiting[:_ROWS_TOGETHER]
+
+    def _write_together(self, path: Path, rows: "list[bytes]") -> None:
+        """Write rows, all or none."""
         if self._descriptor < 0:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._descriptor = os.open(self._path, flags, 0o644)
+            self._descriptor = os.open(path, flags, 0o644)
             self._is_torn = True  # a run that starts anew has no earlier rows
         if self._is_torn:
             os.ftruncate(self._descriptor, self._written)
-        data = b"".join(self._waiting)
+        data = b"".join(rows)
         self._is_torn = True
         count = os.write(self._descriptor, data)
         if count < len(data):
@@ -174,7 +179,6 @@ class History:
             raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes of rows fitted into the file")
         self._is_torn = False
         self._written += count
-        self._waiting.clear()
 
     def _size(self) -> int:
         try:

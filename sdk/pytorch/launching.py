@@ -53,6 +53,15 @@ def launch(task: Task, queue: HandoverQueue) -> Outcome:
     return outcome
 
 
+def choose_device(settings: Settings) -> torch.device:
+    """Return the device of this process where no others are started: its own under torchrun, else the first.
+
+    :raises ConfigurationError: there is none for it, or options contradict each other.
+    """
+    devices, place = choose_devices(settings), find_torchrun()
+    return devices[0] if place is None else choose_local_device(place, devices)
+
+
 def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: torch.device) -> Outcome:
     ranks = join_torchrun(place, device, _group_options(task))
     adopt_ranks(ranks)

@@ -23,22 +23,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from proctor.sdk.pytorch import run as runs
 from proctor.sdk.pytorch import snapshots, trial
 from proctor.sdk.pytorch.data import DataModule
-from proctor.sdk.pytorch.devices import choose_devices, on_device
+from proctor.sdk.pytorch.devices import on_device
 from proctor.sdk.pytorch.distributed import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.kernels import kernel_switches
+from proctor.sdk.pytorch.launching import choose_device
 from proctor.sdk.pytorch.loaders import DataLoaderParams
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, TrainUnit
 from proctor.sdk.pytorch.plugins import Plugins
 from proctor.sdk.pytorch.run import Place, Run
-from proctor.sdk.pytorch.settings import Settings, make_settings
-from proctor.sdk.pytorch.torchrun import choose_local_device, find_torchrun
+from proctor.sdk.pytorch.settings import make_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +67,7 @@ def open_run(
     :raises NotExactError: `strict_resume` is set and the resumed run could not be exact.
     """
     settings = make_settings(run_name, {**options, "train_unit": TrainUnit.ITERATION})
-    place = Place(device=_choose_device(settings), ranks=get_ranks())
+    place = Place(device=choose_device(settings), ranks=get_ranks())
     model, data = _PartsModel(make_parts), _OneDataset(dataset, params)
     run = Run(settings, model, datamodule=data, plugins=Plugins(), place=place)
     if settings.chkpt_frequency is not None and run.storage is None:
@@ -126,11 +124,6 @@ def save_if_due(run: Run) -> bool:
     if run.storage is not None and (wants_stop or (frequency and run.state.global_iteration % frequency == 0)):
         run.save()
     return wants_stop
-
-
-def _choose_device(settings: Settings) -> torch.device:
-    devices, place = choose_devices(settings), find_torchrun()
-    return devices[0] if place is None else choose_local_device(place, devices)
 
 
 class _PartsModel(Model):

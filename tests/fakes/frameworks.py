@@ -13,33 +13,11 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from fakes.trained_models import DigitsModel, hash_state
 
-from proctor.sdk import trial as sdk
-from proctor.sdk.protocol import ENV_RESUME_CHECKPOINT, JOURNAL_FILE, trial_environment
+from proctor.sdk.protocol import JOURNAL_FILE
 from proctor.sdk.pytorch.ranks import Ranks
-
-
-def begin_attempt(monkeypatch: pytest.MonkeyPatch, job: Path, *, resume: "str | None" = None, trial: str = "t") -> None:
-    """Make this process seem to be an attempt of a trial."""
-    (job / "output").mkdir(parents=True, exist_ok=True)
-    environment = trial_environment(
-        experiment_id="e",
-        trial_id=trial,
-        job_id=job.name,
-        sequence_id=0,
-        job_directory=str(job),
-        code_directory=str(job),
-        platform="local",
-        resume_checkpoint=resume,
-    )
-    monkeypatch.delenv(ENV_RESUME_CHECKPOINT, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sdk._State, "opened", False)
-    monkeypatch.setattr(sdk._State, "channel", None)
 
 
 def read_reports(job: Path) -> "list[tuple[int, list[str]]]":

@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fakes.attempts import make_environment
 from fakes.incarnations import Incarnations
 from fakes.watches import Kill
-
-from proctor.sdk.protocol import trial_environment
 
 FOLDS = ("fold0", "fold1", "fold2")
 
@@ -34,18 +33,8 @@ def run_job(
     :param kill: where; see `make_watch`.
     :param resume: the checkpoint that the manager tells it to continue from.
     """
-    (job / "output").mkdir(parents=True, exist_ok=True)
-    environment = trial_environment(
-        experiment_id="e",
-        trial_id="t",
-        job_id=job.name,
-        sequence_id=0,
-        job_directory=str(job),
-        code_directory=str(job),
-        platform="local",
-        resume_checkpoint=resume,
-    )
     runs = [{"name": name, "kill": kill if name == killed else None} for name in names]
+    environment = make_environment(job, resume=resume)
     arguments = {"recipe": asdict(recipe), "runs": runs, "options": options, "environment": environment}
     found: dict[str, Any] = incarnations.call(__name__, "train", **arguments)
     return found

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.attempts import make_environment
 from fakes.frameworks import read_reports
 from fakes.incarnations import Incarnations
 
 from proctor.sdk.checkpoints import find_newest_checkpoint
-from proctor.sdk.protocol import trial_environment
 
 MISSING = [name for name in ("lightning", "transformers", "accelerate") if find_spec(name) is None]
 pytestmark = [
@@ -42,18 +42,7 @@ class Framework:
 
     def attempt(self, job: Path, *, resume: "str | None" = None, **how: Any) -> "dict[str, Any]":
         """Train as an attempt of a trial, which keeps its files apart from other attempts."""
-        (job / "output").mkdir(parents=True, exist_ok=True)
-        environment = trial_environment(
-            experiment_id="e",
-            trial_id="t",
-            job_id=job.name,
-            sequence_id=0,
-            job_directory=str(job),
-            code_directory=str(job),
-            platform="local",
-            resume_checkpoint=resume,
-        )
-        return self.train(job / "root", environment=environment, **how)
+        return self.train(job / "root", environment=make_environment(job, resume=resume), **how)
 
 
 @pytest.fixture(scope="module")

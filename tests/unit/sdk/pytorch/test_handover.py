@@ -5,15 +5,16 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.attempts import begin_attempt
 from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints, save_checkpoint
-from proctor.sdk.protocol import CHECKPOINT_FOLDER, trial_environment
+from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.handover import find_runs, list_runs, registering
@@ -25,26 +26,7 @@ Attempt = Callable[..., None]
 @pytest.fixture
 def attempt(monkeypatch: pytest.MonkeyPatch) -> Attempt:
     """Makes this process seem to be an attempt of a trial."""
-
-    def begin(job: Path, *, resume: "str | None" = None, trial: str = "t") -> None:
-        (job / "output").mkdir(parents=True, exist_ok=True)
-        environment = trial_environment(
-            experiment_id="e",
-            trial_id=trial,
-            job_id=job.name,
-            sequence_id=0,
-            job_directory=str(job),
-            code_directory=str(job),
-            platform="local",
-            resume_checkpoint=resume,
-        )
-        monkeypatch.delenv("PROCTOR_RESUME_CHECKPOINT", raising=False)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sdk._State, "opened", False)
-        monkeypatch.setattr(sdk._State, "channel", None)
-
-    return begin
+    return partial(begin_attempt, monkeypatch)
 
 
 def fit(name: str = "run", *, epochs: int = 1, model: "Model | None" = None, **options: Any) -> Outcome:

@@ -152,6 +152,23 @@ def test_a_full_disk_leaves_whole_rows_only_and_gets_the_others_when_there_is_ro
     history.close()
 
 
+def test_many_rows_that_wait_are_not_all_tried_again_with_each_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, sizes = History(path), []
+
+    def refuse(descriptor: int, data: bytes) -> int:
+        sizes.append(data.count(b"\n"))
+        return _refuse(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        with pytest.warns(CheckpointWarning, match="No space"):
+            add(history, *range(1, 301))
+    assert max(sizes) < 300
+    add(history, 301)
+    assert steps(path) == list(range(1, 302))
+    history.close()
+
+
 def test_a_disk_that_is_full_to_the_end_is_an_error_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = History(path)
     add(history, 1)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.frameworks import Killed, Training, TransformersTrainer, begin_attempt, imported_with, read_reports
+from fakes.attempts import begin_attempt
+from fakes.frameworks import Killed, Training, TransformersTrainer, imported_with, read_reports
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.frameworks import Killed, LightningTrainer, Training, begin_attempt, imported_with, read_reports
+from fakes.attempts import begin_attempt
+from fakes.frameworks import Killed, LightningTrainer, Training, imported_with, read_reports
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk

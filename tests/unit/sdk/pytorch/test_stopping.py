@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.attempts import begin_attempt
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints
-from proctor.sdk.protocol import CONTROL_FILE, trial_environment
+from proctor.sdk.protocol import CONTROL_FILE
 from proctor.sdk.pytorch import Model, Override, Plugin, StopReason, Trainer, TrainingState
 
 BOTH_UNITS = pytest.mark.parametrize("unit", ["epoch", "iteration"])
@@ -212,25 +212,6 @@ def test_an_endless_run_ends_by_its_rule(tmp_path: Path) -> None:
     assert trainer.fit(model, RangeData(2)).state.epoch == 3
 
 
-def be_in_a_job(job: Path, monkeypatch: pytest.MonkeyPatch, resume: "str | None" = None) -> None:
-    """Be an attempt of a trial, as its keeper starts it."""
-    (job / "output").mkdir(parents=True)
-    environment = trial_environment(
-        experiment_id="e",
-        trial_id="t",
-        job_id=job.name,
-        sequence_id=0,
-        job_directory=str(job),
-        code_directory=str(job),
-        platform="local",
-        resume_checkpoint=resume,
-    )
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sdk._State, "opened", False)
-    monkeypatch.setattr(sdk._State, "channel", None)
-
-
 @BOTH_UNITS
 def test_T2_an_endless_run_in_a_trial_goes_on_until_the_manager_stops_it_and_is_continued(
     unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -253,7 +234,7 @@ def test_T2_an_endless_run_in_a_trial_goes_on_until_the_manager_stops_it_and_is_
     resume = None
     for attempt, last in enumerate([4, 9]):
         job = tmp_path / f"job-{attempt}"
-        be_in_a_job(job, monkeypatch, resume)
+        begin_attempt(monkeypatch, job, resume=resume)
         trainer = Trainer("run", use_cpu=True, total_steps=float("inf"), train_unit=unit)
         outcome = trainer.fit(Endless(job, last), RangeData(3, shuffle=True))
         assert outcome.reason is StopReason.REQUESTED
