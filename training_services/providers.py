@@ -80,6 +80,10 @@ class NodeProvider(ABC):
         """
 
     @abstractmethod
+    def node_ids_of(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The node ids of a configuration's machines, in their order, one for each entry. Claims nothing."""
+
+    @abstractmethod
     async def release(self, experiment_id: str) -> None:
         """An experiment needs its nodes no more. Does not wait until they are left; no claim is no error."""
 
@@ -116,7 +120,8 @@ class NodeProvider(ABC):
     @abstractmethod
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         """Remove everything of this manager from the nodes of a configuration: its keepers, their jobs, its folders.
-        A node that an experiment claims is left alone, with a FAIL step that names the experiment."""
+        A node that an experiment claims is left alone, with a FAIL step that names the experiment. One step for each
+        node, in their order."""
 
 
 ProviderFactory = Callable[[ProviderContext], NodeProvider]

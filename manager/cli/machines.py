@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 AT_ONCE = 8
+LEAVING = ("leaving", "fail")
+"""The step of a machine that a stopped experiment has not left yet."""
+LEAVING_SECONDS = 300.0
+"""How long that is waited for. The manager waits within each request, for 10 s."""
+PAUSE_SECONDS = 0.5
 STYLES = {"ok": "green", "note": "yellow", "fail": "bold red", "skipped": "dim"}
 COLUMNS = (
     Column("MACHINE", lambda row: row["machine"] or "here"),
@@ -25,6 +31,8 @@ COLUMNS = (
 
 Ask = Callable[..., list[Row]]
 """`Client.check_platform` or `Client.clean_platform`."""
+_News = tuple[int, list[Row] | str | Exception]
+"""Of a machine, by its place in the list: its steps, what it waits for, or what was raised."""
 
 
 class Machines:
@@ -40,10 +48,11 @@ class Machines:
     def ask(self, ask: Ask, say: Callable[[str], None]) -> list[Row]:
         """The steps of every machine, in the order of the list; some machines are asked at once.
 
-        :param say: gets a line for each machine that is finished. Raises what one of the requests raised.
+        :param say: gets a line for each machine that is finished, and one for what a machine waits for. Raises what one
+            of the requests raised.
         """
         todo: SimpleQueue[int] = SimpleQueue()
-        done: SimpleQueue[tuple[int, list[Row] | Exception]] = SimpleQueue()
+        done: SimpleQueue[_News] = SimpleQueue()
         for index in range(len(self._addresses)):
             todo.put(index)
 
@@ -54,7 +63,7 @@ class Machines:
                 except Empty:
                     return
                 try:
-                    done.put((index, self._ask_one(ask, index)))
+                    done.put((index, self._ask_patiently(ask, index, done)))
                 except Exception as error:
                     done.put((index, error))
 
@@ -63,18 +72,34 @@ class Machines:
             threading.Thread(target=work, name=f"machines {number}", daemon=True).start()
         return self._collect(done, say)
 
+    def _ask_patiently(self, ask: Ask, index: int, news: "SimpleQueue[_News]") -> list[Row]:
+        """The steps of one machine. While a stopped experiment is leaving it, that is told, and the manager asked
+        again."""
+        told = ""
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while True:
+            steps = self._ask_one(ask, index)
+            waits = next((step["found"] for step in steps if (step["name"], step["verdict"]) == LEAVING), None)
+            if waits is None or time.monotonic() >= deadline:
+                return steps
+            if waits != told:
+                news.put((index, f"waits: {waits}"))
+            told = waits
+            time.sleep(PAUSE_SECONDS)
+
     def _ask_one(self, ask: Ask, index: int) -> list[Row]:
         with handed_over(self._client, self._logins) as handover:
             return ask(self._config, directory=self._directory, handover=handover, machine=index)
 
-    def _collect(self, done: "SimpleQueue[tuple[int, list[Row] | Exception]]", say: Callable[[str], None]) -> list[Row]:
+    def _collect(self, done: "SimpleQueue[_News]", say: Callable[[str], None]) -> list[Row]:
         steps: dict[int, list[Row]] = {}
-        for _ in self._addresses:
+        while len(steps) < len(self._addresses):
             index, found = done.get()
             if isinstance(found, Exception):
                 raise found
-            steps[index] = found
-            say(f"{self._addresses[index]}: {summary(found)}")
+            if not isinstance(found, str):
+                steps[index] = found
+            say(f"{self._addresses[index]}: {found if isinstance(found, str) else summary(found)}")
         return settled([step for _, found in sorted(steps.items()) for step in found])
 
 

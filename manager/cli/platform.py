@@ -24,8 +24,8 @@ def platform() -> None:
 def clean(session: Session, file: Path, output: str) -> int:
     """Remove everything of this home's manager from the machines: keepers, their trials, its folders.
 
-    A machine that a running experiment uses is left alone; stop the experiment first. The exit code is 1 when something
-    is or may be left.
+    A machine that a running experiment uses is left alone; stop the experiment first. One that was stopped and is still
+    leaving its machines is waited for, up to 5 minutes. The exit code is 1 when something is or may be left.
     """
     loaded = load_checked(session, file)
     service = loaded.config.training_service

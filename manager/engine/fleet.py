@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from proctor.training_services.providers import Providers
 from proctor.training_services.registry import ServiceContext
 
 log = logging.getLogger(__name__)
+
+_LEAVING = {ExperimentStatus.STOPPING, ExperimentStatus.STOPPED}
 
 DispatcherFactory = Callable[[ExperimentRow, ExperimentConfig], Opener]
 ServiceFactory = Callable[[str, ServiceContext], TrainingService]
@@ -161,6 +163,20 @@ class Fleet:
         """The ids of the experiments that an engine works on and that may use a node."""
         return [name for name, running in self._running.items() if node_id in _nodes_of(running.service)]
 
+    def leaving(self, node_ids: Collection[str]) -> dict[str, str]:
+        """Of the experiments that may use one of the nodes, those that are being stopped, or were stopped and still
+        leave their machines: by id a clause that says which of the two, and what it waits for."""
+        return {name: _leaving_clause(name, self._running[name], self._means.pool) for name in self._leaving(node_ids)}
+
+    async def until_left(self, node_ids: Collection[str], seconds: float) -> None:
+        """Wait until none of these experiments is there any more, but no longer than some seconds."""
+        if names := self._leaving(node_ids):
+            await asyncio.wait({self._running[name].task for name in names}, timeout=seconds)
+
+    def _leaving(self, node_ids: Collection[str]) -> list[str]:
+        users = dict.fromkeys(name for node_id in node_ids for name in self.users_of(node_id))
+        return [name for name in users if self._running[name].runner.state.row.status in _LEAVING]
+
     async def leave(self, experiment_id: str) -> None:
         """Wait until the engine of an experiment that is over is gone; end that of a failed one."""
         running = self._running.get(experiment_id)
@@ -241,6 +257,14 @@ class Fleet:
 
 def _nodes_of(service: TrainingService) -> tuple[str, ...]:
     return service.node_ids() if isinstance(service, SupportsNodes) else ()
+
+
+def _leaving_clause(experiment_id: str, running: Running, pool: NodePool) -> str:
+    state = running.runner.state
+    if state.row.status is ExperimentStatus.STOPPED:
+        return f"experiment {experiment_id} was stopped and is leaving it: its files are being collected and removed"
+    waits = awaited(state, pool)
+    return f"experiment {experiment_id} is being stopped" + (f": it {waits}" if waits else "")
 
 
 def _trouble(*databases: Database) -> str:

@@ -79,10 +79,10 @@ class Manager:
         self._threads = threads
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
-        self.platforms = Platforms(home, providers)
         self._fleet = Fleet(
             Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, providers, threads)
         )
+        self.platforms = Platforms(home, providers, self._fleet)
         self._files = TrialFiles(control, self._fleet)
         control.on_health_change(lambda health: self.feed.notify())
 
@@ -293,6 +293,8 @@ class Manager:
         """Forget a node that no experiment needs and that could not be left: what is there is given up. Raises
         UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
         self.pool.node(node_id)
+        if leaving := self._fleet.leaving((node_id,)):
+            raise Conflict(f"node {node_id} is in use: {'; '.join(leaving.values())}; ask again when it has left")
         self._provider(node_id).abandon(node_id)
 
     def _provider(self, node_id: str) -> NodeProvider:

@@ -7,10 +7,16 @@ from typing import Any
 
 from proctor.manager.config import RemoteConfig
 from proctor.manager.engine import creation
+from proctor.manager.engine.fleet import Fleet
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.settings import Home
 from proctor.training_services.errors import UnknownPlatform
-from proctor.training_services.providers import CheckStep, NodeProvider, Providers
+from proctor.training_services.providers import CheckStep, CheckVerdict, NodeProvider, Providers
+
+LEAVING = "leaving"
+"""The name of the step of a machine that a stopped experiment is leaving."""
+LEAVING_SECONDS = 10.0
+"""How long one request waits for that. Who has more time asks again."""
 
 _SECRETS = "training_service.machine_list"
 
@@ -28,9 +34,10 @@ class _Asked:
 class Platforms:
     """Asks the provider of a configuration's platform."""
 
-    def __init__(self, home: Home, providers: Providers | None) -> None:
+    def __init__(self, home: Home, providers: Providers | None, fleet: Fleet) -> None:
         self._home = home
         self._providers = providers
+        self._fleet = fleet
 
     async def check(
         self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None
@@ -46,9 +53,14 @@ class Platforms:
         self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None
     ) -> Sequence[CheckStep]:
         """Remove everything of this manager from the machines, or from one. Those that an experiment uses are left
-        alone. Raises as `check`."""
+        alone. An experiment that is being stopped, or was stopped and still leaves them, is waited for a while; a
+        machine that it has not left by then has a failed step LEAVING that says so. Raises as `check`."""
         asked = await self._read(config, directory, handover, machine)
-        return await asked.provider.clean(asked.settings, asked.secrets)
+        node_ids = asked.provider.node_ids_of(asked.settings)
+        await self._fleet.until_left(node_ids, LEAVING_SECONDS)
+        leaving = [self._fleet.leaving((node_id,)) for node_id in node_ids]
+        steps = await asked.provider.clean(asked.settings, asked.secrets)
+        return [_step(step, clauses) for step, clauses in zip(steps, leaving, strict=True)]
 
     async def _read(
         self, config: Mapping[str, Any], directory: str, handover: str | None, machine: int | None
@@ -78,6 +90,15 @@ class Platforms:
             raise BadRequest(str(error)) from error
         except ImportError as error:
             raise Unavailable(f"platform {platform} cannot be used: {error}") from error
+
+
+def _step(step: CheckStep, leaving: Mapping[str, str]) -> CheckStep:
+    """What came of a machine: where it was left alone because of experiments that are leaving it, that."""
+    if step.verdict is not CheckVerdict.FAIL or not leaving:
+        return step
+    return CheckStep(
+        step.machine, LEAVING, CheckVerdict.FAIL, "; ".join(leaving.values()), "ask again when it has left"
+    )
 
 
 def _secrets_of(secrets: Mapping[str, str], machine: int) -> dict[str, str]:

@@ -34,6 +34,9 @@ class FakeProvider(NodeProvider):
     def claim(self, experiment_id: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(self.addresses)
 
+    def node_ids_of(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(machine["host"]) for machine in settings["machine_list"])
+
     async def release(self, experiment_id: str) -> None:
         return
 

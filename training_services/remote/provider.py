@@ -103,8 +103,7 @@ class RemoteProvider(NodeProvider):
     # ---- claims
 
     def node_ids_of(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The node ids of a configuration's machines, in their order, one for each entry. Claims nothing; an address
-        that is seen for the first time keeps the id it gets here."""
+        """See `NodeProvider.node_ids_of`. An address that is seen for the first time keeps the id it gets here."""
         return tuple(self._node_id(machine) for machine in RemoteSettings.read(settings).machines)
 
     def claim(

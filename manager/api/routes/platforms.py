@@ -21,7 +21,8 @@ async def check_platform(context: Context, body: requests.Machines) -> schemas.P
 @router.post("/platforms/clean", summary="Remove everything of this manager from the machines of a configuration")
 async def clean_platform(context: Context, body: requests.Machines) -> schemas.Page[schemas.CheckStep]:
     """Its keepers, their jobs, its folders. A machine that an experiment uses is left alone, with a failed step that
-    names the experiment."""
+    names the experiment. One that is being stopped, or was stopped and is still leaving the machine, is waited for, up
+    to 10 s; then the failed step is called `leaving`: ask again."""
     steps = await context.manager.platforms.clean(
         body.config, body.directory, handover=body.handover, machine=body.machine
     )

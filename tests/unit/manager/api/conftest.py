@@ -79,12 +79,14 @@ class Api:
 
 
 @asynccontextmanager
-async def open_manager(home: Home) -> AsyncIterator[Manager]:
+async def open_manager(
+    home: Home, service_class: type[InMemoryTrainingService] = InMemoryTrainingService
+) -> AsyncIterator[Manager]:
     platforms: dict[str, InMemoryPlatform] = {}
 
     def create_service(platform: str, context: ServiceContext) -> TrainingService:
         memory = platforms.setdefault(context.experiment_id, InMemoryPlatform(time.time))
-        return InMemoryTrainingService(one_report, platform=memory, now=time.time)
+        return service_class(one_report, platform=memory, now=time.time)
 
     home.prepare()
     async with await Database.open(str(home.control_database), "control") as control:
@@ -106,11 +108,17 @@ async def open_manager(home: Home) -> AsyncIterator[Manager]:
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
+def service_class() -> type[InMemoryTrainingService]:
+    """What the trials run on."""
+    return InMemoryTrainingService
+
+
+@pytest.fixture
+async def api(tmp_path: Path, service_class: type[InMemoryTrainingService]) -> AsyncIterator[Api]:
     """A client with the full token, and one without any."""
     home = Home(tmp_path / "home")
     shutdowns: list[None] = []
-    async with open_manager(home) as manager:
+    async with open_manager(home, service_class) as manager:
         context = ApiContext(
             manager=manager,
             home=home,

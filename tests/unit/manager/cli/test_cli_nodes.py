@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from fakes.rest import FakeRest
 
+from proctor.manager.cli import machines
+
 CONFIG = """\
 searchSpace: {lr: {_type: uniform, _value: [0, 1]}}
 trialCommand: some-program-of-the-machines --fast
@@ -223,3 +225,34 @@ def test_a_platform_without_machines_cannot_be_cleaned(invoke, file: Path, home:
     assert result.exit_code == 2
     assert "platform local has no machines to clean" in result.stderr
     assert not home.exists()
+
+
+class Successive(dict[str, list[list[dict[str, str]]]]):
+    """What is found on a machine each time it is asked about; afterwards all is well."""
+
+    def get(self, host: str, default: object = None) -> object:  # type: ignore[override]
+        answers = super().get(host)
+        return answers.pop(0) if answers else default
+
+
+def test_cleaning_waits_for_an_experiment_that_is_leaving_and_says_so_once(
+    rest: FakeRest, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines, "PAUSE_SECONDS", 0.0)
+    leaving = [{"name": "leaving", "verdict": "fail", "found": "experiment e was stopped and is leaving it"}]
+    rest.found = Successive({"gpu-2": [leaving, leaving]})
+    result = invoke("platform", "clean", "--config", str(file))
+    assert result.exit_code == 0
+    assert result.stderr.count("gpu-2: waits: experiment e was stopped and is leaving it") == 1
+    assert sorted(body["machine"] for _, body in rest.requests("POST")) == [0, 1, 1, 1, 2]
+    assert rest.handed_over["secrets"]
+
+
+def test_cleaning_does_not_wait_for_ever(rest: FakeRest, invoke, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "LEAVING_SECONDS", 0.0)
+    found = "experiment e was stopped and is leaving it"
+    rest.found["gpu-2"] = [{"name": "leaving", "verdict": "fail", "found": found, "advice": "ask again"}]
+    result = invoke("platform", "clean", "--config", str(file))
+    assert result.exit_code == 1
+    assert found in result.stdout
+    assert "Not clean: gpu-2." in result.stderr
