@@ -113,12 +113,22 @@ class Journal:
             except OSError:
                 self._descriptor = -1
         if found is None or (found.st_dev, found.st_ino) != self._identity:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            found = os.fstat(self._descriptor)
-            self._identity = (found.st_dev, found.st_ino)
+            found = self._open_anew()
+        elif found.st_nlink == 0:  # removed or replaced: the keeper reads what has the name
+            try:
+                replaced, found = self._descriptor, self._open_anew()
+                os.close(replaced)
+            except FileNotFoundError:  # its folder is gone too; a keeper that has it open reads it on
+                pass
         if found.st_size == 0 or os.pread(self._descriptor, 1, found.st_size - 1) == _NEWLINE:
             return self._descriptor, b""
         return self._descriptor, _NEWLINE
+
+    def _open_anew(self) -> os.stat_result:
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        found = os.fstat(self._descriptor)
+        self._identity = (found.st_dev, found.st_ino)
+        return found
 
     def _close(self) -> None:
         """After an error: the next attempt opens the file anew, which is how a network file system recovers."""

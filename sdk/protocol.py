@@ -18,6 +18,7 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
     {"kind": "checkpoint", "path": "output/checkpoints/3", "step": 3, "time": …}
         path is relative to the job's directory
     {"kind": "lost", "count": 7, "time": …}
+    {"kind": "lost", "why": "a sentence", "time": …}      (from the keeper; how many is not known)
         reports that could not be written (full disk)
 
 An optional `"step"` is the step the user named. A record carries no number of its own: its identity is its byte

@@ -1,11 +1,19 @@
-"""Reading a job's journals by byte offset: whole lines while the trial lives, everything once it is dead."""
+"""Reading a job's journals by byte offset: whole lines while the trial lives, everything once it is dead.
 
+A trial should only append to its journal. One that cuts it back, writes it anew or replaces it loses what nobody had
+read yet; what stands there then is read from where it is new, behind a mark (`journal_anchor`).
+"""
+
+import contextlib
 import os
 
 from proctor.sdk.protocol import JOURNAL_FILE, MAX_RECORD_BYTES
+from proctor.trial_keeper.journal_anchor import Anchor, read_anchor, write_anchor, write_mark
 
 FIRST_MEMBER = "0"
 _READ_BYTES = 4 * MAX_RECORD_BYTES
+_HEAD_BYTES = 128  # of a journal, to know it again: its first record has a time
+_LAST_BYTES = 32  # of what was read, to know that it still stands there
 
 
 def journal_path(directory: str, member: str) -> str:
@@ -37,43 +45,110 @@ def whole_lines(data: bytes) -> bytes:
 
 
 class JournalTail:
-    """One journal: how much of it the manager has, and what comes next."""
+    """One journal: how much of it the manager has, and what comes next. Offsets are those of the manager."""
 
     def __init__(self, directory: str, member: str, acknowledged: int = 0) -> None:
         self.member = member
         self.path = journal_path(directory, member)
         self.acknowledged = acknowledged
+        self._directory = directory
+        self._anchor = read_anchor(directory, member)
         self._descriptor = -1
+        self._head = b""
+        self._last: tuple[int, bytes] | None = None  # where the last read ended, and its last bytes
 
     @property
     def size(self) -> int:
-        """Its size in bytes now; 0 when it is not there."""
+        """The offset of its end; 0 when it is not there."""
         descriptor = self._open()
-        return os.fstat(descriptor).st_size if descriptor >= 0 else 0
+        return os.fstat(descriptor).st_size + self._anchor.shift if descriptor >= 0 else 0
 
     @property
     def is_behind(self) -> bool:
-        """There is something that is not acknowledged (a line that is being written counts)."""
-        return self.size > self.acknowledged
+        """There is something that is not acknowledged (a line that is being written counts), or it has become shorter
+        or another file."""
+        size = self.size
+        return self._descriptor >= 0 and (size != self.acknowledged or self._is_replaced())
+
+    def is_complete(self, *, after: int) -> bool:
+        """Whether nothing is left to be told once `after` more bytes are."""
+        return self.acknowledged + after >= self.size and not self._is_replaced()
 
     def read(self, *, final: bool) -> bytes:
-        """What follows the acknowledged offset: whole lines, at most 1 MiB.
+        """What follows the acknowledged offset: whole lines, about 1 MiB at most.
 
         :param final: nothing will be appended any more: an unfinished last line is passed on as it is.
         """
         descriptor = self._open()
         if descriptor < 0:
             return b""
-        data = os.pread(descriptor, _READ_BYTES, self.acknowledged)
-        if final and self.acknowledged + len(data) >= os.fstat(descriptor).st_size:
+        is_replaced = self._is_replaced()
+        data = self._read(descriptor, final=final or is_replaced, is_other=False)
+        if data or not is_replaced:
             return data
-        return whole_lines(data)
+        self.close()
+        descriptor = self._open()
+        return self._read(descriptor, final=final, is_other=True) if descriptor >= 0 else b""
 
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _read(self, descriptor: int, *, final: bool, is_other: bool) -> bytes:
+        size = os.fstat(descriptor).st_size
+        if self._is_rewritten(descriptor, size, is_other=is_other):
+            self._go_on_anew(descriptor, size)
+        anchor = self._anchor
+        mark = anchor.mark[max(self.acknowledged - anchor.offset, 0) :].encode("ascii")
+        data = os.pread(descriptor, _READ_BYTES, self._position)
+        if not (final and self._position + len(data) >= os.fstat(descriptor).st_size):
+            data = whole_lines(data)
+        if len(self._head) < _HEAD_BYTES:
+            self._head = os.pread(descriptor, _HEAD_BYTES, 0)
+        if data:
+            self._last = max(self.acknowledged, anchor.end) + len(data), data[-_LAST_BYTES:]
+        return mark + data
+
+    @property
+    def _position(self) -> int:
+        """Where in the file the next read begins."""
+        return max(self.acknowledged, self._anchor.end) - self._anchor.shift
+
+    def _is_replaced(self) -> bool:
+        """Another file has taken its name. One without a name is read on: its trial may still write to it."""
+        if self._descriptor < 0:
+            return False
+        try:
+            named = os.stat(self.path)
+        except OSError:
+            return False
+        opened = os.fstat(self._descriptor)
+        return (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino)
+
+    def _is_rewritten(self, descriptor: int, size: int, *, is_other: bool) -> bool:
+        """Whether what was read does not stand there any more."""
+        if self.acknowledged < self._anchor.offset or size < self._position:
+            return True
+        if self._last is None or self._last[0] != self.acknowledged:
+            return is_other and self._position > 0
+        last = self._last[1]
+        return os.pread(descriptor, len(last), self._position - len(last)) != last
+
+    def _go_on_anew(self, descriptor: int, size: int) -> None:
+        """One that was cut back goes on at its end, for what is left of it was read; another one from its beginning."""
+        read, begin = self._position, self._head[:size]
+        is_cut = size < read and begin != b"" and os.pread(descriptor, len(begin), 0) == begin
+        if is_cut:
+            why = f"the trial cut its journal back to {size} bytes after {read} had been read"
+        else:
+            why = f"the trial wrote its journal anew after {read} bytes had been read; it was read from its beginning"
+        mark = write_mark(f"{why}: what stood there before and had not been read is lost")
+        self._anchor = Anchor(self.acknowledged, size if is_cut else 0, mark)
+        with contextlib.suppress(OSError):  # on a full disk the next keeper would read it from its beginning
+            write_anchor(self._directory, self.member, self._anchor)
+        self._last, self._head = None, b""
 
     def _open(self) -> int:
         if self._descriptor < 0:

@@ -144,7 +144,7 @@ class Outbox:
                 header.chunks.append(Chunk(job.job_id, job.token, tail.member, tail.acknowledged, len(data)))
                 report.data.append(data)
                 size += len(data)
-            complete = complete and tail.acknowledged + len(data) >= tail.size
+            complete = complete and tail.is_complete(after=len(data))
         if not job.start_told and job.process is not None:
             header.starts.append(Start(job.job_id, job.token, job.process.trial.pid, job.process.started_at))
             report.started.append(job)

@@ -165,7 +165,7 @@ class Metric(Resource):
     member: int = 0
     """Rank in a distributed trial job."""
     kind: str = Field(examples=["intermediate"])
-    """intermediate, final, lost or unreadable."""
+    """intermediate, final, lost (`value` reports; or nobody knows how many, and `data` says why) or unreadable."""
     sequence: int
     """Counts the reports of this kind in its job and member, from 0."""
     step: int | None = None

@@ -230,6 +230,11 @@ def _limit(seconds: float | None) -> str:
     return "no limit" if seconds is None else duration(seconds)
 
 
+def loss(row: Row) -> str:
+    """A report of kind `lost`: how many, or why nobody knows how many."""
+    return str(row["data"]) if row["value"] is None else f"{row['value']:.0f} reports lost: the trial's disk was full"
+
+
 def _reported(row: Row) -> str:
     return number(row["value"]) if row["data"] is None else str(row["data"])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS
+from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS, loss
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.files import trial_download, trial_files
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
@@ -31,6 +31,7 @@ STATUSES = (
     "SYS_CANCELED",
     "UNKNOWN",
 )
+MOST_LOSSES = 5
 SORTS = ("sequence_id", "-sequence_id", "value", "-value")
 OPPOSITE = {"sequence_id": "-sequence_id", "-sequence_id": "sequence_id", "value": "-value", "-value": "value"}
 
@@ -97,6 +98,8 @@ def show(
     if output == Format.TABLE and found["jobs"]:
         click.echo()
         print_table(list(client.jobs(found["id"])), JOBS)
+        for row in islice(client.metrics(found["id"], kind="lost"), MOST_LOSSES):
+            click.echo(f"job {row['job']}: {loss(row)}")
 
 
 @trial.command()

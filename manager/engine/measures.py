@@ -50,6 +50,8 @@ def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk) -> None:
         columns["final_value"], columns["final_data"] = finite_number(data), data
     if chunk.lost:
         step.note("notice", {"text": f"{chunk.lost} reports lost: the trial's disk was full"}, trial_id=trial.row.id)
+    for why in chunk.uncounted:
+        step.note("notice", {"text": f"trial {trial.row.sequence_id}: {why}"}, trial_id=trial.row.id)
     if chunk.unreadable:
         text = f"{chunk.unreadable} journal records could not be read"
         step.note("notice", {"text": text}, trial_id=trial.row.id)

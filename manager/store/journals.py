@@ -23,7 +23,7 @@ class StoredChunk:
 
     `intermediates` are (id, place in the trial's curve, what was reported); `finals` (finite number or None, what was
     reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts reports that the
-    trial could not write, `unreadable` lines that are no records.
+    trial could not write, `unreadable` lines that are no records; `uncounted` says of other losses what was lost.
     """
 
     end_offset: int
@@ -32,6 +32,7 @@ class StoredChunk:
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     lost: int = 0
     unreadable: int = 0
+    uncounted: list[str] = field(default_factory=list)
 
 
 def store_chunk(
@@ -94,7 +95,9 @@ class _Journal:
         }
         self._connection.execute(query("journals.advance"), self._key | counts)
         news = self._news
-        return StoredChunk(end, news.intermediates, news.finals, news.checkpoints, news.lost, news.unreadable)
+        return StoredChunk(
+            end, news.intermediates, news.finals, news.checkpoints, news.lost, news.unreadable, news.uncounted
+        )
 
     def _read(self, data: bytes, arrived: float) -> None:
         """One pass over the lines. Plain numbers, which are nearly all of them, are handled right here."""
@@ -133,7 +136,7 @@ class _Journal:
         if kind == KIND_CHECKPOINT:
             return self._take_checkpoint(place, record.get("path"), step, time)
         if kind == KIND_LOST:
-            return self._take_lost(place, whole_number(record.get("count")), time)
+            return self._take_lost(place, whole_number(record.get("count")), record.get("why"), time)
         return False
 
     def _take_value(self, place: int, kind: str, reported: Any, step: int | None, time: float) -> bool:
@@ -161,12 +164,17 @@ class _Journal:
         self._news.checkpoints.append(CheckpointRow.from_row(row))
         return True
 
-    def _take_lost(self, place: int, count: int | None, time: float) -> bool:
-        if count is None or count < 1:
+    def _take_lost(self, place: int, count: int | None, why: Any, time: float) -> bool:
+        """A number of reports, or a sentence about losses that nobody could count."""
+        if count is not None and count >= 1:
+            self._add(place, KIND_LOST, self._losses, value=float(count), time=time)
+            self._news.lost += count
+        elif isinstance(why, str):
+            self._add(place, KIND_LOST, self._losses, data=encode(why[:_KEPT_CHARACTERS]), time=time)
+            self._news.uncounted.append(why[:_KEPT_CHARACTERS])
+        else:
             return False
-        self._add(place, KIND_LOST, self._losses, value=float(count), time=time)
         self._losses += 1
-        self._news.lost += count
         return True
 
     def _add(
@@ -193,3 +201,4 @@ class _News:
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     lost: int = 0
     unreadable: int = 0
+    uncounted: list[str] = field(default_factory=list)

@@ -20,6 +20,11 @@ def show_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def show_loss(count: float | None, why: Any) -> str:
+    """A loss of reports: how many, or why nobody knows how many."""
+    return str(why) if count is None else f"{count:.0f} reports lost: the trial's disk was full"
+
+
 def show_duration(seconds: float | None) -> str:
     """45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if seconds is None:

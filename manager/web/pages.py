@@ -28,6 +28,7 @@ _ASSETS = {"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; 
 _BAR = ("SUCCEEDED", "EARLY_STOPPED", "RUNNING", "PAUSED", "FAILED", "USER_CANCELED", "SYS_CANCELED")
 _TAIL_BYTES = 16 * 1024
 _ROWS = 50
+_MOST_LOSSES = 5
 
 
 @router.get("/assets/{name}")
@@ -93,10 +94,12 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
         return await _problem(context, error, "../")
     control = context.manager.control
     rows, last_event = await control.read(lambda c: (jobs.of_trial(c, trial_id), events.last_id(c)))
-    curve = await (await context.manager.metrics(trial.experiment_id)).read(lambda c: metrics.curve(c, trial_id))
+    database = await context.manager.metrics(trial.experiment_id)
+    curve, losses = await database.read(lambda c: (metrics.curve(c, trial_id), _losses(c, trial_id)))
     values = {
         "trial": trial,
         "experiment": experiment,
+        "losses": losses,
         "jobs": rows,
         "job": job or trial.jobs,
         "curve": _metric_chart(curve),
@@ -146,6 +149,16 @@ def _best_chart(curve: list[trials.CurvePoint]) -> str:
 def _metric_chart(curve: list[MetricRow]) -> str:
     points = [(float(point.sequence), point.value) for point in curve if point.value is not None]
     return chart([Series("line", points)], title="Intermediate metrics", x_label="report")
+
+
+def _losses(connection: sqlite3.Connection, trial_id: str) -> list[str]:
+    """What became of reports that are not in the curve, in words; the first ones of many."""
+    lost = metrics.page(connection, trial_id, kind="lost", limit=_MOST_LOSSES)
+    unread = metrics.page(connection, trial_id, kind="unreadable", limit=_MOST_LOSSES)
+    return [
+        *(f"Job {row.job}: {formats.show_loss(row.value, row.data)}" for row in lost),
+        *(f"Job {row.job}: a line of its journal is no record: {formats.show_value(row.data)}" for row in unread),
+    ]
 
 
 async def _tail(context: ApiContext, trial_id: str, job: int | None, name: str) -> str:

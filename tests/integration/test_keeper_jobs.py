@@ -198,3 +198,17 @@ async def test_a_trial_holds_nothing_of_the_keepers(node: Node) -> None:
     await node.manager.end_of("T.1")
     held = (node.job_directory("T.1") / "held").read_text().split()
     assert held == ["0", "1", "2", "3"], "its three streams, and the folder that ls reads"
+
+
+async def test_a_journal_that_its_trial_has_emptied_goes_on_with_a_word_about_it(node: Node, tmp_path: Path) -> None:
+    gate, other = tmp_path / "gate", RECORD.replace("1", "2")
+    until_open = f"until test -e {gate}; do sleep 0.1; done"
+    anew = f"""echo '{other}' > "$PROCTOR_JOB_DIR/journal\""""
+    await node.manager.command(node.launch("T.1", f"{REPORT}; {REPORT}; {until_open}; {anew}"))
+    before = f"{RECORD}\n{RECORD}\n".encode()
+    await eventually(lambda: node.manager.journals.get(("T.1", "0")) == before)
+    gate.touch()
+    await node.manager.end_of("T.1")
+    first, second, mark, third = node.manager.journals["T.1", "0"].decode().splitlines()
+    assert (first, second, third) == (RECORD, RECORD, other)
+    assert json.loads(mark)["why"].startswith("the trial wrote its journal anew after 74 bytes")

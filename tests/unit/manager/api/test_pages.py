@@ -8,6 +8,7 @@ import pytest
 
 from proctor.manager.errors import Unavailable
 from proctor.manager.store import experiments, jobs, trials
+from proctor.manager.store.metrics import store_chunk
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.nodes import NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
@@ -231,3 +232,18 @@ async def test_a_list_of_trials_shows_the_first_of_many_parameters(api: Any) -> 
     assert "and 22 more" in text
     text, _ = await visit(api, f"/trials/{trial['id']}")
     assert "p29" in text
+
+
+async def test_a_trial_says_which_reports_are_lost(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert 'class="notice"' not in text
+    lines = b'{"kind": "lost", "count": 7}\n{"kind": "lost", "why": "cut <back>"}\nnonsense\n'
+    database = await api.manager.metrics(created["id"])
+    await database.write(lambda c: store_chunk(c, trial_id=trial["id"], job=2, member=0, offset=0, data=lines))
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert "Job 2: 7 reports lost: the trial&#39;s disk was full" in text
+    assert "Job 2: cut &lt;back&gt;" in text
+    assert "Job 2: a line of its journal is no record: nonsense" in text

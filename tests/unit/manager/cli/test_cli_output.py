@@ -124,3 +124,13 @@ def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(res
     assert "failed" not in lines["f"]
     assert failure in invoke("experiment", "show", "e").stdout
     assert failure in invoke("experiment", "status", "e").stdout
+
+
+def test_a_trial_is_shown_with_the_reports_that_are_lost(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e")
+    rest.add_trial("e", "t", jobs=1)
+    row = {"job": 1, "kind": "lost", "value": None, "data": "the trial cut its journal back"}
+    rest.metrics["t"] = [row, {**row, "value": 7.0, "data": 7.0}, {**row, "kind": "final", "value": 1.0}]
+    lines = invoke("trial", "show", "t").stdout.splitlines()
+    assert "job 1: the trial cut its journal back" in lines
+    assert "job 1: 7 reports lost: the trial's disk was full" in lines

@@ -212,3 +212,12 @@ def test_however_it_is_cut_and_repeated_a_journal_is_stored_once(
         assert chunks[-1].end_offset == len(journal)
         whole.close()
         pieces.close()
+
+
+def test_losses_that_nobody_could_count_are_told_with_their_reason(metrics_database: sqlite3.Connection) -> None:
+    why = "the trial cut its journal back"
+    line = json.dumps({"kind": "lost", "why": why, "time": 7.0}).encode() + b"\n"
+    stored = metrics.store_chunk(metrics_database, trial_id="t", job=1, member=0, offset=0, data=line)
+    assert (stored.uncounted, stored.lost, stored.unreadable) == ([why], 0, 0)
+    [row] = metrics.page(metrics_database, "t", kind="lost", limit=9)
+    assert (row.value, row.reported, row.time) == (None, why, 7.0)
