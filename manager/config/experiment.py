@@ -84,7 +84,7 @@ class ExperimentConfig(Section):
     """The algorithm that proposes parameters."""
     assessor: AlgorithmConfig | None = None
     """The algorithm that stops trials early."""
-    training_service: Annotated[TrainingServiceConfig, Field(discriminator="platform")]
+    training_service: TrainingServiceConfig
     """Where trials run."""
     shared_storage: Annotated[SharedStorageConfig, Field(discriminator="storage_type")] | None = None
     """Storage shared by the manager and the trials' machines."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from proctor.manager.config.errors import Report
-from proctor.manager.config.names import folded, nearest
+from proctor.manager.config.names import folded, nearest, snake_case
 from proctor.manager.config.services import Section
 from proctor.manager.config.tree import Member, Node
 
@@ -25,6 +25,8 @@ def match_keys(node: Node, model: type[Section], report: Report, also_known: tup
         alias = spellings.get(folded(member.key))
         if alias is None:
             alias = spellings.get(folded(next(k for k, m in node.members.items() if m is member)))
+        if alias is None and model.model_config.get("extra") == "allow":
+            alias = snake_case(member.key)
         if alias is None:
             known = (*dict.fromkeys(spellings.values()), *also_known)
             report.problem(
@@ -43,7 +45,8 @@ def match_keys(node: Node, model: type[Section], report: Report, also_known: tup
             )
         elif member.node.value is not None:
             field = _field_type(model, alias)
-            matched[alias] = replace(member, node=_match_value(member.node, field, report))
+            node_there = member.node if field is None else _match_value(member.node, field, report)
+            matched[alias] = replace(member, node=node_there)
     return replace(node, value=matched)
 
 
@@ -69,6 +72,8 @@ def model_of(annotation: Any, node: Node) -> type[Section] | None:
             literal = field is not None and get_origin(field.annotation) is Literal
             if chosen and field and literal and chosen.node.value in get_args(field.annotation):
                 return model
+            if chosen and field and not literal and model is models[-1]:  # takes any other name
+                return model
     return None
 
 
@@ -92,4 +97,6 @@ def _spellings(model: type[Section]) -> dict[str, str]:
 
 
 def _field_type(model: type[Section], alias: str) -> Any:
-    return next(field.annotation for name, field in model.model_fields.items() if (field.alias or name) == alias)
+    """None for a key that the model only lets through."""
+    fields = model.model_fields.items()
+    return next((field.annotation for name, field in fields if (field.alias or name) == alias), None)

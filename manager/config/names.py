@@ -1,7 +1,10 @@
 """How keys are compared: NNI ignores case and underscores, and so does this project."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 
 
 def folded(key: str) -> str:
@@ -13,6 +16,11 @@ def camel_case(name: str) -> str:
     """The YAML spelling of a Python field name: `trial_code_directory` is `trialCodeDirectory`."""
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)
+
+
+def snake_case(key: str) -> str:
+    """The Python spelling of a YAML key: `maxNodes` is `max_nodes`."""
+    return _HUMP.sub("_", key).lower()
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:

@@ -141,5 +141,16 @@ def nearest_platform(name: str) -> str | None:
 
 
 def supported_platforms() -> tuple[str, ...]:
-    """The names a configuration may use today."""
+    """The names of our own that a configuration may use today."""
     return tuple(name for name, entry in PLATFORMS.items() if entry.availability is Availability.SUPPORTED)
+
+
+def plug_in_platforms() -> tuple[str, ...]:
+    """The names that installed packages have registered, less those of our own that may be used. Asked only where a
+    configuration names none of ours: looking at every installed package takes its time.
+
+    Raises BrokenPlatform when two packages claim one name.
+    """
+    from proctor.training_services.registry import BUILT_IN, known_platforms
+
+    return tuple(name for name in known_platforms() if name not in BUILT_IN)

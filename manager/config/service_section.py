@@ -3,19 +3,26 @@
 from dataclasses import replace
 
 from proctor.manager.config.errors import Report
-from proctor.manager.config.names import folded
+from proctor.manager.config.names import folded, nearest
 from proctor.manager.config.platforms import (
     PLATFORMS,
+    Availability,
     Platform,
     find_platform,
     nearest_platform,
+    plug_in_platforms,
     supported_platforms,
 )
 from proctor.manager.config.tree import Member, Node, describe, plain
+from proctor.manager.config.validation import all_finite
+from proctor.training_services.errors import BrokenPlatform
 
 INHERITED = ("trialCommand", "trialCodeDirectory", "trialGpuNumber", "debug")
 """Keys NNI lets one write in the section instead of the root; the section wins."""
-_WITH_MODEL = ("local", "remote")
+_ADD_ONE = (
+    "other platforms come from packages that are installed beside Proctor, by an entry point of the group "
+    "proctor.training_services"
+)
 _ACTIVE_GPU = (
     "useActiveGpu is not given and taken as false: GPUs on which other processes run are left alone; NNI "
     "refuses this configuration"
@@ -31,7 +38,7 @@ def settle_service(root: Node, report: Report) -> Node:
         _refuse(PLATFORMS["hybrid"], member, "a mapping", report)
         return root.without("trainingService")
     platform = _platform(member, report)
-    if platform is None or platform.name not in _WITH_MODEL:
+    if platform is None or platform.refusal:
         return root.without("trainingService")
     root = _hoist(root, member.node, report)
     _notice_active_gpu(root, report)
@@ -40,27 +47,54 @@ def settle_service(root: Node, report: Report) -> Node:
 
 def _platform(member: Member, report: Report) -> Platform | None:
     """The platform the section names, with what there is to say about it reported."""
+    named = member.node.get("platform")
+    name = named.node.value if named is not None else None
+    platform = find_platform(name) if isinstance(name, str) else None
+    if named is None or platform is None or platform.availability is not Availability.SUPPORTED:
+        return _other_platform(member, platform, report)
+    if platform.refusal:
+        _refuse(platform, named, " or ".join(supported_platforms()), report)
+    return platform
+
+
+def _other_platform(member: Member, refused: Platform | None, report: Report) -> Platform | None:
+    """The platform of an installed package, if the section names one. `refused` is one of ours of that name."""
     section = member.node
     named = section.get("platform")
-    expected = " or ".join(supported_platforms())
+    try:
+        plug_ins = plug_in_platforms()
+    except BrokenPlatform as error:
+        report.problem(member.place, (*section.path, "platform"), message=str(error))
+        return None
+    expected = " or ".join((*supported_platforms(), *plug_ins))
     if named is None or not isinstance(named.node.value, str):
         place, path = (named.node.place, named.node.path) if named else (member.place, (*section.path, "platform"))
         found = describe(plain(named.node)) if named else "nothing"
         report.problem(place, path, expected=expected, found=found)
-        return None
-    name = named.node.value
-    platform = find_platform(name)
-    if platform is None:
-        report.problem(
-            named.node.place,
-            named.node.path,
-            expected=expected,
-            found=describe(name),
-            nearest=nearest_platform(name),
-        )
-    elif platform.refusal:
-        _refuse(platform, named, expected, report)
-    return platform
+    elif named.node.value in plug_ins:
+        return _plug_in(named.node.value, section, report)
+    elif refused is not None:
+        _refuse(refused, named, expected, report)
+    else:
+        _report_unknown(named, named.node.value, expected, plug_ins, report)
+    return None
+
+
+def _report_unknown(named: Member, name: str, expected: str, plug_ins: tuple[str, ...], report: Report) -> None:
+    similar = nearest(name, plug_ins) or nearest_platform(name)
+    report.problem(
+        named.node.place,
+        named.node.path,
+        expected=expected,
+        found=describe(name),
+        nearest=similar,
+        message="" if similar else _ADD_ONE,
+    )
+
+
+def _plug_in(name: str, section: Node, report: Report) -> Platform | None:
+    """The platform of an installed package; its section travels as JSON."""
+    return Platform(name, Availability.SUPPORTED) if all_finite(section, report) else None
 
 
 def _refuse(platform: Platform, member: Member, expected: str, report: Report) -> None:

@@ -1,11 +1,12 @@
 """The `trainingService` and `sharedStorage` sections, one model for each kind."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from proctor.manager.config.names import camel_case
+from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.config.quantities import (
     AbsolutePath,
     Count,
@@ -141,6 +142,16 @@ class RemoteConfig(Section):
         return self
 
 
+class PlugInConfig(Section):
+    """Trials run on a platform that an installed package brings. Its other keys are for the package: they reach it in
+    snake_case, whatever stands inside of them as it was written."""
+
+    model_config = ConfigDict(extra="allow")
+
+    platform: Annotated[Text, Field(json_schema_extra={"not": {"enum": list(PLATFORMS)}})]
+    """The name under which the package has registered it."""
+
+
 class NfsStorage(Section):
     """A network file system shared by manager and trials."""
 
@@ -177,5 +188,18 @@ class AzureBlobStorage(Section):
     """Who mounts it on the manager's machine."""
 
 
-TrainingServiceConfig = LocalConfig | RemoteConfig
+def _service_kind(section: Any) -> str | None:
+    """Which model a `trainingService` section follows, given as a mapping or as a model."""
+    platform = section.get("platform") if isinstance(section, dict) else getattr(section, "platform", None)
+    if not isinstance(platform, str):
+        return None
+    return platform if platform in ("local", "remote") else "plug_in"
+
+
+TrainingServiceConfig = Annotated[
+    Annotated[LocalConfig, Tag("local")]
+    | Annotated[RemoteConfig, Tag("remote")]
+    | Annotated[PlugInConfig, Tag("plug_in")],
+    Discriminator(_service_kind),
+]
 SharedStorageConfig = NfsStorage | AzureBlobStorage

@@ -28,7 +28,7 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError, parse_search_space
-from proctor.training_services.errors import UnknownNode
+from proctor.training_services.errors import TrainingServiceError, UnknownNode
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import Node, NodePool
 from proctor.training_services.providers import NodeProvider, Providers
@@ -127,7 +127,13 @@ class Manager:
         failpoint("manager.create.after")
         await self.control.write(lambda c: creation.insert(c, row, loaded))
         self.feed.notify()
-        await self._fleet.take_up(experiment_id)
+        try:
+            await self._fleet.take_up(experiment_id)
+        except TrainingServiceError as error:
+            await self._take_back(row)
+            raise BadRequest(
+                f"the experiment cannot run on platform {loaded.config.training_service.platform}: {error}"
+            ) from error
         return row
 
     async def load_experiment(
@@ -355,6 +361,13 @@ class Manager:
         return self._fleet.awaited(experiment.id) if experiment.status is ExperimentStatus.STOPPING else ""
 
     # ---- inside
+
+    async def _take_back(self, row: ExperimentRow) -> None:
+        """An experiment whose service cannot be made was never begun."""
+        await self._fleet.close_metrics(row.id)
+        await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+        await self.control.write(lambda c: experiments.delete(c, row.id, time=self.clock.now()))
+        self.feed.notify()
 
     async def _exists(self, experiment_id: str) -> bool:
         try:

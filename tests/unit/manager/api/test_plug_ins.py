@@ -1,0 +1,84 @@
+"""An experiment on the platform of an installed package."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.training_services import registry
+
+pytestmark = pytest.mark.anyio
+
+MODULE = """\
+from proctor.training_services.in_memory import InMemoryTrainingService
+
+asked = []
+
+
+class Cluster(InMemoryTrainingService):
+    def __init__(self, context):
+        super().__init__()
+        asked.append(dict(context.settings))
+
+
+def broken(context):
+    raise ValueError("no queue is named")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small package that brings two platforms; one of them can never be made."""
+    folder = tmp_path / "site"
+    information = folder / "small_cluster-1.0.dist-info"
+    information.mkdir(parents=True)
+    (folder / "small_cluster.py").write_text(MODULE)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: small-cluster\nVersion: 1.0\n")
+    entries = "cluster = small_cluster:Cluster\nbroken = small_cluster:broken\nmissing = small_cluster:nothing\n"
+    (information / "entry_points.txt").write_text(f"[{registry.ENTRY_POINT_GROUP}]\n{entries}")
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    sys.modules.pop("small_cluster", None)
+
+
+@pytest.fixture
+def real(api: Any, package: Path) -> Any:
+    """The API of a manager that makes its services by the registry."""
+    fleet = api.manager._fleet
+    fleet._means = replace(fleet._means, create_service=registry.create)
+    return api
+
+
+async def test_an_experiment_runs_on_the_platform_of_a_package(real: Any) -> None:
+    created = await real.create(training_service={"platform": "cluster", "queueName": "long"})
+    ended = await real.ended(created["id"])
+    assert ended["trial_counts"] == {"SUCCEEDED": 3}
+    assert ended["config"]["training_service"] == {"platform": "cluster", "queue_name": "long"}
+    from small_cluster import asked  # type: ignore[import-not-found]
+
+    assert asked[0] == {"platform": "cluster", "queue_name": "long"}
+
+
+@pytest.mark.parametrize(("platform", "why"), [("broken", "no queue is named"), ("missing", "could not be loaded")])
+async def test_a_service_that_cannot_be_made_leaves_no_experiment_behind(real: Any, platform: str, why: str) -> None:
+    config = {**real.config, "training_service": {"platform": platform}}
+    body: dict[str, Any] = {"config": config, "directory": str(real.directory)}
+    answer = await real.client.post("/api/v1/experiments", json={**body, "experiment_id": "Ab3dE5f7"})
+    assert answer.status_code == 422
+    assert why in answer.json()["detail"]
+    assert (await real.client.get("/api/v1/experiments")).json()["items"] == []
+    assert not real.manager.home.experiment_directory("Ab3dE5f7").exists()
+    body["config"] = {**real.config, "training_service": {"platform": "cluster"}}
+    answer = await real.client.post("/api/v1/experiments", json={**body, "experiment_id": "Ab3dE5f7"})
+    assert answer.status_code == 201
+    await real.ended("Ab3dE5f7")
+
+
+async def test_a_platform_that_nobody_brings_is_refused_with_those_that_are_known(real: Any) -> None:
+    body = {"config": {**real.config, "training_service": {"platform": "moonbase"}}, "directory": str(real.directory)}
+    answer = await real.client.post("/api/v1/experiments", json=body)
+    assert answer.status_code == 422
+    assert "local or remote or broken or cluster or missing" in answer.json()["detail"]
