@@ -1,12 +1,14 @@
 """What the routes work with, put into the application's state by the composition root. Free of the web framework."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.prometheus import Measurements
 from proctor.manager.settings import Home
+from proctor.manager.web.best_charts import BestCharts
 
 
 @dataclass
@@ -24,3 +26,5 @@ class ApiContext:
     measurements: Measurements = field(default_factory=Measurements)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is about to end: whoever holds a request open lets go."""
+    best_charts: BestCharts = field(default_factory=lambda: BestCharts(time.monotonic))
+    """What the page of an experiment shows of its trials over time."""

@@ -68,13 +68,14 @@ async def show_experiment(
     def read(connection: sqlite3.Connection) -> dict[str, Any]:
         statuses = None if status is None else [status]
         page = trial_pages.page(connection, experiment_id, statuses=statuses, sort=sort, cursor=cursor, limit=_ROWS)
-        curve = trials.best_curve(connection, experiment_id, is_maximized(row))
+        counts = trials.counts(connection, experiment_id)
+        curve = context.best_charts.draw(connection, row, counts=counts, maximize=is_maximized(row))
         return {
             **_summary(context, connection, row),
             "notices": events.notices(connection, experiment_id),
             "trials": [(trial, newest_node(connection, trial)) for trial in page.items],
             "next_cursor": page.next_cursor,
-            "curve": _best_chart(curve),
+            "curve": curve,
             "last_event": events.last_id(connection),
         }
 
@@ -136,14 +137,6 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
         "best": best,
         "optimize_mode": optimize_mode(row),
     }
-
-
-def _best_chart(curve: list[trials.CurvePoint]) -> str:
-    dots = [(float(number), point.value) for number, point in enumerate(curve, 1)]
-    best = [(float(number), point.best) for number, point in enumerate(curve, 1)]
-    return chart(
-        [Series("dots", dots), Series("step", best)], title="Best value so far", x_label="trials that have ended"
-    )
 
 
 def _metric_chart(curve: list[MetricRow]) -> str:
