@@ -23,7 +23,7 @@ def serialise(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> m
     :param safe_types: classes of the user that `load` will be told to accept.
     :raises TypeError: something in it could not be read again safely; the text says where.
     """
-    _check(content, "checkpoint", frozenset(safe_types))
+    check_content(content, "checkpoint", safe_types=frozenset(safe_types))
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getbuffer()
@@ -69,15 +69,19 @@ def _relocate(device: "torch.device | str") -> "Callable[[torch.UntypedStorage, 
     return place
 
 
-def _check(value: Any, place: str, safe_types: "frozenset[type]") -> None:
-    """What is saved is checked, because at the next start it would be too late."""
+def check_content(value: Any, place: str, *, safe_types: "frozenset[type]") -> None:
+    """Refuse what could not be read again: at the next start it would be too late.
+
+    :param place: where the value is, for the text.
+    :raises TypeError: it is, or holds, something else than tensors, plain values and `safe_types`.
+    """
     kind = type(value)
     if kind in _PLAIN or isinstance(value, torch.Tensor) or kind in safe_types:
         return
     if kind in _MAPPINGS:
         for key, item in value.items():
-            _check(key, f"the keys of {place}", safe_types)
-            _check(item, f"{place}[{key!r}]", safe_types)
+            check_content(key, f"the keys of {place}", safe_types=safe_types)
+            check_content(item, f"{place}[{key!r}]", safe_types=safe_types)
     elif kind in _SEQUENCES:
         _check_all(value, place, safe_types)
     else:
@@ -91,4 +95,4 @@ def _check(value: Any, place: str, safe_types: "frozenset[type]") -> None:
 def _check_all(values: "Iterable[Any]", place: str, safe_types: "frozenset[type]") -> None:
     for index, item in enumerate(values):
         if type(item) is not int:  # a stream's state has hundreds of them
-            _check(item, f"{place}[{index}]", safe_types)
+            check_content(item, f"{place}[{index}]", safe_types=safe_types)
