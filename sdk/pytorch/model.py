@@ -55,7 +55,6 @@ class Model:
     amp_scaler: Any = None
     averages: Averages
     _amp_dtype: Any = None
-    _is_checked = False
     _log: "Callable[[Mapping[str, Any]], None] | None" = None
 
     # -- set-up and state ---------------------------------------------------------------------------------------------
@@ -239,11 +238,11 @@ class Model:
     # -- what the trainer calls ---------------------------------------------------------------------------------------
 
     def check_parts(self) -> None:
-        """Find, once a model, what looks like a part of it and would be in no checkpoint.
+        """Find what looks like a part of the model and would be in no checkpoint.
 
         :raises ConfigurationError: an attribute is such a part; a model with a `state_dict` of its own knows better.
         """
-        if self._is_checked or type(self).state_dict is not Model.state_dict:
+        if type(self).state_dict is not Model.state_dict:
             return
         attributes = {name: value for name, value in vars(self).items() if name not in _GIVEN}
         if (name := find_unsaved(attributes, {name for name, _ in self._stateful_parts()})) is not None:
@@ -253,7 +252,6 @@ class Model:
                 "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), or override state_dict and "
                 "load_state_dict."
             )
-        self._is_checked = True
 
     def describe_precision(self) -> "dict[str, Fact]":
         """Return the facts of mixed precision, for the fingerprint of a run."""
@@ -264,7 +262,7 @@ class Model:
         }
 
     def _stateful_parts(self) -> "list[tuple[str, Any]]":
-        return [(name, part) for name, part in vars(self).items() if name not in _OWN_PARTS and _has_state(part)]
+        return [(name, part) for name, part in vars(self).items() if name not in _OWN_PARTS and has_state(part)]
 
     def _networks(self) -> "list[torch.nn.Module]":
         return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
@@ -281,7 +279,8 @@ def refuse_metrics(metrics: "Mapping[str, Any]") -> None:
     )
 
 
-def _has_state(part: Any) -> bool:
+def has_state(part: Any) -> bool:
+    """Whether a checkpoint can hold it."""
     if isinstance(part, type) or not hasattr(part, "state_dict"):
         return False
     return callable(part.state_dict) and callable(getattr(part, "load_state_dict", None))

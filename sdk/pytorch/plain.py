@@ -10,32 +10,35 @@
         network, optimizer = run.model.network, run.model.optimizer
         while run.state.epoch < 3:
             for images, labels in remaining_batches(run):
-                ...                                       # forward, backward, step, optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(network(images), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
                 run.log({"loss": loss})
                 if save_if_due(run):                      # the manager wants the run to stop; it will be continued
                     return
 
-What your loop does between two calls of `save_if_due` must be in `make_parts` (whatever has `state_dict` and
-`load_state_dict`) or in the random streams, or a resumed run does not know of it.
+What your loop remembers from one call of `save_if_due` to the next must be in the parts (each has `state_dict` and
+`load_state_dict`), in `run.state` or in the random streams, or a resumed run does not know of it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 from proctor.sdk.pytorch import run as runs
 from proctor.sdk.pytorch import snapshots, trial
-from proctor.sdk.pytorch.data import DataModule
 from proctor.sdk.pytorch.devices import on_device
 from proctor.sdk.pytorch.distributed import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.kernels import kernel_switches
 from proctor.sdk.pytorch.launching import choose_device
 from proctor.sdk.pytorch.loaders import DataLoaderParams
-from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, TrainUnit
+from proctor.sdk.pytorch.parts import OneDataset, OpenRun, Parts, PartsModel, refuse_decided
 from proctor.sdk.pytorch.plugins import Plugins
-from proctor.sdk.pytorch.run import Place, Run
+from proctor.sdk.pytorch.run import Place
 from proctor.sdk.pytorch.settings import make_settings
 
 TYPE_CHECKING = False
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from proctor.sdk.pytorch.options import TrainerOptions
-
-Parts = Callable[[], "dict[str, Any]"]
 
 
 @contextmanager
@@ -55,21 +56,23 @@ def open_run(
     dataset: Any,
     params: "DataLoaderParams | None" = None,
     **options: "Unpack[TrainerOptions]",
-) -> "Iterator[Run]":
+) -> "Iterator[OpenRun]":
     """Open a run, at its latest checkpoint if it has one; afterwards everything is stored and closed.
 
     The parts are attributes of `run.model`; `run.state` has the counters, `run.device` the device.
 
     :param make_parts: makes networks, optimizers and whatever else is saved, by name; the streams are seeded by then.
-    :param options: see `TrainerOptions`; the rules that stop a run are your loop's own. Processes are not started: run
+    :param options: see `TrainerOptions`, without those that your loop decides itself. Processes are not started: run
         the script under torchrun with a process group of yours to train in several.
-    :raises ConfigurationError: an option is out of its range, or `chkpt_frequency` has no `chkpt_root`.
+    :raises ConfigurationError: an option is out of its range or the loop's own, `chkpt_frequency` has no `chkpt_root`,
+        or a part has no state or a name that is taken.
     :raises NotExactError: `strict_resume` is set and the resumed run could not be exact.
     """
-    settings = make_settings(run_name, {**options, "train_unit": TrainUnit.ITERATION})
+    refuse_decided(options)
+    settings = make_settings(run_name, {**options, "train_unit": TrainUnit.ITERATION, "total_steps": inf})
     place = Place(device=choose_device(settings), ranks=get_ranks())
-    model, data = _PartsModel(make_parts), _OneDataset(dataset, params)
-    run = Run(settings, model, datamodule=data, plugins=Plugins(), place=place)
+    model, data = PartsModel(make_parts), OneDataset(dataset, params)
+    run = OpenRun(settings, model, datamodule=data, plugins=Plugins(), place=place)
     if settings.chkpt_frequency is not None and run.storage is None:
         raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
     with (
@@ -83,6 +86,7 @@ def open_run(
                 run.storage.open()
             runs.set_up(run)
             content = runs.resume(run)
+            run.saved_at = run.state.global_iteration
             runs.begin(run, content)
             if content is not None:
                 snapshots.restore_streams(run, content)
@@ -93,11 +97,11 @@ def open_run(
             runs.tear_down(run)
 
 
-def remaining_batches(run: Run) -> "Iterator[Any]":
+def remaining_batches(run: OpenRun) -> "Iterator[Any]":
     """Yield what is left of the present epoch, each batch with its tensors on `run.device`, and end the epoch.
 
     A batch counts as done once it was yielded, so save when its step is done. Leaving the loop in the middle and
-    calling this again goes on where it was left.
+    calling this again goes on where it was left. `run.state.optimizer_step_now` is true at each batch.
     """
     state = run.state
     loader = run.datamodule.open(Phase.TRAINING)
@@ -109,37 +113,22 @@ def remaining_batches(run: Run) -> "Iterator[Any]":
         state.begin_batch(ends_window=True, by_epoch=False)
         state.end_batch()
         run.observers.on_batch_end(state)
+        state.optimizer_step_now = True  # until the next batch: the step is made after the count
         yield run.model.batch_to_device(batch, Phase.TRAINING)
+    state.optimizer_step_now = False
     run.observers.on_epoch_end(state)
     state.end_epoch()
 
 
-def save_if_due(run: Run) -> bool:
-    """Save every `chkpt_frequency` batches, and when the manager wants the run to stop; return whether it does.
+def save_if_due(run: OpenRun) -> bool:
+    """Save when the manager wants the run to stop, which is returned, or `chkpt_frequency` batches after the last save.
 
-    Call it where nothing is half done, with no gradients waiting, for a checkpoint holds none. All ranks must call it.
+    Call it where nothing is half done, with no gradients waiting, for a checkpoint holds none. All ranks must call it,
+    at the same batches; those at which it is not called are made up for at the next one at which it is.
     """
     wants_stop = run.ranks.any(trial.should_stop())
     frequency = run.settings.chkpt_frequency
-    if run.storage is not None and (wants_stop or (frequency and run.state.global_iteration % frequency == 0)):
+    is_due = frequency is not None and run.state.global_iteration - run.saved_at >= frequency
+    if run.storage is not None and (wants_stop or is_due):
         run.save()
     return wants_stop
-
-
-class _PartsModel(Model):
-    """The parts as attributes, which a model saves and restores."""
-
-    def __init__(self, make_parts: Parts) -> None:
-        self._make_parts = make_parts
-
-    def setup(self) -> None:
-        vars(self).update(self._make_parts())
-
-
-class _OneDataset(DataModule):
-    def __init__(self, dataset: Any, params: "DataLoaderParams | None") -> None:
-        self._dataset = dataset
-        self._params = params
-
-    def setup(self) -> None:
-        self.add_train_phase(self._dataset, self._params)

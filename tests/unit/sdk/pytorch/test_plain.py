@@ -119,3 +119,87 @@ def test_a_frequency_without_a_folder_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="chkpt_frequency needs chkpt_root"):
         with open_run("run", make_parts, dataset=DisturbedDigits(), params=PARAMS, chkpt_frequency=1):
             pass
+
+
+def test_a_loop_that_seldom_asks_is_saved_when_it_asks_and_a_resumed_one_counts_on(tmp_path: Path) -> None:
+    saved = []
+    for _ in range(2):
+        options: dict[str, Any] = {"chkpt_root": tmp_path, "chkpt_frequency": 3, "keep_last": None, "use_cpu": True}
+        with open_run("run", make_parts, dataset=range(30), **options) as run:
+            before = run.saved_at
+            for _ in remaining_batches(run):
+                if run.state.global_iteration % 4 == 0:
+                    save_if_due(run)
+                    saved.append(run.saved_at)
+                if run.state.global_iteration == before + 10:
+                    break
+    assert saved == [4, 8, 12, 16]
+    assert len(list((tmp_path / "run").glob("*.pth"))) == 4
+
+
+def test_a_loop_that_asks_at_every_batch_is_saved_at_the_multiples_of_the_frequency(tmp_path: Path) -> None:
+    train(tmp_path, epochs=1)
+    names = {path.name for path in (tmp_path / "run").glob("*.pth")}
+    assert names == {f"run_epoch_1_iter_{number}.pth" for number in list(range(4, BATCHES + 1, 4))[-3:]}
+
+
+def test_each_batch_of_a_loop_of_ones_own_is_a_window_of_its_own() -> None:
+    with open_run("run", make_parts, dataset=range(3), use_cpu=True) as run:
+        assert [run.state.optimizer_step_now for _ in remaining_batches(run)] == [True] * 3
+        assert not run.state.optimizer_step_now
+        assert run.state.current_iteration == 3
+
+
+class Counter:
+    """A part that is no network."""
+
+    best = 0.0
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {"best": self.best}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.best = state["best"]
+
+
+def test_a_part_with_a_state_of_its_own_is_kept(tmp_path: Path) -> None:
+    seen = []
+    for best in (0.5, 0.7):
+        options: dict[str, Any] = {"chkpt_root": tmp_path, "chkpt_frequency": 1, "use_cpu": True}
+        with open_run("run", lambda: {"counter": Counter()}, dataset=range(3), **options) as run:
+            seen.append(run.model.counter.best)
+            next(remaining_batches(run))
+            run.model.counter.best = best
+            save_if_due(run)
+    assert seen == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("part", [0.0, None, [torch.nn.Linear(1, 1)], torch.zeros(1), torch.nn.Linear])
+def test_a_part_that_no_checkpoint_would_hold_is_refused(part: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"found 'best', of type {type(part).__name__}"):
+        with open_run("run", lambda: {"best": part}, dataset=range(3), use_cpu=True):
+            pass
+
+
+@pytest.mark.parametrize("name", ["device", "ranks", "averages", "amp_scaler", "log", "state_dict", "_make_parts"])
+def test_a_part_does_not_take_a_name_that_the_run_uses(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"give the part '{name}' another name"):
+        with open_run("run", lambda: {name: Counter()}, dataset=range(3), use_cpu=True):
+            pass
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"processes": 4},
+        {"accumulation_steps": 4},
+        {"valid_frequency": 1},
+        {"early_stop_cycles": 2},
+        {"total_steps": 9},
+        {"train_unit": "epoch"},
+    ],
+)
+def test_what_the_loop_decides_itself_is_no_option(option: "dict[str, Any]") -> None:
+    with pytest.raises(ConfigurationError, match=f"no option {next(iter(option))} .*leave it out"):
+        with open_run("run", make_parts, dataset=range(3), use_cpu=True, **option):
+            pass
