@@ -76,3 +76,15 @@ def test_platform_clean_waits_for_no_experiment_and_removes_what_is_owed(stage: 
     away.heal()
     scene.manager.command_line("platform", "clean", "--config", config)
     scene.expect_nothing_left()
+
+
+def test_machines_are_cleaned_right_after_their_experiment_was_stopped(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    config = scene.write_config(maxTrialNumber=2)
+    experiment = scene.manager.command_line("create", "--config", config).strip()
+    scene.widen(experiment, 2)
+    assert len(scene.until_running(experiment, 2)) == 2
+    scene.manager.client.stop_experiment(experiment)
+    scene.manager.command_line("platform", "clean", "--config", config)
+    scene.manager.until_status(experiment, "STOPPED")
+    scene.expect_nothing_left()
