@@ -8,11 +8,12 @@ from pickle import UnpicklingError
 from typing import Any, BinaryIO
 
 import torch
-from torch.serialization import default_restore_location, safe_globals
+from torch.serialization import default_restore_location, get_safe_globals, safe_globals
 
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device})
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})  # a subclass is a class like any other
 _MAPPINGS = frozenset({dict, OrderedDict, Counter})
 _SEQUENCES = frozenset({list, tuple, set})
 
@@ -47,11 +48,11 @@ def load(
             content = torch.load(file or path, map_location=_relocate(device), weights_only=True)
     except UnpicklingError as problem:
         raise UnreadableCheckpointError(
-            f"{path} holds objects that cannot be loaded without running code, or is damaged: {problem} Only plain "
-            "values and tensors are loaded; name your own classes in types_for_safe_load if you trust the file."
+            f"{path} holds objects that cannot be loaded without running code, or is damaged: {_find_reason(problem)}. "
+            "Only plain values and tensors are loaded; name your own classes in types_for_safe_load if you trust it."
         ) from problem
     except (RuntimeError, EOFError, ValueError, KeyError) as problem:
-        raise UnreadableCheckpointError(f"{path} is damaged or no checkpoint: {problem}") from problem
+        raise UnreadableCheckpointError(f"{path} is damaged or no checkpoint: {_find_reason(problem)}.") from problem
     if not isinstance(content, dict):
         raise UnreadableCheckpointError(
             f"{path} is no checkpoint: it holds a {type(content).__name__}, not a dictionary."
@@ -69,6 +70,14 @@ def _relocate(device: "torch.device | str") -> "Callable[[torch.UntypedStorage, 
     return place
 
 
+def _find_reason(problem: BaseException) -> str:
+    """The sentence with what torch has found; the others advise to run the code, or are meant for torch's authors."""
+    text = str(problem)
+    lines = (text.partition("WeightsUnpickler error:")[2] or text).split("\n")
+    first = next((line.strip() for line in lines if line.strip()), type(problem).__name__)
+    return first.partition(". ")[0].rstrip(".")
+
+
 def check_content(value: Any, place: str, *, safe_types: "frozenset[type]") -> None:
     """Refuse what could not be read again: at the next start it would be too late.
 
@@ -76,19 +85,22 @@ def check_content(value: Any, place: str, *, safe_types: "frozenset[type]") -> N
     :raises TypeError: it is, or holds, something else than tensors, plain values and `safe_types`.
     """
     kind = type(value)
-    if kind in _PLAIN or isinstance(value, torch.Tensor) or kind in safe_types:
+    if kind in _PLAIN or kind in safe_types:
         return
-    if kind in _MAPPINGS:
+    if kind in _TENSORS:
+        for name, item in vars(value).items():  # a tensor's attributes are saved with it
+            check_content(item, f"{place}.{name}", safe_types=safe_types)
+    elif kind in _MAPPINGS:
         for key, item in value.items():
             check_content(key, f"the keys of {place}", safe_types=safe_types)
             check_content(item, f"{place}[{key!r}]", safe_types=safe_types)
     elif kind in _SEQUENCES:
         _check_all(value, place, safe_types)
-    else:
+    elif not (isinstance(value, torch.Tensor) and kind in get_safe_globals()):  # torch's own and those added there
         raise TypeError(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again without running code. "
-            "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy), or name the "
-            "class in types_for_safe_load."
+            "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy, a tensor of your "
+            "own class by .as_subclass(torch.Tensor)), or name the class in types_for_safe_load."
         )
 
 

@@ -25,6 +25,16 @@ class Pair(NamedTuple):
     second: int
 
 
+class Tagged(torch.Tensor):
+    """A tensor class of the user."""
+
+
+def make_tagged_parameter() -> torch.nn.Parameter:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.tag = Extra()  # type: ignore[attr-defined]
+    return parameter
+
+
 class Attack:
     def __reduce__(self) -> "tuple[Any, tuple[str]]":
         return os.system, ("touch attacked",)
@@ -57,7 +67,19 @@ def test_C11_an_arbitrary_pickle_is_refused(tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "attacked").exists()
 
 
-@pytest.mark.parametrize("value", [Extra(), Pair(1, 2), lambda: 0, Extra, {1: {"deep": [Extra()]}}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        Extra(),
+        Pair(1, 2),
+        lambda: 0,
+        Extra,
+        {1: {"deep": [Extra()]}},
+        torch.ones(2).as_subclass(Tagged),
+        torch.nn.Parameter(torch.ones(2).as_subclass(Tagged)),
+        make_tagged_parameter(),
+    ],
+)
 def test_C11_what_could_not_be_loaded_again_is_refused_when_it_is_saved(value: Any) -> None:
     with pytest.raises(TypeError, match=r"checkpoint\['model'\].*types_for_safe_load"):
         serialise({"model": value})
@@ -70,12 +92,41 @@ def test_C11_the_users_own_types_are_loaded_when_they_are_named(tmp_path: Path) 
         load(path)
 
 
+def test_C11_a_tensor_class_is_loaded_when_it_is_named_or_registered_with_torch(tmp_path: Path) -> None:
+    value = torch.ones(2).as_subclass(Tagged)
+    path = store(tmp_path / "a.pth", {"value": value}, Tagged)
+    assert type(load(path, safe_types=[Tagged])["value"]) is Tagged
+    with torch.serialization.safe_globals([Tagged]):
+        assert type(load(store(tmp_path / "b.pth", {"value": value}))["value"]) is Tagged
+
+
+def test_C11_plain_attributes_of_a_tensor_come_back_with_it(tmp_path: Path) -> None:
+    value = torch.ones(2)
+    value.tag = "text"  # type: ignore[attr-defined]
+    content = {"value": value, "buffer": torch.nn.Buffer(torch.ones(2))}
+    found = load(store(tmp_path / "a.pth", content))
+    assert found["value"].tag == "text"
+    assert torch.equal(found["buffer"], torch.ones(2))
+
+
+def test_C11_a_refusal_names_the_class_and_repeats_no_advice_to_run_the_code(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.pth", {"extra": Extra(7)}, Extra)
+    with pytest.raises(UnreadableCheckpointError) as refused:
+        load(path)
+    text = str(refused.value)
+    assert "test_serialising.Extra was not an allowed global by default. Only plain values" in text
+    assert "weights_only" not in text
+    assert "\x1b" not in text
+
+
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 half a zip archive"])
 def test_a_file_that_is_no_checkpoint_says_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.pth"
     path.write_bytes(content)
-    with pytest.raises(UnreadableCheckpointError, match=r"a\.pth"):
+    with pytest.raises(UnreadableCheckpointError, match=r"a\.pth") as refused:
         load(path)
+    assert "weights_only" not in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_file_with_something_else_than_a_dictionary_says_so(tmp_path: Path) -> None:
