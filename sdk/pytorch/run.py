@@ -8,9 +8,9 @@ from typing import Any
 
 from proctor.sdk.pytorch import snapshots, trial
 from proctor.sdk.pytorch.averages import Averages
+from proctor.sdk.pytorch.checking import check_run, check_state
 from proctor.sdk.pytorch.data import DataModule
 from proctor.sdk.pytorch.delivery import deliver, refuse_to_leave_behind
-from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.evaluation import evaluate
 from proctor.sdk.pytorch.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.folder import CheckpointFolder
@@ -71,6 +71,7 @@ class Run:
         self.metrics: dict[str, float] = {}  # the last value of each metric
         self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None
+        self._has_saved = False
         self._logged: dict[str, int] = {}  # the batch at which each metric was logged last
 
     def log(self, metrics: Any) -> None:
@@ -87,7 +88,13 @@ class Run:
         trial.report_metrics(record, self.settings)
 
     def save(self) -> None:
-        """Make a checkpoint of the present position (collective)."""
+        """Make a checkpoint of the present position (collective).
+
+        :raises ConfigurationError: the model has parts that no checkpoint would hold.
+        """
+        if not self._has_saved:  # what the hooks have made since the run began was there for no check
+            self.model.check_parts()
+            self._has_saved = True
         content = snapshots.take_snapshot(self)
         if content is not None and self.storage is not None:
             metadata = self.model.append_metadata_to_chkpt_name()
@@ -153,7 +160,7 @@ def fit(run: Run) -> Outcome:
             if run.storage is not None and run.ranks.is_main:
                 run.storage.open()
             set_up(run)
-            _check(run)
+            check_run(run)
             content = resume(run)
             if content is not None and (reason := find_end(run)) is not None:
                 snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
@@ -208,27 +215,6 @@ def set_up(run: Run) -> None:
     run.model.setup()
 
 
-def _check(run: Run) -> None:
-    settings = run.settings
-    if settings.total_steps == 0:
-        raise ConfigurationError("total_steps must be at least 1 to train; found 0. Say how many epochs or iterations.")
-    if settings.chkpt_frequency is not None and run.storage is None:
-        raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
-    if settings.valid_frequency is not None and not run.datamodule.has(Phase.VALIDATION):
-        raise ConfigurationError(
-            f"valid_frequency is {settings.valid_frequency} and there is no data to validate on; call "
-            f"set_validation in {type(run.datamodule).__name__}.setup, or leave valid_frequency out."
-        )
-    asks = type(run.model).should_training_stop is not Model.should_training_stop
-    claimed = run.plugins.claims(Override.SHOULD_TRAINING_STOP) is not None
-    ends = settings.early_stop_cycles is not None or asks or claimed or trial.is_in_trial()
-    if settings.total_steps == float("inf") and not ends:
-        raise ConfigurationError(
-            "total_steps is endless and nothing would stop the run; set early_stop_cycles, or override "
-            "should_training_stop in the model or a plug-in."
-        )
-
-
 def resume(run: Run) -> "dict[str, Any] | None":
     """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
     content = run.find_checkpoint() if run.settings.resume else None
@@ -258,9 +244,14 @@ def _tell_inexact(run: Run, content: "dict[str, Any] | None") -> None:
 
 
 def begin(run: Run, content: "dict[str, Any] | None") -> None:
-    """Begin to train: tell or refuse what is not exact, cut the history, open what looks on (collective)."""
+    """Begin to train: tell or refuse what is not exact or cannot be saved, cut the history, open what looks on.
+
+    All ranks call it (collective).
+    """
     run.state.stop_reason = ""
     _tell_inexact(run, content)
+    if run.storage is not None:
+        check_state(run)
     if content is not None and run.storage is not None and run.ranks.is_main:
         run.storage.restore_history(content)
     run.observers.on_start(run.settings, run.state, run.resumed_from)

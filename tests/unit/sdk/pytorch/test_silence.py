@@ -117,7 +117,7 @@ class Saving(Holding):
 
 
 @pytest.mark.parametrize("hold", [hold_list, hold_parameter, hold_deep, hold_optimizers])
-def test_C6_parts_that_nothing_saves_are_refused_at_the_first_save(tmp_path: Path, hold: Any) -> None:
+def test_C6_parts_that_nothing_saves_are_refused(tmp_path: Path, hold: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Holding\.held holds .*nn\.ModuleList.*override state_dict"):
         fit(tmp_path, DigitsData(), model=Holding(hold))
     assert list((tmp_path / "run").glob("*.pth")) == []

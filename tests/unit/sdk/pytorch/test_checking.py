@@ -1,0 +1,145 @@
+"""What is wrong with a run before its first batch is told before its first batch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes.recording_model import RangeData, RecordingModel
+from torch import nn
+
+from proctor.sdk.pytorch import ConfigurationError, DataLoaderParams, Model, Plugin, Trainer, TrainingState
+
+
+class OtherData(RangeData):
+    """Has data besides to validate on, or a second phase to train on.
+
+    :param params: how the validation data is read.
+    """
+
+    def __init__(self, *lengths: int, valid: int = 2, params: "DataLoaderParams | None" = None) -> None:
+        super().__init__(*lengths, valid=valid)
+        self.valid_params = params
+
+    def setup(self) -> None:
+        super().setup()
+        self.set_validation(range(self.valid), self.valid_params)
+
+
+PLAIN_SAMPLER = DataLoaderParams(sampler=torch.utils.data.SequentialSampler(range(2)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (OtherData(4, valid=0), "a dataset of 0 samples gives no batch"),
+        (OtherData(4, params=PLAIN_SAMPLER), "a sampler must be a ResumableSampler .*; found SequentialSampler"),
+        (OtherData(4, 0), "a dataset of 0 samples gives no batch"),
+    ],
+    ids=["empty validation", "sampler of the validation", "empty second phase"],
+)
+def test_D6_data_that_cannot_be_read_is_refused_before_the_first_batch(data: Any, told: str) -> None:
+    model = RecordingModel()
+    with pytest.raises(RuntimeError, match=told):
+        Trainer("run", total_steps=4, valid_frequency=2, use_cpu=True).fit(model, data)
+    assert model.batches == []
+
+
+def test_data_that_no_batch_will_be_read_of_does_not_matter() -> None:
+    model = RecordingModel()
+    Trainer("run", total_steps=1, use_cpu=True).fit(model, OtherData(2, valid=0))
+    assert len(model.batches) == 2
+
+
+def test_the_first_phase_is_in_use_when_training_starts() -> None:
+    class Asking(RecordingModel):
+        """Asks how long an epoch is."""
+
+        steps = 0
+
+        def on_training_start(self) -> None:
+            self.steps = self.datamodule.get_train_steps_per_epoch()
+
+    model = Asking()
+    Trainer("run", total_steps=1, use_cpu=True).fit(model, RangeData(3, 7))
+    assert model.steps == 3
+
+
+class Odd:
+    """Nothing that a checkpoint could hold."""
+
+
+class Keeping(RecordingModel):
+    """Keeps something odd in its state."""
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {"odd": Odd()}
+
+
+class OddPlugin(Plugin):
+    """Keeps something odd in its state."""
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {"odd": [Odd()]}
+
+
+def fit(root: Path, model: Model, *plugins: Plugin) -> None:
+    """Train for long before the first checkpoint."""
+    trainer = Trainer("run", total_steps=5, chkpt_frequency=5, chkpt_root=root, use_cpu=True)
+    for plugin in plugins:
+        trainer.register_plugin(plugin)
+    trainer.fit(model, RangeData(2))
+
+
+def test_C11_a_state_that_no_checkpoint_could_hold_is_refused_before_the_first_batch(tmp_path: Path) -> None:
+    for model, plugins, place in (
+        (Keeping(), [], r"checkpoint\['model'\]\['odd'\] is a .*Odd"),
+        (RecordingModel(), [OddPlugin("odd")], r"checkpoint\['plugins'\]\['odd'\]\['odd'\]\[0\] is a .*Odd"),
+    ):
+        with pytest.raises(RuntimeError, match=place):
+            fit(tmp_path, model, *plugins)
+        assert model.batches == []
+
+
+def test_C6_parts_that_nothing_saves_are_refused_before_the_first_batch(tmp_path: Path) -> None:
+    class Holding(Model):
+        """Has networks in a list; it cannot be trained."""
+
+        def setup(self) -> None:
+            self.held = [nn.Linear(1, 1)]
+
+    with pytest.raises(ConfigurationError, match=r"Holding\.held holds"):
+        fit(tmp_path, Holding())
+
+
+def test_a_state_that_only_training_makes_is_asked_for_when_it_is_saved(tmp_path: Path) -> None:
+    class Late(RecordingModel):
+        """Has no state before its first batch."""
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            super().train_step(batch, state)
+            self.late = state.global_iteration
+
+        def state_dict(self) -> "dict[str, Any]":
+            return {"late": self.late}
+
+    fit(tmp_path, Late())
+    content = torch.load(next((tmp_path / "run").glob("*.pth")), weights_only=True)
+    assert content["model"] == {"late": 10}
+
+
+def test_C6_parts_that_a_hook_has_made_are_refused_at_the_first_save(tmp_path: Path) -> None:
+    class Late(Model):
+        """Has networks in a list from its first batch on."""
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            self.held = [nn.Linear(1, 1)]
+
+    with pytest.raises(ConfigurationError, match=r"Late\.held holds"):
+        fit(tmp_path, Late())
+
+
+def test_a_run_without_a_folder_may_hold_what_it_likes() -> None:
+    model = Keeping()
+    Trainer("run", total_steps=1, use_cpu=True).fit(model, RangeData(2))
+    assert len(model.batches) == 2
