@@ -89,6 +89,13 @@ class DataModule:
         """
         return self.open(Phase.TRAINING, self._train_phase if train_phase is None else train_phase).epoch_length
 
+    def count_real(self, phase: Phase, step: int) -> int:
+        """Return how many of the first samples of batch `step` (counted from 0) are to be counted on this rank.
+
+        Where data does not divide by the ranks, the last sample of some shares is one that another rank has too.
+        """
+        return self.open(phase, self._train_phase if phase is Phase.TRAINING else 0).count_real(step)
+
     def has(self, phase: Phase) -> bool:
         """Whether there is data for a phase."""
         return (phase, 0) in self._require_parts()

@@ -14,6 +14,7 @@ of their own.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -50,6 +51,12 @@ class DataLoaderParams:
     worker_init_fn: "Callable[[int], None] | None" = None
     random_seed: "int | None" = None
 
+    def __post_init__(self) -> None:
+        """:raises ConfigurationError: `batch_size` is no integer of at least 1."""
+        size = self.batch_size
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ConfigurationError(f"batch_size must be an integer of at least 1; found {size!r}.")
+
 
 class EpochLoader:
     """The batches of one dataset, epoch by epoch; made once a run, so that persistent workers live on."""
@@ -59,6 +66,7 @@ class EpochLoader:
         _check(dataset)
         self.params = params
         self.sampler = sampler
+        self._length = len(dataset)
         self._seed = seed
         self._generator = torch.Generator()
         sampler.batch_size = params.batch_size
@@ -85,8 +93,27 @@ class EpochLoader:
         """How many batches are left of the epoch."""
         return len(self._batches)
 
+    def count_real(self, step: int) -> int:
+        """How many samples of a batch of the epoch are this rank's; those behind them, another rank has too."""
+        size = self.params.batch_size
+        real = self.sampler.epoch_length - self.sampler.repeats
+        return max(0, min(size, real - step * size))
+
     def __iter__(self) -> "Iterator[Any]":
-        return iter(self._loader)
+        """:raises ConfigurationError: the sampler gives an index that the dataset does not have."""
+        try:
+            yield from self._loader
+        except IndexError as error:
+            self._check_order(error)
+            raise
+
+    def _check_order(self, error: IndexError) -> None:
+        stray = [index for index in self.sampler.order() if not -self._length <= index < self._length]
+        if stray:
+            raise ConfigurationError(
+                f"{type(self.sampler).__name__}.order() must return indices of the dataset, which has {self._length} "
+                f"samples; found {stray[0]}. Make the sampler of the dataset that it is used with."
+            ) from error
 
 
 class KeyedDataset:

@@ -38,7 +38,14 @@ class ResumableSampler(Sampler):
         raise NotImplementedError(f"{type(self).__name__} must return the epoch's indices from order()")
 
     def __iter__(self) -> "Iterator[int]":
-        return iter(self.order()[self.start_iter * self.batch_size :])
+        """:raises ConfigurationError: the order is not as long as the epoch."""
+        order = self.order()
+        if len(order) != self.epoch_length:
+            raise ConfigurationError(
+                f"{type(self).__name__}.order() must return epoch_length = {self.epoch_length} indices; found "
+                f"{len(order)}. Return as many, or override the property epoch_length."
+            )
+        return iter(order[self.start_iter * self.batch_size :])
 
     def __len__(self) -> int:
         """How many indices are left of the epoch."""
@@ -52,6 +59,11 @@ class ResumableSampler(Sampler):
     def epoch_length(self) -> int:
         """How many indices the whole epoch has for this rank."""
         return len(self.data)
+
+    @property
+    def repeats(self) -> int:
+        """How many of them, at the end, another rank has too, so that all ranks have equally many."""
+        return 0
 
 
 class ResumableSequentialSampler(ResumableSampler):
@@ -111,6 +123,11 @@ class ResumableDistributedSampler(ResumableSampler):
     def epoch_length(self) -> int:
         length = len(self.data)
         return length // self.num_replicas if self.drop_last else -(-length // self.num_replicas)
+
+    @property
+    def repeats(self) -> int:
+        rest = len(self.data) % self.num_replicas
+        return int(not self.drop_last and 0 < rest <= self.rank)
 
     def order(self) -> "Sequence[int]":
         length = len(self.data)

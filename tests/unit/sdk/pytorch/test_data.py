@@ -89,6 +89,44 @@ def test_D6_a_subclass_may_choose_the_sampler() -> None:
     assert [batch.tolist() for batch in module.open(Phase.VALIDATION)] == [[0], [1]]
 
 
+def count_right(length: int, *, ranks: int, **params: Any) -> "list[int]":
+    """The samples of a validation of several ranks that each of them is to count."""
+    found: list[int] = []
+    batches = set()
+    for rank in range(ranks):
+        place = Ranks()
+        place.rank, place.world_size = rank, ranks
+        module = RangeData(2)
+        module.bind(0, place)
+        module.setup()
+        module.set_validation(range(length), DataLoaderParams(**params))
+        shown = list(module.open(Phase.VALIDATION))
+        batches.add(len(shown))
+        for step, batch in enumerate(shown):
+            found += batch[: module.count_real(Phase.VALIDATION, step)].tolist()
+    assert len(batches) == 1  # or collectives in a step would wait for ever
+    return sorted(found)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("length", [1, 2, 5, 6, 12, 13])
+def test_a_validation_of_several_ranks_can_count_each_sample_once(length: int, size: int) -> None:
+    for ranks in (1, 2, 3, 4):
+        assert count_right(length, ranks=ranks, batch_size=size) == list(range(length))
+    assert count_right(length, ranks=1, batch_size=size, is_distributed=False) == list(range(length))
+
+
+def test_a_validation_that_drops_the_rest_repeats_nothing() -> None:
+    assert count_right(13, ranks=3, batch_size=2, drop_last=True) == list(range(12))
+
+
+def test_counting_the_samples_of_a_training_batch_leaves_the_phase() -> None:
+    module = make_module(ranks=TwoRanks(), batch_size=3)
+    module.open(Phase.TRAINING, 1)
+    assert [module.count_real(Phase.TRAINING, step) for step in range(2)] == [3, 0]
+    assert module.get_train_steps_per_epoch() == 2
+
+
 def test_D6_a_sampler_that_cannot_be_entered_is_a_type_error_that_names_those_that_can() -> None:
     module = make_module(sampler=range(3))
     with pytest.raises(TypeError, match="ResumableRandomSampler, ResumableSequentialSampler"):

@@ -108,14 +108,21 @@ def test_D14_batches_that_were_fetched_ahead_and_never_used_change_nothing() -> 
 
 
 def note_worker(worker: int) -> None:
-    """A user's hook; draws to show that the streams are seeded by then."""
-    Noted.draw = float(torch.rand(1)) + random.random()
+    """A user's hook; draws from every stream to show that it is seeded by then."""
+    import numpy
+
+    Noted.draws = [
+        float(torch.rand(1)),
+        random.random(),
+        float(get_default_numpy_rng().random()),
+        float(numpy.random.random()),
+    ]
 
 
 class Noted:
     """What the hook has drawn in this process."""
 
-    draw = 0.0
+    draws = [0.0] * 4
 
 
 class Notes:
@@ -124,16 +131,20 @@ class Notes:
     def __len__(self) -> int:
         return 4
 
-    def __getitem__(self, index: int) -> float:
-        return Noted.draw
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(Noted.draws, dtype=torch.float64)
 
 
-def test_S9_a_users_hook_runs_in_seeded_workers_and_repeats() -> None:
-    found = [read(make_loader(Notes(), num_workers=2, worker_init_fn=note_worker), 0) for _ in range(2)]
-    assert found[0] == found[1]
-    assert 0.0 not in [draw for batch in found[0] for draw in batch]
-    other = read(make_loader(Notes(), seed=4, num_workers=2, worker_init_fn=note_worker), 0)
-    assert other != found[0]
+def test_S9_a_users_hook_runs_in_workers_whose_streams_are_all_seeded_and_repeats() -> None:
+    def note(seed: int) -> "list[list[float]]":
+        seed_rngs(1)  # the process's own streams, which the workers must not share
+        batches = read(make_loader(Notes(), seed=seed, num_workers=2, worker_init_fn=note_worker), 0)
+        return [batch[0] for batch in batches]
+
+    found, again, other = note(3), note(3), note(4)
+    assert found == again
+    for first, second, of_other_seed in zip(*found, other[0], strict=True):
+        assert len({0.0, first, second, of_other_seed}) == 4  # each worker's own, and by the seed
 
 
 def test_S9_draws_of_workers_follow_the_seed() -> None:
@@ -169,6 +180,32 @@ def test_a_stream_without_indices_is_refused_with_a_way_out() -> None:
 
     with pytest.raises(ConfigurationError, match="Give a stream an index"):
         EpochLoader(Stream(), DataLoaderParams(), sampler=ResumableSequentialSampler([]), seed=0)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, "4", True, None])
+def test_a_batch_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"batch_size must be an integer of at least 1; found {size!r}"):
+        DataLoaderParams(batch_size=size)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_over_other_data_is_refused_when_it_leaves_the_dataset(workers: int) -> None:
+    sampler = ResumableSequentialSampler(range(7))
+    loader = EpochLoader(list(range(5)), DataLoaderParams(2, num_workers=workers), sampler=sampler, seed=0)
+    with pytest.raises(ConfigurationError, match=r"SequentialSampler.order\(\) .* has 5 samples; found 5\."):
+        read(loader, 0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_index_error_of_the_dataset_itself_stays_one(workers: int) -> None:
+    class Broken(Drawing):
+        """Looks into something that is empty."""
+
+        def __getitem__(self, index: int) -> Any:
+            return [][index]
+
+    with pytest.raises(IndexError, match="list index out of range"):
+        read(make_loader(Broken(), num_workers=workers), 0)
 
 
 @pytest.mark.parametrize(("length", "drop_last"), [(0, False), (3, True)])

@@ -1,6 +1,7 @@
 """The samplers against a plain shuffled epoch."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -115,6 +116,37 @@ def test_a_distributed_order_is_the_shuffled_epoch_dealt_out() -> None:
         sampler = ResumableDistributedSampler(range(12), 3, rank=rank, seed=4)
         sampler.set_epoch(2)
         assert list(sampler) == order[rank::3]
+
+
+@settings(deadline=None)
+@given(length=lengths, ranks=st.integers(1, 7), seed=seeds, epoch=epochs, drop_last=st.booleans())
+def test_D4_without_what_is_repeated_at_the_end_the_ranks_have_each_index_once(
+    length: int, ranks: int, seed: int, epoch: int, drop_last: bool
+) -> None:
+    found: list[int] = []
+    for rank in range(ranks):
+        sampler = ResumableDistributedSampler(range(length), ranks, rank=rank, seed=seed, drop_last=drop_last)
+        sampler.set_epoch(epoch)
+        share = list(sampler)
+        found += share[: len(share) - sampler.repeats]
+    assert len(found) == len(set(found)) == (length // ranks * ranks if drop_last else length)
+
+
+class Listed(ResumableSampler):
+    """An order that is given."""
+
+    def __init__(self, data: "Sequence[int]", order: "Sequence[int]") -> None:
+        super().__init__(data)
+        self.given = order
+
+    def order(self) -> "Sequence[int]":
+        return self.given
+
+
+@pytest.mark.parametrize("length", [0, 1, 19, 21, 40])
+def test_an_order_that_is_not_as_long_as_its_epoch_is_refused(length: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"Listed.order\(\) must return epoch_length = 20 .*found {length}\."):
+        batches_of(Listed(range(20), range(length)), 4)
 
 
 def test_a_rank_that_does_not_exist_is_refused() -> None:
