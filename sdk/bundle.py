@@ -127,11 +127,13 @@ def _compile(path: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Compiled files are used unchecked, so that none may be left half written by a power cut."""
+    """Compiled files are used unchecked, so that none may be left half written by a power cut. The others are compared
+    with what they should be before they are used."""
     for folder, _, names in os.walk(path):
-        for name in names if _NOT_COMPILED not in folder else ():
-            with open(f"{folder}/{name}", "rb") as file:
-                os.fsync(file.fileno())
+        for name in names:
+            if name.endswith(".pyc"):
+                with open(f"{folder}/{name}", "rb") as file:
+                    os.fsync(file.fileno())
 
 
 def _put_in_place(unfinished: str, path: str, content: "dict[str, bytes]") -> None:

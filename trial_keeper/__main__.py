@@ -33,7 +33,7 @@ def _serve(words: list[str]) -> int:
     parser.add_argument("--detach", type=int, metavar="FD", help="go to the background; close FD when it is up")
     arguments = parser.parse_args(words)
     if arguments.detach is not None and os.fork():
-        return 0
+        os._exit(0)  # at once: what Python does at its end would cost the copying of what it shares with the keeper
     return serve(arguments.directory.absolute(), ready=arguments.detach)
 
 

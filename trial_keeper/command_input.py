@@ -1,8 +1,8 @@
-"""What a command on the node was given: one JSON object, each member looked at where it is used."""
+"""What a command on the node was given: one JSON object, each member looked at where it is used; bytes may follow."""
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from proctor.trial_keeper.errors import CommandRefused
 
@@ -10,11 +10,12 @@ from proctor.trial_keeper.errors import CommandRefused
 class CommandInput:
     """The members of a command's JSON object. All methods raise CommandRefused for a member of the wrong kind."""
 
-    def __init__(self, command: str, body: Any) -> None:
+    def __init__(self, command: str, body: Any, source: BinaryIO) -> None:
         if not isinstance(body, dict):
             raise CommandRefused(f"{command} needs one JSON object on its standard input, found {type(body).__name__}")
         self._command = command
         self._body = body
+        self._source = source
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text; without a default it must be there and not be empty."""
@@ -57,6 +58,11 @@ class CommandInput:
         if not path.startswith(f"{below}{os.sep}"):
             raise self._wrong(name, f"a path below {below}")
         return Path(path)
+
+    def following(self, name: str) -> bytes:
+        """What follows the object, as many bytes as the member says; none when it is not there. Less where the input
+        has ended."""
+        return self._source.read(int(self.number(name, 0)))
 
     def _wrong(self, name: str, expected: str) -> CommandRefused:
         return CommandRefused(f"{self._command}: {name} should be {expected}, found {self._body.get(name)!r:.200}")

@@ -36,13 +36,11 @@ remove   `stop` with `kill_jobs`, then leave no trace: the directory, ~/.proctor
     out  {"removed": true, "jobs": 2, "left": []}      removed: nothing is left; else `left` says what and why
          `stop` and `remove` answer within the grace and 20 s, a minute later where a process does not react to SIGKILL.
 
-verify   Finish an upload to `path` + ".part": with the hash expected it becomes durable and `path`, else it is removed.
-    in   {"path": …, "sha256": hex}
-    out  {"ok": true, "found": hex or "", "size": 12345}          a `path` that is whole already is ok
-
-unpack   Unpack an uploaded .tar.gz of that hash as the folder `target`, which appears whole or not at all; then remove
-         the upload. Nothing in it may lead out of the folder. A `target` that is there is left as it is.
-    in   {"directory": …, "archive": "uploads/….tar.gz", "sha256": hex, "target": "code/3a0b…"}   both below directory
+unpack   Unpack a .tar.gz of that hash, which was uploaded or follows the line, as the folder `target`, which appears
+         whole or not at all; then remove the archive. Nothing in it may lead out of the folder. A `target` that is
+         there is left as it is.
+    in   {"directory": …, "archive": "uploads/….tar.gz", "sha256": hex, "target": "code/3a0b…",    both below directory
+          "size"?: 0}                                              how many bytes of the archive follow the line
     out  {"target": "/home/…/code/3a0b…", "there_already": false, "files": 120, "bytes": 345678}
 
 probe    What a keeper of this archive finds here; changes nothing.
@@ -62,7 +60,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from proctor.trial_keeper.command_input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused, KeeperError
@@ -71,9 +69,8 @@ COMMANDS = {
     "prepare": "proctor.trial_keeper.node_directory:prepare",
     "point": "proctor.trial_keeper.node_directory:point",
     "start": "proctor.trial_keeper.node_keeper:start",
-    "stop": "proctor.trial_keeper.node_keeper:stop",
+    "stop": "proctor.trial_keeper.node_stop:stop",
     "remove": "proctor.trial_keeper.removal:remove",
-    "verify": "proctor.trial_keeper.uploads:verify",
     "unpack": "proctor.trial_keeper.uploads:unpack",
     "probe": "proctor.trial_keeper.node_survey:probe",
 }
@@ -81,16 +78,20 @@ COMMANDS = {
 
 def main(name: str) -> int:
     """Carry out a command from standard input to standard output; returns the exit code."""
-    answer = answer_to(name)
-    with open(1, "wb", closefd=False) as output:
+    with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as output:
+        answer = _answer_to_line(name, source)
         output.write(json.dumps(answer).encode() + b"\n")
     return 1 if "error" in answer else 0
 
 
-def answer_to(name: str) -> dict[str, Any]:
-    """The answer to the command whose object stands on standard input."""
+def answer_to(name: str, body: Any, source: BinaryIO) -> dict[str, Any]:
+    """The answer to a command.
+
+    :param body: its JSON object.
+    :param source: what may follow it.
+    """
     try:
-        return _find(name)(CommandInput(name, read_object()))
+        return _find(name)(CommandInput(name, body, source))
     except KeeperError as error:
         return {"error": str(error), **_errno(error.__cause__)}
     except OSError as error:
@@ -100,15 +101,22 @@ def answer_to(name: str) -> dict[str, Any]:
         return {"error": f"{name} failed: {type(error).__name__}: {error}"}
 
 
+def _answer_to_line(name: str, source: BinaryIO) -> dict[str, Any]:
+    try:
+        body = read_object(source)
+    except CommandRefused as error:
+        return {"error": str(error)}
+    return answer_to(name, body, source)
+
+
 def _errno(error: BaseException | None) -> dict[str, str]:
     number = error.errno if isinstance(error, OSError) else None
     return {} if number is None else {"errno": errno.errorcode.get(number, str(number))}
 
 
-def read_object() -> Any:
-    """One line of JSON from standard input, and not a byte more. Raises CommandRefused."""
-    with open(0, "rb", buffering=0, closefd=False) as file:
-        line = file.readline()
+def read_object(source: BinaryIO) -> Any:
+    """One line of JSON. Raises CommandRefused."""
+    line = source.readline()
     try:
         return json.loads(line)
     except ValueError as error:

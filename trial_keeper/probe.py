@@ -1,12 +1,10 @@
-"""The first look at a node, made before anything of ours is there. The source of this module is given to the node's
-Python as it stands (`python3 -c`), so it imports nothing of ours and keeps to Python 3.6.
+"""The first contact with a node, begun before anything of ours is there. The source of this module is given to the
+node's Python as it stands (`python3 -c`), so it imports nothing of ours, and keeps to Python 3.6 until it has looked.
 
-Standard input: one JSON object (or nothing), all members optional
+Standard input: one JSON object on a line for each thing that is asked. Standard output: one on a line for each answer.
+It ends with its input. What can be asked, and what is answered:
 
-    {"key": "<manager id>-<node id>",                     the folder below ~/.proctor/nodes that is looked at
-     "verify": {"path": "~/.../keeper-<...>.pyz", "sha256": hex}}   see below
-
-Standard output: one JSON object
+    {"look": "<manager id>-<node id>"}                        the folder below ~/.proctor/nodes that is looked at
 
     {"python": "3.11.2", "too_old": false,                 too_old: older than 3.10; then "newer" may help
      "executable": "/usr/bin/python3",
@@ -20,16 +18,25 @@ Standard output: one JSON object
      "directory": "/home/bob/.proctor/nodes/<key>",        "" without a key
      "exists": true,                                       whether it is there
      "archives": ["keeper-0123....pyz"],                     whole ones, there already
-     "kills_at_logout": false,                             logind is told to end a user's processes at logout
-     "verified": null | {"ok": bool, "found": hex or "", "size": n}}
+     "kills_at_logout": false}                             logind is told to end a user's processes at logout
 
-`verify` finishes an upload to `path` + ".part": if its hash is the one expected it is made durable and renamed to
-`path`; otherwise it is removed, so that the next upload starts afresh. A `path` that is whole already is ok.
+    {"take": "/home/bob/.../keeper-0123....pyz", "size": 300000, "sha256": hex}     followed by so many bytes: a file,
+    {}                                        which is durable, with the hash expected, before it has its name
 
-Anything that goes wrong is {"error": sentence} with exit code 1.
+    {"command": "prepare", "file": "/home/bob/.../keeper-0123....pyz", ...}      a command of the keeper's one file, see
+    its answer                                trial_keeper/commands.py; always of the same file
+
+    {"list": "<manager id>-check-"}           the names in ~/.proctor/nodes that begin so
+    {"names": [...]}
+
+    {"remove": "/home/bob/.proctor/nodes/..."}      a folder in which no keeper has run, with the empty ones above it
+    {"left": false}
+
+Anything that goes wrong is {"error": sentence} and, when the system refused something, "errno": "ENOSPC".
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -40,29 +47,46 @@ import sys
 import tempfile
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
 OLDEST = (3, 10)
 MEBIBYTE = 1024 * 1024
 ATTEMPTS = 5
 
 
-def main() -> int:
+def main() -> None:
+    source = sys.stdin.buffer
+    for line in iter(source.readline, b""):
+        sys.stdout.write(json.dumps(answer_to(line, source)) + "\n")
+        sys.stdout.flush()
+
+
+def answer_to(line: bytes, source: "BinaryIO") -> "dict[str, object]":
+    """What is answered to a line; `source` is what stands behind it."""
     try:
-        text = sys.stdin.buffer.read().decode("utf-8").strip()
-        answer = look(json.loads(text) if text else {})
+        asked = json.loads(line.decode("utf-8"))
+        if "look" in asked:
+            return look(asked["look"])
+        if "take" in asked:
+            return take(asked["take"], source.read(asked["size"]), asked)
+        if "command" in asked:
+            return carry_out(asked, source)
+        if "list" in asked:
+            return {"names": list_folders(asked["list"])}
+        return {"left": remove(asked["remove"])}
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "")
+        return {"error": f"{error.strerror or error}: {error.filename or 'no file'}", "errno": name}
     except Exception as error:
-        answer = {"error": f"the node could not be examined: {type(error).__name__}: {error}"}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-    return 1 if "error" in answer else 0
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
-def look(request: "dict[str, object]") -> "dict[str, object]":
-    """Everything that is told about this node; carries out `verify` first."""
+def look(key: str) -> "dict[str, object]":
+    """Everything that is told about this node."""
     home = os.path.expanduser("~")
-    key = str(request.get("key") or "")
     directory = os.path.join(home, ".proctor", "nodes", key) if key else ""
-    wanted = request.get("verify")
-    verified = verify(os.path.expanduser(wanted["path"]), wanted["sha256"]) if isinstance(wanted, dict) else None
     nearest, why_not = home, ""
     for _ in range(ATTEMPTS):
         nearest = nearest_folder(directory or home)
@@ -91,35 +115,63 @@ def look(request: "dict[str, object]") -> "dict[str, object]":
         "exists": bool(directory) and os.path.isdir(directory),
         "archives": list_archives(directory),
         "kills_at_logout": kills_at_logout(),
-        "verified": verified,
     }
 
 
-def verify(path: str, sha256: str) -> "dict[str, object]":
-    """Finish the upload to `path` + ".part"; see the module's text."""
-    part = path + ".part"
-    if os.path.exists(part):
-        found, size = digest(part, durable=True), os.path.getsize(part)
-        if found == sha256:
-            os.rename(part, path)
-        else:
-            os.unlink(part)
-    elif os.path.exists(path):
-        found, size = digest(path, durable=False), os.path.getsize(path)
-    else:
-        found, size = "", 0
-    return {"ok": found == sha256, "found": found, "size": size}
-
-
-def digest(path: str, *, durable: bool) -> str:
-    """The SHA-256 of a file; `durable`: it is also on the disk when this returns."""
-    total = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(MEBIBYTE), b""):
-            total.update(block)
-        if durable:
+def take(path: str, data: bytes, expected: "dict[str, object]") -> "dict[str, object]":
+    """Write a file, if it has arrived whole."""
+    if len(data) != expected["size"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
+        return {"error": f"{path} has arrived damaged ({len(data)} bytes); check its network"}
+    make_folder(os.path.dirname(path))
+    part = f"{path}.{os.getpid()}"
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
             os.fsync(file.fileno())
-    return total.hexdigest()
+        os.rename(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+    return {}
+
+
+def carry_out(asked: "dict[str, object]", source: "BinaryIO") -> "dict[str, object]":
+    """A command of the keeper's one file."""
+    if asked["file"] not in sys.path:
+        sys.path.insert(0, str(asked["file"]))
+    from proctor.trial_keeper.commands import answer_to
+
+    return answer_to(str(asked["command"]), asked, source)
+
+
+def list_folders(prefix: str) -> "list[str]":
+    """The nodes' directories whose names begin so."""
+    place = os.path.expanduser("~/.proctor/nodes")
+    names = os.listdir(place) if os.path.isdir(place) else []
+    return sorted(name for name in names if name.startswith(prefix))
+
+
+def remove(directory: str) -> bool:
+    """Remove a node's directory; whether something is left of it."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(directory))
+        os.rmdir(os.path.dirname(os.path.dirname(directory)))
+    return os.path.exists(directory)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder for nobody else to read."""
+    for attempt in range(ATTEMPTS):
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            break
+        except FileNotFoundError:  # another node that shares this home has just been left, and a parent with it
+            if attempt == ATTEMPTS - 1:
+                raise
+    os.chmod(path, 0o700)
 
 
 def nearest_folder(path: str) -> str:
@@ -233,4 +285,4 @@ def first_line(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -29,7 +29,8 @@ _WAITING_CONNECTIONS = 128
 def main() -> int:
     """Serve standard input and output until they end; returns the exit code."""
     try:
-        path = CommandInput("relay", read_object()).text("socket")
+        with open(0, "rb", buffering=0, closefd=False) as source:  # frames may follow: not a byte more
+            path = CommandInput("relay", read_object(source), source).text("socket")
         listener = _listen(path)
     except (KeeperError, OSError) as error:
         _answer({"error": f"the relay cannot listen: {error}"})

@@ -12,7 +12,7 @@ from proctor.trial_keeper.command_input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused, SettingsError
 from proctor.trial_keeper.job_ending import end_jobs
 from proctor.trial_keeper.node_directory import RUN_FOLDER, remove_temporary_folders
-from proctor.trial_keeper.node_keeper import GRACE_SECONDS, no_keeper
+from proctor.trial_keeper.node_stop import GRACE_SECONDS, no_keeper
 from proctor.trial_keeper.settings import CONFIG_FILE, LOCK_FILE, default_lock_folder, read_settings
 
 _OURS = (CONFIG_FILE, LOCK_FILE, RUN_FOLDER)

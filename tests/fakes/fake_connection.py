@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.nodes import NodePool
+from proctor.training_services.remote.cargo import Progress
 from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.delivery import Progress
 from proctor.training_services.remote.errors import ConnectionEnded, ForwardingRefused, LoginRefused, RemoteError
 from proctor.training_services.remote.route_trace import STAGES, RouteTrace
 from proctor.training_services.remote.sessions import Finished
@@ -107,28 +107,17 @@ class FakeConnection:
         await self._ended.wait()
         return self._why
 
-    async def python(self, python: str, source: str, *, input: bytes = b"", timeout_seconds: float = 0.0) -> Finished:
-        """Answers the first look, and carries out small programs."""
+    @asynccontextmanager
+    async def start_python(self, python: str, source: str) -> AsyncIterator["FakeDoor"]:
+        """A Python that answers what the first contact asks, or a shell that finds none."""
         self._check()
-        machine = self._machine
-        if python not in machine.pythons:
-            return Finished(127, b"", b"not found")
-        request = json.loads(input)
-        if "verify" in request:
-            return _answer(self._look(python, "") | {"verified": self._verify(**request["verify"])})
-        if "path" in request:
-            machine.exists = "makedirs" in source
-            return _answer({"left": False})
-        if "prefix" in request:
-            return _answer({"names": []})
-        return _answer(self._look(python, request["key"]))
+        yield FakeDoor(self, python if python in self._machine.pythons else "")
 
     async def run(self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 0.0) -> Finished:
         """Carries out the commands of the keeper's one file."""
         self._check()
-        name = command[-1]
-        self._machine.commands.append(name)
-        return _answer(getattr(self, f"_{name}")(json.loads(input)))
+        line, _, data = input.partition(b"\n")
+        return _answer(self.carry_out(command[-1], json.loads(line), data))
 
     @asynccontextmanager
     async def start_process(self, command: Sequence[str]) -> AsyncIterator[Any]:
@@ -143,10 +132,7 @@ class FakeConnection:
         data = source if isinstance(source, bytes) else await asyncio.to_thread(source.read_bytes)
         machine = self._machine
         machine.uploads.append(target)
-        if machine.damages:
-            machine.damages -= 1
-            data = b"damaged"
-        machine.files[target] = data
+        machine.files[target] = self._damaged(data)
 
     async def forward(self, remote_socket: str, local_socket: str) -> None:
         """As the machine allows."""
@@ -158,6 +144,30 @@ class FakeConnection:
     def _check(self) -> None:
         if self._ended.is_set():
             raise ConnectionEnded(self._why)
+
+    def reply(self, python: str, asked: dict[str, Any], data: bytes) -> dict[str, Any]:
+        """As `trial_keeper/probe.py`."""
+        self._check()
+        if "look" in asked:
+            return self._look(python, asked["look"])
+        if "take" in asked:
+            return self._take(asked["take"], self._damaged(data), asked["sha256"])
+        if "command" in asked:
+            return self.carry_out(asked["command"], asked, b"")
+        if "list" in asked:
+            return {"names": []}
+        self._machine.exists = False
+        return {"left": False}
+
+    def carry_out(self, name: str, given: dict[str, Any], data: bytes) -> dict[str, Any]:
+        """A command of the keeper's one file."""
+        self._machine.commands.append(name)
+        if data:
+            path = f"{given['directory']}/{given['archive']}"
+            self._machine.files[path] = self._damaged(data)
+            self._machine.uploads.append(path)
+        answer: dict[str, Any] = getattr(self, f"_{name}")(given)
+        return answer
 
     def _look(self, python: str, key: str) -> dict[str, Any]:
         machine = self._machine
@@ -181,15 +191,21 @@ class FakeConnection:
             "exists": machine.exists,
             "archives": [name for name in names if name.endswith(".pyz")],
             "kills_at_logout": False,
-            "verified": None,
         }
 
-    def _verify(self, path: str, sha256: str) -> dict[str, Any]:
-        data = self._machine.files.pop(f"{path}.part", b"")
-        is_whole = hashlib.sha256(data).hexdigest() == sha256
-        if is_whole:
-            self._machine.files[path] = data
-        return {"ok": is_whole}
+    def _take(self, path: str, data: bytes, sha256: str) -> dict[str, Any]:
+        self._machine.exists = True
+        self._machine.uploads.append(path)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            return {"error": f"{path} has arrived damaged"}
+        self._machine.files[path] = data
+        return {}
+
+    def _damaged(self, data: bytes) -> bytes:
+        if not self._machine.damages:
+            return data
+        self._machine.damages -= 1
+        return b"damaged"
 
     def _prepare(self, given: dict[str, Any]) -> dict[str, Any]:
         codes = [path.rpartition("/")[2] for path in self._machine.files if "/code/" in path]
@@ -228,6 +244,40 @@ class FakeConnection:
             "gpu_lock_problem": self._machine.lock_problem,
             "paths": {path: self._machine.paths.get(path, "missing") for path in given["paths"]},
         }
+
+
+class FakeDoor:
+    """The pipes of a Python. It answers a line at a time; without a name there is none."""
+
+    stderr_tail = b"not found"
+
+    def __init__(self, connection: FakeConnection, python: str) -> None:
+        self.stdin = self.stdout = self
+        self._connection = connection
+        self._python = python
+        self._said = b""
+
+    def write(self, data: bytes) -> None:
+        """What the manager says."""
+        self._said += data
+
+    def write_eof(self) -> None:
+        """It ends."""
+
+    async def drain(self) -> None:
+        """It is there."""
+
+    async def readline(self) -> bytes:
+        """The answer to the newest line."""
+        line, _, data = self._said.partition(b"\n")
+        self._said = b""
+        if not self._python:
+            return b""
+        return json.dumps(self._connection.reply(self._python, json.loads(line), data)).encode() + b"\n"
+
+    async def wait(self) -> int:
+        """Its exit code."""
+        return 0 if self._python else 127
 
 
 class FakeRelay:

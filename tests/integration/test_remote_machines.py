@@ -52,10 +52,14 @@ async def until_left(manager: HubManager, group: Group, node_id: str) -> None:
     await asyncio.to_thread(group.leavings.expect_none)
 
 
-def keeper_of(machine: Machine) -> Process:
-    """The one keeper process of a machine."""
-    [found] = [process for process in machine.processes() if " serve" in process.command]
-    return found
+async def keeper_of(manager: HubManager, machine: Machine) -> Process:
+    """The one keeper process of a machine, once the one that has put it into the background is gone."""
+
+    def find() -> list[Process]:
+        return [process for process in machine.processes() if " serve" in process.command]
+
+    await manager.until(lambda: len(find()) == 1, "one keeper to run there")
+    return find()[0]
 
 
 def stop_trial(machine: Machine) -> None:
@@ -85,7 +89,7 @@ async def test_trials_go_on_while_the_ssh_server_is_away_and_the_connection_come
     [machine] = group.machines
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")
-    keeper = keeper_of(machine).pid
+    keeper = (await keeper_of(manager, machine)).pid
     manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
     await manager.until_job("job.1", TrialJobStatus.RUNNING)
     await asyncio.to_thread(machine.stop_sshd)
@@ -95,7 +99,7 @@ async def test_trials_go_on_while_the_ssh_server_is_away_and_the_connection_come
     await asyncio.to_thread(machine.start_sshd)
     manager.provider.check(node_id)
     await manager.until_status(node_id, "CONNECTED")
-    assert keeper_of(machine).pid == keeper
+    assert (await keeper_of(manager, machine)).pid == keeper
     stop_trial(machine)
     ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
     assert ended.exit is not None
@@ -112,11 +116,11 @@ async def test_a_keeper_that_was_killed_is_started_again_and_takes_up_its_jobs(
     await manager.until_status(node_id, "CONNECTED")
     manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
     await manager.until_job("job.1", TrialJobStatus.RUNNING)
-    killed = keeper_of(machine)
+    killed = await keeper_of(manager, machine)
     killed.kill()
     await manager.until_status(node_id, "SILENT")
     await manager.until_status(node_id, "CONNECTED")
-    assert keeper_of(machine).pid != killed.pid
+    assert (await keeper_of(manager, machine)).pid != killed.pid
     stop_trial(machine)
     ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
     assert ended.exit is not None
@@ -132,11 +136,11 @@ async def test_a_keeper_that_hangs_is_replaced(
     [machine] = group.machines
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")
-    hung = keeper_of(machine)
+    hung = await keeper_of(manager, machine)
     hung.kill(signal.SIGSTOP)
     await manager.until_status(node_id, "SILENT")
     await manager.until_status(node_id, "CONNECTED")
-    assert keeper_of(machine).pid != hung.pid
+    assert (await keeper_of(manager, machine)).pid != hung.pid
     await manager.provider.release(EXPERIMENT)
     await until_left(manager, group, node_id)
 
@@ -198,14 +202,14 @@ async def test_a_manager_that_was_killed_finds_its_keeper_and_its_jobs_again(gro
         await manager.until_status(node_id, "CONNECTED")
         launch = manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
         await manager.until_job("job.1", TrialJobStatus.RUNNING)
-        keeper = keeper_of(machine).pid
+        keeper = (await keeper_of(manager, machine)).pid
     async with open_hub_manager(home, ready=False) as manager:
         assert claim(manager, group) == node_id
         manager.hub.expect(launch.job_id, launch.token, EXPERIMENT)
         manager.hub.adopt(node_id, launch)
         manager.hub.ready()
         await manager.until_status(node_id, "CONNECTED")
-        assert keeper_of(machine).pid == keeper
+        assert (await keeper_of(manager, machine)).pid == keeper
         stop_trial(machine)
         ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
         assert ended.exit is not None

@@ -180,7 +180,10 @@ async def test_commands_mean_the_same_to_every_login_shell(serve: Serve, shell: 
         words = ["".join(chosen.choices("ab '\"\\!$`#&;|<>(){}[]*?~^%=@:,.-+", k=12)) for _ in range(40)]
         assert (await there.run(["python3", "-c", listing, *words])).stdout.decode() == f"{words}\n"
         source = "import sys\n# 'x' \"y\" $z !! \\\nprint(len(sys.stdin.buffer.read()))\n" + "#\n" * 50_000
-        assert (await there.python("python3", source, input=b"x" * 100_000)).stdout == b"100000\n"
+        async with there.start_python("python3", source) as process:
+            process.stdin.write(b"x" * 100_000)
+            process.stdin.write_eof()
+            assert await process.stdout.read() == b"100000\n"
         async with there.start_process(["cat"]) as process:
             process.stdin.write(bytes(range(256)))
             assert await process.stdout.readexactly(256) == bytes(range(256))
@@ -191,7 +194,8 @@ async def test_a_login_shell_that_talks_at_its_start_disturbs_nothing(serve: Ser
     server = serve('ForceCommand echo Welcome; /bin/sh -c "$SSH_ORIGINAL_COMMAND"')
     async with connected(server) as there:
         assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
-        assert (await there.python("python3", "print(1)")).stdout == b"1\n"
+        async with there.start_python("python3", "print(1)") as process:
+            assert await process.stdout.read() == b"1\n"
         with pytest.raises(NotWritable, match="SFTP does not work there"):
             await there.upload(b"x", f"{folder}/target")
 

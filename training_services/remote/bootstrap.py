@@ -1,18 +1,19 @@
 """From a login to a machine on which the keeper's one file lies: the first look, and the file where it is missing."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from proctor.training_services.remote.delivery import Archive, Carrier, deliver_archive
-from proctor.training_services.remote.look import look, require_usable
+from proctor.training_services.remote.cargo import Carrier
+from proctor.training_services.remote.door import Archive, Knocker, open_door
+from proctor.training_services.remote.look import require_usable
 from proctor.training_services.remote.node_keeper import NodeKeeper
 
 __all__ = ["NodeConnection", "Site", "arrive"]
 
 
-class NodeConnection(Carrier, Protocol):
+class NodeConnection(Carrier, Knocker, Protocol):
     """The SSH connection of one machine: `connection.Connection`."""
 
     peer: str
@@ -38,6 +39,7 @@ class Site:
     archive: Archive
 
 
+@asynccontextmanager
 async def arrive(
     connection: NodeConnection,
     site: Site,
@@ -46,18 +48,18 @@ async def arrive(
     tell: Callable[[str], None],
     enter: Callable[[], None],
     check: bool = True,
-) -> NodeKeeper:
-    """Look at the machine and bring the keeper's file. Raises RemoteError, and what `enter` raises.
+) -> AsyncIterator[NodeKeeper]:
+    """Look at the machine and bring the keeper's file; what is asked of the keeper inside goes through the same door.
+    Raises RemoteError, and what `enter` raises.
 
     :param tell: given a clause before something that takes its time.
     :param enter: called before the first thing is brought there; when it raises, nothing is.
     :param check: refuse a machine on which no trial could run; without it only Python is needed.
     """
-    facts = await look(connection, site.key, python_path=site.python_path, now=now())
-    if check:
-        require_usable(facts)
-    enter()
-    if site.archive.name not in facts.archives:
-        tell("the keeper is being copied there")
-    path = await deliver_archive(connection, facts, site.archive)
-    return NodeKeeper(connection, facts.python, path, facts.directory)
+    async with open_door(connection, site.key, python_path=site.python_path, now=now) as door:
+        if check:
+            require_usable(door.facts)
+        enter()
+        if site.archive.name not in door.facts.archives:
+            tell("the keeper is being copied there")
+        yield await door.bring(site.archive)

@@ -1,18 +1,33 @@
 """What experiments have brought to a machine over one connection: trial code, and checkpoints to continue from."""
 
 import asyncio
+import hashlib
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from proctor.training_services.remote.delivery import Carrier, Progress, hash_file
 from proctor.training_services.remote.errors import CommandFailed
 from proctor.training_services.remote.node_keeper import NodeKeeper
 
-__all__ = ["Cargo", "CodeLike"]
+__all__ = ["Cargo", "Carrier", "CodeLike", "Progress", "hash_file"]
+
+SMALL_BYTES = 1 << 20
+"""An archive up to this size is given to the command that unpacks it: the machine is spared a session."""
 
 _NAME_LENGTH = 20
+_BLOCK = 1 << 20
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are there and the bytes there will be."""
+
+
+class Carrier(Protocol):
+    """What brings files: a `connection.Connection`."""
+
+    async def upload(self, source: Path | bytes, target: str, *, on_progress: Progress | None = None) -> None:
+        """Write a file there; one that is partly there is continued. Raises ConnectionEnded, NoRoom, NotWritable."""
 
 
 class CodeLike(Protocol):
@@ -60,16 +75,32 @@ class Cargo:
             self._folders.add(target)
 
     async def _bring(self, source: Path, sha256: str, *, target: str, on_progress: Progress | None) -> None:
-        """Upload and unpack. The upload is named by its hash, so that one that was broken off is continued by the same
+        """Bring and unpack. An upload is named by its hash, so that one that was broken off is continued by the same
         file only."""
         arrived = f"uploads/{sha256[:_NAME_LENGTH]}.tar.gz"
         for is_last in (False, True):
-            await self._connection.upload(source, f"{self._keeper.directory}/{arrived}", on_progress=on_progress)
+            data = await asyncio.to_thread(_read_small, source)
+            if not data:
+                await self._connection.upload(source, f"{self._keeper.directory}/{arrived}", on_progress=on_progress)
             try:
-                return await self._keeper.unpack(arrived, sha256, target=target)
+                return await self._keeper.unpack(arrived, sha256, target=target, data=data)
             except CommandFailed:  # damaged: the machine has removed it
                 if is_last:
                     raise
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal. Blocks; raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _read_small(path: Path) -> bytes:
+    """A small file; nothing of a larger one."""
+    return path.read_bytes() if path.stat().st_size <= SMALL_BYTES else b""
 
 
 def _pack(folder: Path, archive: Path) -> str:

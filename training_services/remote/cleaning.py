@@ -1,29 +1,18 @@
 """Taking everything of this manager away from the machines of a configuration, for `proctor platform clean`."""
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 
 from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.providers import CheckStep, CheckVerdict
 from proctor.training_services.remote.bootstrap import NodeConnection, Site
 from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.look import look
+from proctor.training_services.remote.door import open_door
 from proctor.training_services.remote.means import Means
 from proctor.training_services.remote.node_folder import keeper_folder
-from proctor.training_services.remote.node_keeper import read_answer
 from proctor.training_services.remote.visit import leave
 
 __all__ = ["clean_machines"]
-
-_SECONDS = 60.0
-_LIST_CHECKS = """
-import json, os, sys
-prefix = json.load(sys.stdin)["prefix"]
-place = os.path.expanduser("~/.proctor/nodes")
-names = os.listdir(place) if os.path.isdir(place) else []
-print(json.dumps({"names": sorted(name for name in names if name.startswith(prefix))}))
-"""
 
 
 async def clean_machines(
@@ -88,11 +77,9 @@ async def _take_away(
     python_path, archive = claim.machine.python_path, await means.archive()
     manager_id = means.context.manager_id
     key = keeper_folder(manager_id, node_id)
-    facts = await look(connection, key, python_path=python_path, now=means.now())
-    request = json.dumps({"prefix": f"{manager_id}-check-"}).encode()
-    listed = await connection.python(facts.python, _LIST_CHECKS, input=request, timeout_seconds=_SECONDS)
-    keys = [key] if facts.exists else []
-    keys += read_answer(listed, "looking for what checks have left")["names"]
+    async with open_door(connection, key, python_path=python_path, now=means.now) as door:
+        keys = [key] if door.facts.exists else []
+        keys += await door.list_folders(f"{manager_id}-check-")
     left = []
     for key in keys:
         site = Site(node_id, key, python_path, archive)

@@ -29,7 +29,7 @@ from proctor.training_services.remote.route import Limits, Route
 from proctor.training_services.remote.route_trace import RouteTrace
 from proctor.training_services.remote.sessions import TAIL_BYTES, Finished, Process, SessionSlots, strip_talk
 from proctor.training_services.remote.settings import Login, MachineSettings
-from proctor.training_services.remote.shells import READ_SOURCE, marked, with_source
+from proctor.training_services.remote.shells import ISOLATED, READ_SOURCE, marked, with_source
 from proctor.training_services.remote.ssh_config import Hop, Jump
 
 __all__ = ["Connection", "Finished", "HostKeys", "Process", "RouteTrace", "open_connection"]
@@ -72,15 +72,6 @@ class Connection:
         finished = self._finished(process, stdout, name=name[:200])
         return strip_talk(stdout, mark, finished) if mark else finished
 
-    async def python(self, python: str, source: str, *, input: bytes = b"", timeout_seconds: float = 60.0) -> Finished:
-        """Run a Python source on the machine, whatever the login shell. Raises as `run` does; a missing interpreter is
-        an exit code.
-
-        :param python: name or path of an interpreter; its version does not matter to this method (3.x).
-        """
-        command = [python, "-c", READ_SOURCE]
-        return await self.run(command, input=with_source(source, input), timeout_seconds=timeout_seconds)
-
     @asynccontextmanager
     async def start_process(self, command: Sequence[str]) -> AsyncIterator[Process]:
         """Run a command and talk with it; leaving closes its pipes and its session. Raises CommandFailed where the
@@ -94,7 +85,23 @@ class Connection:
                 self._check()
                 said = Finished(process.exit_status or 0, getattr(error, "partial", b""), bytes(process.tail)).said
                 raise CommandFailed(f"`{' '.join(command)[:200]}` could not be started; it said: {said}") from error
-            yield Process(process)
+            try:
+                yield Process(process)
+            except CommandFailed:
+                self._check()  # the connection has ended, and the command with it
+                raise
+
+    @asynccontextmanager
+    async def start_python(self, python: str, source: str) -> AsyncIterator[Process]:
+        """Run a Python source there and talk with it, whatever the login shell. Raises as `start_process` does; a
+        missing interpreter is an exit code.
+
+        :param python: name or path of an interpreter; its version does not matter to this method (3.x).
+        """
+        async with self.start_process([python, *ISOLATED, "-c", READ_SOURCE]) as process:
+            with suppress(BrokenPipeError):
+                process.stdin.write(with_source(source))
+            yield process
 
     async def upload(
         self,

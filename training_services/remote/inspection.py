@@ -12,11 +12,10 @@ from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.providers import CheckStep, CheckVerdict
 from proctor.training_services.remote.bootstrap import NodeConnection
 from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.delivery import deliver_archive, remove_folder
+from proctor.training_services.remote.door import Door, open_door, shut
 from proctor.training_services.remote.errors import ForwardingRefused, RemoteError
 from proctor.training_services.remote.look import (
     NodeFacts,
-    look,
     require_clock,
     require_home,
     require_room,
@@ -89,33 +88,39 @@ class Inspection:
         self.steps.extend(_skipped(self.name, name) for name in STEPS if name not in done)
 
     async def _look_around(self, connection: NodeConnection) -> None:
+        keeper: NodeKeeper | None = None
         try:
-            facts = await look(
-                connection, self._key, python_path=self._claim.machine.python_path, now=self._means.now()
-            )
+            async with open_door(
+                connection, self._key, python_path=self._claim.machine.python_path, now=self._means.now
+            ) as door:
+                if await self._examine(door.facts):
+                    keeper = await self._bring(door)
         except (TrainingServiceError, OSError) as error:
             self.steps.append(_failure(self.name, "python", error))
-            return
+        if keeper is not None:
+            await self._use(connection, keeper)
+
+    async def _examine(self, facts: NodeFacts) -> bool:
+        """Whether something may be brought there."""
         usable = await self._try("python", lambda: _python(facts))
         await self._try("clock", lambda: _clock(facts))
         usable &= await self._try("disk", lambda: _room(facts))
         usable &= await self._try("home", lambda: _home(facts))
-        if usable:
-            await self._bring(connection, facts)
+        return usable
 
-    async def _bring(self, connection: NodeConnection, facts: NodeFacts) -> None:
+    async def _bring(self, door: Door) -> NodeKeeper | None:
+        """The keeper's own file; what has not arrived is taken away again."""
+        try:
+            return shut(await door.bring(await self._means.archive()))
+        except (TrainingServiceError, OSError) as error:
+            self.steps.append(_failure(self.name, "keeper", error))
+            await self._take_away(door.remove_folder)
+            return None
+
+    async def _use(self, connection: NodeConnection, keeper: NodeKeeper) -> None:
         """With the keeper's own file there, which is taken away again whatever happens."""
         try:
-            archive = await self._means.archive()
-            path = await deliver_archive(connection, facts, archive)
-        except (TrainingServiceError, OSError) as error:
-            self.steps.append(_failure(self.name, "sftp", error))
-            await self._take_away(facts, lambda: remove_folder(connection, facts))
-            return
-        size = archive.path.stat().st_size / 2**20
-        self.steps.append(CheckStep(self.name, "sftp", CheckVerdict.OK, f"{size:.1f} MiB copied there and checked"))
-        keeper = NodeKeeper(connection, facts.python, path, facts.directory)
-        try:
+            await self._try("sftp", lambda: self._upload(connection, keeper))
             await self._try("forwarding", lambda: self._forward(connection, keeper))
             answer: dict[str, Any] = {}
             if await self._try("keeper", lambda: self._probe(keeper, answer)):
@@ -123,7 +128,13 @@ class Inspection:
                 await self._try("trials", lambda: _trials(answer, self._claim.machine, self._wanted.gpu_number))
                 await self._try("code", lambda: _code(answer, self._wanted.code_path))
         finally:
-            await self._take_away(facts, keeper.remove)
+            await self._take_away(keeper.remove)
+
+    async def _upload(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
+        """As a large code archive would be."""
+        archive = await self._means.archive()
+        await connection.upload(archive.path, f"{keeper.directory}/{archive.name}.sftp")
+        return f"{archive.path.stat().st_size / 2**20:.1f} MiB copied there"
 
     async def _forward(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
         prepared = await keeper.prepare()
@@ -140,7 +151,7 @@ class Inspection:
         answer.update(await keeper.probe(*filter(None, [self._wanted.code_path])))
         return f"version {answer['version']} runs there with Python {answer['python']}"
 
-    async def _take_away(self, facts: NodeFacts, remove: Callable[[], Awaitable[str]]) -> None:
+    async def _take_away(self, remove: Callable[[], Awaitable[str]]) -> None:
         try:
             left = await remove()
         except (TrainingServiceError, OSError) as error:

@@ -1,37 +1,15 @@
-"""The first look at a machine: is there a Python, room, a right clock, a home that can be written?"""
+"""What a machine says at the first look: has it room, a right clock, a home that can be written?"""
 
-import functools
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from proctor.training_services.remote.errors import (
-    NoPython,
-    NoRoom,
-    NotWritable,
-    RemoteError,
-    WrongClock,
-)
-from proctor.training_services.remote.keeper_archive import read_probe
-from proctor.training_services.remote.node_keeper import Finished, read_answer
+from proctor.training_services.remote.errors import NoRoom, NotWritable, RemoteError, WrongClock
 
-__all__ = ["NodeFacts", "Prober", "look", "require_usable", "verify"]
+__all__ = ["NodeFacts", "require_clock", "require_home", "require_room", "require_system", "require_usable"]
 
 LARGEST_CLOCK_DIFFERENCE_SECONDS = 300.0
 LEAST_FREE_MB = 64
 LEAST_FREE_INODES = 1000
-OLDEST_PYTHON = (3, 10)
-_NAMES = ("python3", "python")
-_NOT_FOUND = (126, 127)
-_LOOK_SECONDS = 30.0
-
-
-class Prober(Protocol):
-    """What runs Python on the machine: a `connection.Connection`."""
-
-    async def python(self, python: str, source: str, *, input: bytes = b"", timeout_seconds: float) -> Finished:
-        """Run a Python source with an interpreter there. Raises ConnectionEnded, CommandFailed."""
 
 
 @dataclass(frozen=True)
@@ -57,36 +35,33 @@ class NodeFacts:
     user: str = ""
     hostname: str = ""
 
+    @classmethod
+    def read(cls, python: str, answer: dict[str, Any], now: float) -> "NodeFacts":
+        """From the answer of an interpreter. Raises KeyError, TypeError.
 
-async def look(connection: Prober, key: str, *, python_path: str | None, now: float) -> NodeFacts:
-    """Look at a machine with the first Python there that will do.
-
-    :param key: the name of the keeper's directory.
-    :param now: our clock, Unix time.
-    :raises NoPython: there is none, or only older ones.
-    """
-    seen: list[str] = []
-    left = list(_candidates(python_path))
-    while left:
-        name = left.pop(0)
-        answer = await _probe(connection, name, {"key": key})
-        if answer is None:
-            continue
-        if not answer["too_old"]:
-            return _read(name, answer, now)
-        seen.append(f"{name} is {answer['python']}")
-        left = [*answer.get("newer", ()), *left] if not python_path else left
-    raise _no_python(python_path, seen)
-
-
-async def verify(connection: Prober, python: str, path: str, *, sha256: str) -> bool:
-    """Check what was uploaded to `path` + ".part"; a whole file gets its name, any other one is removed."""
-    answer = await _probe(connection, python, {"verify": {"path": path, "sha256": sha256}})
-    return answer is not None and bool(answer["verified"]["ok"])
+        :param python: its name, in case that it does not know where it is.
+        :param now: our clock, Unix time.
+        """
+        return cls(
+            python=answer["executable"] or python,
+            version=answer["python"],
+            home=answer["home"],
+            directory=answer["directory"],
+            exists=answer["exists"],
+            archives=tuple(answer["archives"]),
+            clock_ahead_seconds=answer["time"] - now,
+            why_not_writable=answer["why_not_writable"],
+            free_mb=answer["free_mb"],
+            free_inodes=answer["free_inodes"],
+            lacks=tuple(answer["lacks"]),
+            kills_at_logout=answer["kills_at_logout"],
+            user=answer["user"],
+            hostname=answer["hostname"],
+        )
 
 
 def require_usable(facts: NodeFacts) -> None:
-    """Raises NoPython, WrongClock, NotWritable or NoRoom where a keeper could not work."""
+    """Raises RemoteError, WrongClock, NotWritable or NoRoom where a keeper could not work."""
     require_system(facts)
     require_clock(facts)
     require_room(facts)
@@ -128,52 +103,3 @@ def require_home(facts: NodeFacts) -> None:
     """Raises NotWritable where the home directory does not take files."""
     if facts.why_not_writable:
         raise NotWritable(f"its home directory cannot be written: {facts.why_not_writable}")
-
-
-def _candidates(python_path: str | None) -> Sequence[str]:
-    first = (f"{python_path.rstrip('/')}/{name}" for name in _NAMES) if python_path else ()
-    return (*first, *_NAMES)
-
-
-async def _probe(connection: Prober, python: str, request: dict[str, Any]) -> dict[str, Any] | None:
-    """What one interpreter says; None where there is none of that name."""
-    finished = await connection.python(
-        python, _source(), input=json.dumps(request).encode(), timeout_seconds=_LOOK_SECONDS
-    )
-    if finished.code in _NOT_FOUND and not finished.stdout.strip():
-        return None
-    return read_answer(finished, f"the first look with {python}")
-
-
-@functools.cache
-def _source() -> str:
-    return read_probe()
-
-
-def _no_python(python_path: str | None, seen: Sequence[str]) -> NoPython:
-    where = f"in {python_path} or on the PATH of a command without a login" if python_path else "on its PATH"
-    found = f" (found: {', '.join(seen)})" if seen else ""
-    oldest = ".".join(map(str, OLDEST_PYTHON))
-    return NoPython(
-        f"no Python ≥ {oldest} was found {where}{found}; install one there, or say with pythonPath in which directory "
-        "of the machine it lies"
-    )
-
-
-def _read(python: str, answer: dict[str, Any], now: float) -> NodeFacts:
-    return NodeFacts(
-        python=answer["executable"] or python,
-        version=answer["python"],
-        home=answer["home"],
-        directory=answer["directory"],
-        exists=answer["exists"],
-        archives=tuple(answer["archives"]),
-        clock_ahead_seconds=answer["time"] - now,
-        why_not_writable=answer["why_not_writable"],
-        free_mb=answer["free_mb"],
-        free_inodes=answer["free_inodes"],
-        lacks=tuple(answer["lacks"]),
-        kills_at_logout=answer["kills_at_logout"],
-        user=answer["user"],
-        hostname=answer["hostname"],
-    )

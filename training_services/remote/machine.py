@@ -15,10 +15,10 @@ from proctor.training_services.errors import ServiceUnavailable, TrainingService
 from proctor.training_services.nodes import NodeStatus
 from proctor.training_services.remote.backoff import BackOff
 from proctor.training_services.remote.bootstrap import NodeConnection, Site
-from proctor.training_services.remote.cargo import Cargo, CodeLike
+from proctor.training_services.remote.cargo import Cargo, CodeLike, Progress
 from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.debts import Debts
-from proctor.training_services.remote.delivery import Archive, Progress
+from proctor.training_services.remote.door import Archive
 from proctor.training_services.remote.errors import ConnectionEnded, RemoteError
 from proctor.training_services.remote.means import Means
 from proctor.training_services.remote.node_folder import KIND, NodeFolder, NodeRecord, keeper_folder
@@ -137,7 +137,7 @@ class Machine:
 
     @property
     def connected(self) -> bool:
-        """Whether an SSH connection is there and its keeper was started."""
+        """Whether an SSH connection is there, and all that its keeper needs to be started."""
         return self._cargo is not None
 
     @property
@@ -198,7 +198,6 @@ class Machine:
                 owes = self._tenancy.is_released and await self._debts.exist(connection, site, now=self._means.now)
                 visit = await self._bring_up(connection, site) if owes or not self._tenancy.is_released else None
             if visit is not None:
-                self._cargo = Cargo(connection, visit.keeper, self._codes)
                 until = self._until_settled if owes else self._until_released
                 await visit.hold(until=until, on_session=self._note_session)
                 self._cargo = None
@@ -225,14 +224,19 @@ class Machine:
             secret=self._folder.secret(),
             socket_pointer=self._means.context.socket_pointer,
         )
+
+        def unlock() -> None:
+            self._codes.clear()
+            self._codes.update(visit.prepared.codes)
+            self._cargo = Cargo(connection, visit.keeper, self._codes)
+
         await visit.open(
             now=self._means.now,
             tell=lambda clause: self._tell(NodeStatus.CONNECTING, clause),
             enter=self._enter,
+            unlock=unlock,
             for_files_only=self._tenancy.is_released,
         )
-        self._codes.clear()
-        self._codes.update(visit.prepared.codes)
         return visit
 
     async def _leave(self, connection: NodeConnection, site: Site) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.bootstrap import NodeConnection
 from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.delivery import Archive
+from proctor.training_services.remote.door import Archive
 from proctor.training_services.remote.route_trace import RouteTrace
 
 __all__ = ["Connect", "Means"]

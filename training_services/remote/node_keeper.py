@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from proctor.training_services.remote.errors import CommandFailed
+from proctor.training_services.remote.errors import CommandFailed, NoRoom
+from proctor.training_services.remote.shells import ISOLATED
 
-__all__ = ["Commander", "Finished", "NodeKeeper", "Prepared"]
+__all__ = ["Asker", "Commander", "Finished", "NodeKeeper", "Prepared", "read_answer"]
 
 _QUICK_SECONDS = 60.0
 _START_SECONDS = 90.0
 _STOP_SECONDS = 180.0
 _UNPACK_SECONDS = 1800.0
-_ISOLATED = ("-I", "-S", "-X", "utf8")  # nothing of the machine's own Python environment gets in
+_NO_ROOM = ("ENOSPC", "EDQUOT")
 
 
 class Finished(Protocol):
@@ -39,6 +40,15 @@ class Commander(Protocol):
         """Run one command to its end. Raises ConnectionEnded, CommandFailed."""
 
 
+class Asker(Protocol):
+    """A Python that runs on the machine already, and can carry out commands: a `door.Door`."""
+
+    async def carry_out(
+        self, archive: str, command: str, body: dict[str, Any], *, timeout_seconds: float
+    ) -> dict[str, Any]:
+        """The answer to a command of the keeper's one file. Raises ConnectionEnded, CommandFailed, NoRoom."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """What is there before the keeper is started.
@@ -57,13 +67,15 @@ class Prepared:
 class NodeKeeper:
     """Commands of the keeper's one file on a machine. All of them may be repeated.
 
-    Every method raises ConnectionEnded when the connection breaks, and CommandFailed with the machine's own sentence.
+    Every method raises ConnectionEnded when the connection breaks, and CommandFailed or NoRoom with the machine's own
+    sentence.
     """
 
     connection: Commander
     python: str  # the interpreter there
     archive: str  # absolute path there of the keeper's one file
     directory: str  # absolute path there of the keeper's directory
+    asker: Asker | None = None  # carries out the commands; without one, each starts a Python of its own
 
     async def prepare(self) -> Prepared:
         """Make the folders (0700) and look at what is there."""
@@ -89,41 +101,56 @@ class NodeKeeper:
         """Stop it with its jobs and remove everything of it; returns what is left and why, or ""."""
         return "; ".join((await self.ask("remove", {}, timeout_seconds=_STOP_SECONDS))["left"])
 
-    async def unpack(self, archive: str, sha256: str, *, target: str) -> None:
-        """Unpack an uploaded .tar.gz, after checking it, as a folder of the keeper's directory. Does nothing where that
-        is there."""
-        body = {"archive": archive, "sha256": sha256, "target": target}
-        await self.ask("unpack", body, timeout_seconds=_UNPACK_SECONDS)
+    async def unpack(self, archive: str, sha256: str, *, target: str, data: bytes = b"") -> None:
+        """Unpack a .tar.gz, after checking it, as a folder of the keeper's directory. Does nothing where that is there.
+
+        :param archive: where it was uploaded to, or is to be put.
+        :param data: all of it, where it was not uploaded.
+        """
+        body = {"archive": archive, "sha256": sha256, "target": target, "size": len(data)}
+        await self.ask("unpack", body, data=data, timeout_seconds=_UNPACK_SECONDS)
 
     async def probe(self, *paths: str) -> dict[str, Any]:
         """What a keeper would find there: its devices, and whether the paths are folders; see
         `proctor.trial_keeper.commands`."""
         return await self.ask("probe", {"paths": list(paths)}, timeout_seconds=_QUICK_SECONDS)
 
-    async def ask(self, command: str, body: dict[str, Any], *, timeout_seconds: float) -> dict[str, Any]:
-        """Any of its commands; returns its answer."""
-        request = json.dumps({"directory": self.directory, **body}).encode() + b"\n"
+    async def ask(
+        self, command: str, body: dict[str, Any], *, data: bytes = b"", timeout_seconds: float
+    ) -> dict[str, Any]:
+        """Any of its commands; returns its answer.
+
+        :param data: what follows the body.
+        """
+        body = {"directory": self.directory, **body}
+        if self.asker is not None and not data:
+            return await self.asker.carry_out(self.archive, command, body, timeout_seconds=timeout_seconds)
+        request = json.dumps(body).encode() + b"\n" + data
         finished = await self.connection.run(self.words(command), input=request, timeout_seconds=timeout_seconds)
         return read_answer(finished, f"the keeper's command {command!r}")
 
     def words(self, command: str) -> list[str]:
         """The command line of one of its commands."""
-        return [self.python, *_ISOLATED, self.archive, command]
+        return [self.python, *ISOLATED, self.archive, command]
 
 
 def read_answer(finished: Finished, what: str) -> dict[str, Any]:
     """The one JSON object that a command printed, on its last line: a login shell may have printed before it.
 
-    Raises CommandFailed with the machine's own sentence where it has one.
+    Raises CommandFailed with the machine's own sentence where it has one; NoRoom where the disk is to blame.
     """
-    complaint = finished.stderr.decode(errors="replace").strip()[-500:]
     try:
         answer = json.loads(finished.stdout.strip().rpartition(b"\n")[2])
     except ValueError:
         answer = None
-    if isinstance(answer, dict) and "error" not in answer and finished.code == 0:
-        return answer
-    if isinstance(answer, dict) and "error" in answer:
+    if not isinstance(answer, dict) or (finished.code and "error" not in answer):
+        complaint = (finished.stderr.strip() or finished.stdout.strip()).decode(errors="replace")[-500:]
+        said = complaint or "it printed nothing"
+        raise CommandFailed(f"{what} failed there with exit code {finished.code}: {said}", finished.code)
+    if answer.get("errno") in _NO_ROOM:
+        raise NoRoom(
+            f"its disk is full, or the quota is used up ({what} failed there: {answer['error']}); make room there"
+        )
+    if "error" in answer:
         raise CommandFailed(f"{what} failed there: {answer['error']}", finished.code)
-    said = complaint or finished.stdout.decode(errors="replace").strip()[-500:] or "it printed nothing"
-    raise CommandFailed(f"{what} failed there with exit code {finished.code}: {said}", finished.code)
+    return answer

@@ -16,7 +16,7 @@ from proctor.training_services.remote.bootstrap import NodeConnection
 from proctor.training_services.remote.claims import Claim, read_claims
 from proctor.training_services.remote.cleaning import clean_machines
 from proctor.training_services.remote.connection import open_connection
-from proctor.training_services.remote.delivery import Archive
+from proctor.training_services.remote.door import Archive
 from proctor.training_services.remote.host_keys import HostKeys
 from proctor.training_services.remote.inspection import Wanted, inspect_machines
 from proctor.training_services.remote.machine import Machine

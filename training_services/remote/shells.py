@@ -13,6 +13,9 @@ _APART = re.compile(r"(['\\!\n])")
 READ_SOURCE = 'import sys;i=sys.stdin.buffer;exec(compile(i.read(int(i.readline())),"source","exec"))'
 """A Python program that reads another one from its standard input, see `with_source`."""
 
+ISOLATED = ("-I", "-S", "-X", "utf8")
+"""For a Python on a machine: nothing of its own environment gets in."""
+
 
 def quoted(argv: Sequence[str]) -> str:
     """One command line of these words. Raises ValueError for a line break or a null, which no shell agrees on."""
@@ -26,10 +29,10 @@ def marked(argv: Sequence[str]) -> tuple[str, bytes]:
     return f"echo {mark}; exec {quoted(argv)}", f"{mark}\n".encode()
 
 
-def with_source(source: str, input: bytes) -> bytes:
-    """What the program READ_SOURCE must get: the source, then the source's own standard input."""
+def with_source(source: str) -> bytes:
+    """What the program READ_SOURCE must get before the source's own standard input."""
     body = source.encode()
-    return b"%d\n%b%b" % (len(body), body, input)
+    return b"%d\n%b" % (len(body), body)
 
 
 def _quoted(word: str) -> str:

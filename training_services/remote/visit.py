@@ -8,9 +8,8 @@ from pathlib import Path
 
 from proctor.training_services.nodes import NodePool
 from proctor.training_services.remote.bootstrap import NodeConnection, Site, arrive
-from proctor.training_services.remote.delivery import deliver_archive
+from proctor.training_services.remote.door import open_door, shut
 from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded
-from proctor.training_services.remote.look import look
 from proctor.training_services.remote.manager_socket import lead_to_manager
 from proctor.training_services.remote.node_keeper import NodeKeeper, Prepared
 from proctor.training_services.remote.status_watch import StatusWatch, watch_status
@@ -48,26 +47,30 @@ class Visit:
         now: Callable[[], float],
         tell: Callable[[str], None],
         enter: Callable[[], None],
+        unlock: Callable[[], None],
         for_files_only: bool = False,
     ) -> None:
         """Bring the keeper, lead its socket to the manager, start it. Raises RemoteError, and what `enter` raises.
 
         :param tell: given a clause before something that takes its time.
         :param enter: called before the first thing is brought there; when it raises, nothing is.
+        :param unlock: called before the keeper is started: whatever its trials need can be brought from now on.
         :param for_files_only: no trial shall run there: those that do are ended first, and it need not be fit for any.
         """
-        self.keeper = await arrive(
+        async with arrive(
             self._connection, self._site, now=now, tell=tell, enter=enter, check=not for_files_only
-        )
-        if for_files_only:
-            tell("its trials are being stopped")
-            if left := await self.keeper.end_jobs():
-                raise CommandFailed(f"its trials cannot be stopped: {left}")
-        tell("its keeper is being started")
-        self.prepared = await self.keeper.prepare()
-        manager = self._socket_pointer.read_text(encoding="utf-8").strip()
-        self._serve = await lead_to_manager(self._connection, self.keeper, socket=self.prepared.socket, manager=manager)
-        await self._start()
+        ) as keeper:
+            self.keeper = shut(keeper)
+            if for_files_only:
+                tell("its trials are being stopped")
+                if left := await keeper.end_jobs():
+                    raise CommandFailed(f"its trials cannot be stopped: {left}")
+            tell("its keeper is being started")
+            self.prepared = await keeper.prepare()
+            manager = self._socket_pointer.read_text(encoding="utf-8").strip()
+            self._serve = await lead_to_manager(self._connection, keeper, socket=self.prepared.socket, manager=manager)
+            unlock()
+            await self._start(keeper)
 
     async def hold(self, *, until: Callable[[], Awaitable[None]], on_session: Callable[[], None]) -> None:
         """Look after the keeper until `until` returns. Raises ConnectionEnded, or whatever makes the keeper unusable.
@@ -92,7 +95,7 @@ class Visit:
             log.warning(
                 "the keeper of node %s is silent; it is started again if need be", self._site.node_id, extra=extra
             )
-            await self._start()
+            await self._start(self.keeper)
 
     async def _until_registered(self, status: StatusWatch) -> None:
         """Raises CommandFailed when the keeper runs and yet never comes, even after it was started anew."""
@@ -103,13 +106,13 @@ class Visit:
             except TimeoutError:
                 if not is_last:
                     await self.keeper.stop()
-                    await self._start()
+                    await self._start(self.keeper)
         raise CommandFailed(
             f"its keeper runs there and does not reach the manager; see {self.keeper.directory}/log on the machine"
         )
 
-    async def _start(self) -> None:
-        await self.keeper.start(
+    async def _start(self, keeper: NodeKeeper) -> None:
+        await keeper.start(
             node_id=self._site.node_id,
             secret=self._secret,
             socket=self.prepared.socket,
@@ -119,18 +122,19 @@ class Visit:
 
 async def is_there(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> bool:
     """Whether anything of ours is on the machine. Raises RemoteError."""
-    return (await look(connection, site.key, python_path=site.python_path, now=now())).exists
+    async with open_door(connection, site.key, python_path=site.python_path, now=now) as door:
+        return door.facts.exists
 
 
 async def leave(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> str:
     """Take away everything of ours, jobs included; returns what is left and why, or "". Raises RemoteError."""
-    facts = await look(connection, site.key, python_path=site.python_path, now=now())
-    if not facts.exists:
-        return ""
-    if site.archive.name in facts.archives or not facts.archives:
-        path = await deliver_archive(connection, facts, site.archive)
-    else:
-        path = f"{facts.directory}/{facts.archives[-1]}"  # its disk may be full, and any version can take itself away
+    async with open_door(connection, site.key, python_path=site.python_path, now=now) as door:
+        facts = door.facts
+        if not facts.exists:
+            return ""
+        if site.archive.name in facts.archives or not facts.archives:
+            return await (await door.bring(site.archive)).remove()
+    path = f"{facts.directory}/{facts.archives[-1]}"  # its disk may be full, and any version can take itself away
     return await NodeKeeper(connection, facts.python, path, facts.directory).remove()
 
 

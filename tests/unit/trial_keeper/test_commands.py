@@ -22,7 +22,7 @@ from proctor.trial_keeper.node_directory import fresh_socket, point, prepare
 from proctor.trial_keeper.node_survey import probe
 from proctor.trial_keeper.removal import remove
 from proctor.trial_keeper.settings import KeeperSettings, write_settings
-from proctor.trial_keeper.uploads import unpack, verify
+from proctor.trial_keeper.uploads import unpack
 
 
 def run(name: str, text: bytes) -> tuple[int, Any]:
@@ -33,8 +33,8 @@ def run(name: str, text: bytes) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout)
 
 
-def give(name: str, **body: Any) -> CommandInput:
-    return CommandInput(name, body)
+def give(name: str, *, following: bytes = b"", **body: Any) -> CommandInput:
+    return CommandInput(name, body, io.BytesIO(following))
 
 
 @pytest.fixture
@@ -195,11 +195,18 @@ def test_a_target_outside_of_the_keepers_directory_is_refused(directory: Path, t
         unpack(give("unpack", directory=str(directory), target=target, **pack(directory, train=b"1")))
 
 
-def test_verify_finishes_an_upload(directory: Path) -> None:
-    path = directory / "uploads" / "x"
-    path.with_name("x.part").write_bytes(b"data")
-    answer = verify(give("verify", path=str(path), sha256=hashlib.sha256(b"data").hexdigest()))
-    assert (answer["ok"], path.read_bytes()) == (True, b"data")
+def test_an_archive_may_follow_its_command(directory: Path) -> None:
+    request = {"directory": str(directory), **pack(directory, train=b"1")}
+    data = (directory / "uploads" / "code.tar.gz").read_bytes()
+    (directory / "uploads" / "code.tar.gz").write_bytes(b"an upload that was broken off")
+    body = json.dumps({**request, "target": "code/abc", "size": len(data)}).encode() + b"\n"
+    assert run("unpack", body + data)[1]["files"] == 1
+    assert (directory / "code" / "abc" / "train").read_bytes() == b"1"
+    assert os.listdir(directory / "uploads") == []
+    again = give("unpack", **request, target="code/def", size=len(data), following=data[:-1])
+    with pytest.raises(CommandRefused, match="damaged on its way"):
+        unpack(again)
+    assert (os.listdir(directory / "uploads"), os.listdir(directory / "code")) == ([], ["abc"])
 
 
 def test_probe_says_what_is_at_paths_and_whether_gpus_can_be_leased(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from proctor.training_services.remote.keeper_archive import read_probe
+from proctor.training_services.remote.keeper_archive import build, read_probe
+from proctor.training_services.remote.shells import ISOLATED, READ_SOURCE, with_source
 from proctor.trial_keeper import probe
 
 OLD_ONES = ("3.6", "3.8", "3.10")
@@ -25,31 +28,39 @@ def find_python(version: str) -> str:
     pytest.skip(f"no Python {version} on PATH or among pyenv's versions")
 
 
-def look(home: Path, request: Any = None, python: str = sys.executable) -> dict[str, Any]:
-    """Run the probe as a manager does, with an environment that knows nothing but the home."""
+def ask(home: Path, request: Any, data: bytes = b"", *, python: str = sys.executable) -> dict[str, Any]:
+    """Ask the probe as a manager does, with an environment that knows nothing but the home."""
     done = subprocess.run(
-        [python, "-c", read_probe()],
-        input="" if request is None else json.dumps(request),
+        [python, *ISOLATED, "-c", READ_SOURCE],
+        input=with_source(read_probe()) + json.dumps(request).encode() + b"\n" + data,
         env={"HOME": str(home), "PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         capture_output=True,
-        text=True,
         timeout=60,
     )
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
-    assert done.returncode == (1 if "error" in answer else 0), done.stderr
+    assert (done.returncode, done.stderr) == (0, b"")
     return answer
 
 
+def look(home: Path, key: str = "m-n", python: str = sys.executable) -> dict[str, Any]:
+    return ask(home, {"look": key}, python=python)
+
+
+def take(home: Path, path: Path, data: bytes, *, expected: bytes) -> dict[str, Any]:
+    """Bring a file."""
+    sha256 = hashlib.sha256(expected).hexdigest()
+    return ask(home, {"take": str(path), "size": len(expected), "sha256": sha256}, data)
+
+
 def test_a_machine_that_was_never_seen(tmp_path: Path) -> None:
-    answer = look(tmp_path, {"key": "m-n"})
+    answer = look(tmp_path)
     assert answer["home"] == str(tmp_path)
     assert answer["directory"] == str(tmp_path / ".proctor" / "nodes" / "m-n")
     assert (answer["writable"], answer["why_not_writable"], answer["too_old"], answer["lacks"]) == (True, "", False, [])
     assert answer["uid"] == os.getuid()
     assert answer["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert answer["archives"] == []
-    assert answer["verified"] is None
     assert os.listdir(tmp_path) == [], "looking leaves nothing"
 
 
@@ -58,12 +69,12 @@ def test_only_whole_archives_are_told_of(tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     for name in ("keeper-0123.pyz", "keeper-4567.pyz.part", "log"):
         (directory / name).touch()
-    assert look(tmp_path, {"key": "m-n"})["archives"] == ["keeper-0123.pyz"]
+    assert look(tmp_path)["archives"] == ["keeper-0123.pyz"]
 
 
 @pytest.mark.parametrize("version", OLD_ONES)
 def test_an_old_python_says_that_it_is_too_old(tmp_path: Path, version: str) -> None:
-    answer = look(tmp_path, {"key": "m-n"}, find_python(version))
+    answer = look(tmp_path, python=find_python(version))
     assert answer["python"].startswith(f"{version}.")
     assert answer["too_old"] == (version != "3.10")
 
@@ -79,7 +90,7 @@ def test_newer_pythons_are_found_by_their_names(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_home_that_is_not_there_is_said(tmp_path: Path) -> None:
-    answer = look(tmp_path / "gone", {"key": "m-n"})
+    answer = look(tmp_path / "gone")
     assert not answer["writable"]
     assert answer["why_not_writable"] == f"the home directory {tmp_path / 'gone'} does not exist"
 
@@ -92,34 +103,61 @@ def test_a_home_that_may_not_be_written_is_said(tmp_path: Path) -> None:
     assert (answer["writable"], answer["why_not_writable"]) == (False, f"{tmp_path}: Permission denied")
 
 
-def test_a_whole_upload_gets_its_name_and_a_damaged_one_is_removed(tmp_path: Path) -> None:
-    path, sha256 = tmp_path / "upload", hashlib.sha256(b"whole").hexdigest()
-    part = tmp_path / "upload.part"
-    part.write_bytes(b"damaged")
-    request = {"verify": {"path": "~/upload", "sha256": sha256}}
-    assert look(tmp_path, request)["verified"]["ok"] is False
+def test_a_whole_file_gets_its_name_and_nothing_stays_of_any_other(tmp_path: Path) -> None:
+    path = tmp_path / ".proctor" / "nodes" / "m-n" / "keeper-0123.pyz"
+    assert "has arrived damaged" in take(tmp_path, path, b"wrong", expected=b"whole")["error"]
+    assert "has arrived damaged (3 bytes)" in take(tmp_path, path, b"who", expected=b"whole")["error"]
     assert os.listdir(tmp_path) == []
-    part.write_bytes(b"whole")
-    assert look(tmp_path, request)["verified"] == {"ok": True, "found": sha256, "size": 5}
+    assert take(tmp_path, path, b"whole", expected=b"whole") == {}
     assert path.read_bytes() == b"whole"
-    assert look(tmp_path, request)["verified"]["ok"] is True, "asking again changes nothing"
-    path.write_bytes(b"rotten")
-    assert look(tmp_path, request)["verified"]["ok"] is False
-    assert path.exists(), "what was whole once is not removed: something may run from it"
+    assert os.listdir(path.parent) == ["keeper-0123.pyz"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert look(tmp_path)["archives"] == ["keeper-0123.pyz"]
 
 
-def test_an_upload_that_never_came_is_not_ok(tmp_path: Path) -> None:
-    request = {"verify": {"path": str(tmp_path / "upload"), "sha256": "0" * 64}}
-    assert look(tmp_path, request)["verified"] == {"ok": False, "found": "", "size": 0}
+def test_what_the_system_refuses_is_told_with_its_word_for_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    answer = take(tmp_path, tmp_path / "file" / "m-n" / "keeper-0123.pyz", b"whole", expected=b"whole")
+    assert answer == {"error": f"Not a directory: {tmp_path / 'file' / 'm-n'}", "errno": "ENOTDIR"}
+
+
+def test_one_python_answers_one_line_after_another_and_carries_out_the_keepers_commands(tmp_path: Path) -> None:
+    archive = build(tmp_path / "archive")
+    directory = tmp_path / ".proctor" / "nodes" / "m-n"
+    path = directory / archive.name
+    lines = [
+        {"look": "m-n"},
+        {"take": str(path), "size": archive.path.stat().st_size, "sha256": archive.sha256},
+        {"command": "prepare", "file": str(path), "directory": str(directory)},
+        {"command": "nonsense", "file": str(path), "directory": str(directory)},
+        {"list": "m-"},
+        {"remove": str(directory)},
+    ]
+    data = [archive.path.read_bytes() if "take" in line else b"" for line in lines]
+    said = b"".join(json.dumps(line).encode() + b"\n" + more for line, more in zip(lines, data, strict=True))
+    done = subprocess.run(
+        [sys.executable, *ISOLATED, "-c", READ_SOURCE],
+        input=with_source(read_probe()) + said,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        timeout=60,
+    )
+    looked, taken, prepared, refused, listed, removed = map(json.loads, done.stdout.splitlines())
+    assert (looked["exists"], taken) == (False, {})
+    assert prepared["directory"] == str(directory)
+    assert "there is no command 'nonsense'" in refused["error"]
+    assert (listed, removed) == ({"names": ["m-n"]}, {"left": False})
+    assert os.listdir(tmp_path) == ["archive"], "no empty folder of ours stays"
 
 
 def test_what_cannot_be_understood_is_an_error(tmp_path: Path) -> None:
-    assert "could not be examined" in look(tmp_path, ["no", "object"])["error"]
+    assert "error" in ask(tmp_path, ["no", "object"])
+    assert "error" in ask(tmp_path, {"nothing": "known"})
 
 
 def test_the_source_is_ascii_and_imports_nothing_of_ours() -> None:
     source = read_probe()
-    assert source.isascii(), "a C locale of Python 3.6 takes nothing else on its command line"
-    assert len(source) < 16_384, "it travels on a command line"
-    assert "proctor.trial_keeper" not in source
-    assert "import proctor" not in source
+    assert source.isascii(), "a C locale of Python 3.6 takes nothing else"
+    imports = [line for line in source.splitlines() if re.match(r"(import|from) ", line)]
+    assert not any("proctor" in line for line in imports)

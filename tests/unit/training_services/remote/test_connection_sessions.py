@@ -92,26 +92,30 @@ async def test_a_command_that_a_signal_ends_has_failed(there: Connection) -> Non
 
 async def test_a_python_source_runs_whatever_its_text(there: Connection) -> None:
     source = "import sys\n# \"quoted\", 'single', $HOME, `x`, é, !\nprint(sys.stdin.read()[::-1], __name__)\n"
-    finished = await there.python("python3", source, input=b"abc")
-    assert (finished.code, finished.stdout) == (0, b"cba __main__\n")
+    async with there.start_python("python3", source) as process:
+        process.stdin.write(b"abc")
+        process.stdin.write_eof()
+        assert await process.stdout.read() == b"cba __main__\n"
+        assert await process.wait() == 0
 
 
 async def test_a_python_source_that_raises_is_an_exit_code(there: Connection) -> None:
-    finished = await there.python("python3", "raise SystemExit(3)")
-    assert finished.code == 3
+    async with there.start_python("python3", "raise SystemExit(3)") as process:
+        assert await process.wait() == 3
 
 
 async def test_a_missing_python_is_an_exit_code(there: Connection) -> None:
-    finished = await there.python("python9", "print(1)")
-    assert finished.code == 127
-    assert "not found" in finished.said
+    async with there.start_python("python9", "print(1)") as process:
+        assert await process.wait() == 127
+        assert b"not found" in process.stderr_tail
 
 
 async def test_what_a_login_shell_prints_first_is_left_out() -> None:
     talk = "Welcome to m1!\nYou have mail.\n"
     async with ssh_server(replace(OPEN, login_talk=talk)) as server, connected(server) as there:
         assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
-        assert (await there.python("python3", "print(1)")).stdout == b"1\n"
+        async with there.start_python("python3", "print(1)") as process:
+            assert await process.stdout.read() == b"1\n"
         async with there.start_process(["cat"]) as process:
             process.stdin.write(b"abc")
             assert await process.stdout.readexactly(3) == b"abc"

@@ -59,7 +59,7 @@ async def test_every_step_of_a_machine_that_is_well_is_ok(provider: RemoteProvid
         ({"clock_ahead": 1000.0}, {}, "clock", FAIL, "1000 s ahead"),
         ({"free_mb": 3}, {}, "disk", FAIL, "3 MiB are free"),
         ({"why_not_writable": "/home/bob: Permission denied"}, {}, "home", FAIL, "Permission denied"),
-        ({"damages": 2}, {}, "sftp", FAIL, "arrived damaged"),
+        ({"damages": 1}, {}, "keeper", FAIL, "arrived damaged"),
         ({"forwards": False}, {}, "forwarding", NOTE, "a relay"),
         ({"devices": []}, {}, "gpus", NOTE, "no NVIDIA driver"),
         ({"lock_problem": "/var/lock may not be written"}, {}, "gpus", FAIL, "/var/lock may not be written"),
@@ -162,9 +162,9 @@ async def test_nothing_is_brought_to_a_machine_whose_disk_is_full(
 
 
 async def test_what_has_arrived_damaged_is_taken_away_again(provider: RemoteProvider, machine: FakeMachine) -> None:
-    machine.damages = 2
+    machine.damages = 1
     await inspect(provider)
-    assert len(machine.uploads) == 2
+    assert len(machine.uploads) == 1
     assert not machine.exists
 
 

@@ -43,4 +43,4 @@ def test_the_program_that_reads_a_source_is_one_quoted_word() -> None:
 
 
 def test_a_source_goes_before_its_input() -> None:
-    assert with_source("é=1", b"input") == b"4\n\xc3\xa9=1input"
+    assert with_source("é=1") == b"4\n\xc3\xa9=1"
