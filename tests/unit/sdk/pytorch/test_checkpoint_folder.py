@@ -2,15 +2,17 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.checkpoint_writer import CheckpointWriter
 
-from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
+from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, TrainerError
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.pointer import POINTER_FILE
@@ -75,19 +77,42 @@ def test_C8_without_a_readable_pointer_the_contents_decide(writer: CheckpointWri
 
 
 def test_a_second_process_cannot_write_to_the_folder_of_a_run(writer: CheckpointWriter) -> None:
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from proctor.sdk.pytorch.errors import TrainerError\n"
-        "from proctor.sdk.pytorch.locking import FolderLock\n"
-        "lock = FolderLock(Path(sys.argv[1]), patience_seconds=0.0)\n"
-        "try:\n    lock.acquire()\nexcept TrainerError as error:\n    print(error)\n"
-    )
-    command = [sys.executable, "-c", code, str(writer.storage.path)]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert f"process {os.getpid()} on" in refused.stdout
+    assert f"process {os.getpid()} on" in _try_elsewhere(writer.storage.path)
     writer.storage.close()
-    allowed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert allowed.stdout == ""
+    assert _try_elsewhere(writer.storage.path) == ""
+
+
+def test_a_second_run_of_the_same_process_cannot_write_to_the_folder_of_a_run(
+    writer: CheckpointWriter, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(writer.storage.path)
+    for path in (writer.storage.path, link):
+        with pytest.raises(TrainerError, match=f"another run .process {os.getpid()} on"):
+            FolderLock(path, patience_seconds=0.0).acquire()
+    assert f"process {os.getpid()} on" in _try_elsewhere(writer.storage.path)  # the refused ones took nothing away
+    writer.storage.close()
+    again = FolderLock(writer.storage.path, patience_seconds=0.0)
+    again.acquire()
+    again.release()
+
+
+def test_a_forked_child_may_write_once_its_parent_does_not_any_more(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, patience_seconds=0.0)
+    lock.acquire()
+    go_on, told = multiprocessing.get_context("fork").Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_take_when_told, args=(told, tmp_path))
+    child.start()
+    try:
+        assert go_on.recv() == "refused"
+        lock.release()
+        go_on.send("released")
+        assert go_on.poll(60)
+        assert go_on.recv() == "taken"
+    finally:
+        lock.release()
+        child.kill()
+        child.join(60)
 
 
 def test_a_file_system_without_locks_gives_them_to_everyone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,3 +134,27 @@ def test_a_pointer_of_a_newer_version_is_told_and_the_contents_decide(writer: Ch
     pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "format": 9}))
     with pytest.warns(CheckpointWarning, match="format 9"):
         assert writer.storage.load_newest() is not None
+
+
+def _try_elsewhere(folder: Path) -> str:
+    """Try to take the lock in another process and return what it is told."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from proctor.sdk.pytorch.errors import TrainerError\n"
+        "from proctor.sdk.pytorch.locking import FolderLock\n"
+        "lock = FolderLock(Path(sys.argv[1]), patience_seconds=0.0)\n"
+        "try:\n    lock.acquire()\nexcept TrainerError as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def _take_when_told(pipe: "Any", folder: Path) -> None:
+    lock = FolderLock(folder, patience_seconds=0.0)
+    try:
+        lock.acquire()
+    except TrainerError:
+        pipe.send("refused")
+    pipe.recv()
+    lock.acquire()
+    pipe.send("taken")
