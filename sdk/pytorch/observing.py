@@ -1,7 +1,8 @@
 """Those who look on at a run: logs, TensorBoard, progress bars. They see everything and change nothing.
 
 Observers exist on the main rank only. What an observer must find again after a resume (the name of its file) it
-returns from `state_dict`.
+returns from `state_dict`. Only the run itself is given that back: what another run goes on writing, one that began from
+a copy of its checkpoint must not touch.
 """
 
 from contextlib import ExitStack
@@ -11,6 +12,8 @@ from typing import Any
 
 from proctor.sdk.pytorch.settings import Settings
 from proctor.sdk.pytorch.state import TrainingState
+
+_OWNER = "owner"  # the run that the states of its observers belong to; no observer is called so
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,14 @@ class Observer:
 
 
 class Observers(Observer):
-    """All observers of a run, called in their order."""
+    """All observers of a run, called in their order.
 
-    def __init__(self, observers: "list[Observer]") -> None:
+    :param owner: the run, see `places.identify_run`.
+    """
+
+    def __init__(self, observers: "list[Observer]", owner: str = "") -> None:
         self.all = observers
+        self._owner = owner
 
     def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
         for observer in self.all:
@@ -121,9 +128,12 @@ class Observers(Observer):
                 stack.callback(observer.close)
 
     def state_dict(self) -> "dict[str, Any]":
-        return {observer.name: observer.state_dict() for observer in self.all}
+        states = {observer.name: observer.state_dict() for observer in self.all}
+        return {_OWNER: self._owner, **states} if any(states.values()) else states
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
+        if state.get(_OWNER) != self._owner:  # another run's, or from before checkpoints said whose
+            return
         for observer in self.all:
             if observer.name in state:
                 observer.load_state_dict(state[observer.name])
@@ -134,6 +144,8 @@ def make_observers(settings: Settings, *, is_main: bool) -> Observers:
 
     :raises ConfigurationError: an option needs a package that is not installed.
     """
+    from proctor.sdk.pytorch.places import identify_run  # which knows trials, which know this module's records
+
     found: list[Observer] = []
     if is_main and settings.enable_file_logging and settings.log_path is not None:
         from proctor.sdk.pytorch.logs import FileLog
@@ -147,4 +159,4 @@ def make_observers(settings: Settings, *, is_main: bool) -> Observers:
         from proctor.sdk.pytorch.progress import Progress
 
         found.append(Progress())
-    return Observers(found)
+    return Observers(found, identify_run(settings))

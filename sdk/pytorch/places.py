@@ -1,7 +1,7 @@
 """Where what people see of a run is kept: a file or a folder named after the run, its trial, and its first start.
 
 A place is made once, when the run starts for the first time; a resumed run goes back to it. Two runs never share one,
-also if they start in the same second.
+also if they start in the same second, or if one continues from the other's checkpoint.
 """
 
 import os
@@ -11,9 +11,22 @@ from pathlib import Path
 from time import localtime, struct_time
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.pytorch.trial import is_in_trial
+from proctor.sdk.pytorch.settings import Settings
+from proctor.sdk.pytorch.trial import choose_root, is_in_trial
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def identify_run(settings: Settings) -> str:
+    """Return what all incarnations of a run have in common, and another run that continues from its checkpoint has not.
+
+    In a trial that is the trial, wherever its attempts run and keep their checkpoints; elsewhere it is the real path of
+    the checkpoints' folder, so that a copy of the folder is another run.
+    """
+    if is_in_trial():
+        return f"run {settings.run_name} of trial {sdk.get_trial_id()} of experiment {sdk.get_experiment_id()}"
+    root = choose_root(settings)
+    return "" if root is None else os.path.realpath(root / settings.run_name)
 
 
 def name_start(run_name: str, start: "struct_time | None" = None) -> str:

@@ -9,7 +9,7 @@ averages             the running means of every rank
 history              how much of the metrics belongs to it (added by the storage)
 metrics              the last value of each metric
 plugins              the state of every plug-in by id
-observers            where the logs are
+observers            where the logs are, and whose
 log_path, run_path   the folders that the run was started with
 fingerprint          what must be the same for an exact resume
 """
@@ -71,6 +71,7 @@ def describe_run(run: "Run", devices: "Sequence[Fingerprint]") -> Fingerprint:
             "train unit": settings.train_unit.value,
             "accumulation steps": settings.accumulation_steps,
             "flush at epoch end": settings.flush_at_epoch_end,
+            "validation frequency": settings.valid_frequency,  # they draw from the streams, too
             "plug-ins": ", ".join(plugin.plugin_id for plugin in run.plugins),
         },
         loaders=run.datamodule.describe(),
@@ -88,7 +89,7 @@ def read_snapshot(path: Path, model: Model, *, device: Any, file: BinaryIO) -> "
 def restore_model(run: "Run", content: "dict[str, Any]") -> None:
     """Give the model and its scaler back what they were."""
     run.model.load_state_dict(content["model"])
-    if run.model.amp_scaler is not None and "amp_scaler" in content:
+    if run.model.amp_scaler is not None and content.get("amp_scaler"):  # one that does nothing has an empty state
         run.model.amp_scaler.load_state_dict(content["amp_scaler"])
 
 

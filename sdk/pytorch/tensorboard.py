@@ -2,8 +2,8 @@
 
 Every checkpoint holds how far the event files had come. A resumed run cuts them back to that, removes the ones that are
 younger, and tells a TensorBoard that is looking on to forget the steps it had seen. Where the files are not (on another
-machine), or the disk had no room for all of them, the run gets a new folder, filled from the history that came with the
-checkpoint.
+machine) or are another run's (whose checkpoint this one continues from), or the disk had no room for all of them, the
+run gets a new folder, filled from the history that came with the checkpoint.
 
 The files are written here and not by PyTorch's `SummaryWriter`: its thread ends at the first problem of the disk, and
 every later call fails; and a process that forks the workers of its loaders should have no thread.

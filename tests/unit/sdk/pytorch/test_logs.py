@@ -2,15 +2,18 @@
 
 import logging
 import os
+import shutil
 from pathlib import Path
 from time import localtime
 from typing import Any
 
 import pytest
+from fakes.attempts import begin_attempt
 from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk import trial as sdk
+from proctor.sdk.checkpoints import find_newest_checkpoint
 from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
 from proctor.sdk.pytorch.logs import LOGGER
 from proctor.sdk.pytorch.places import make_file, make_folder, name_start
@@ -125,6 +128,35 @@ def test_X10_where_the_first_file_may_not_be_written_a_resumed_run_begins_a_new_
     assert first.read_bytes() == before
     (second,) = (tmp_path / "elsewhere").iterdir()
     assert "continues from" in second.read_text()
+
+
+def test_X10_a_run_that_goes_on_from_a_copy_of_the_folder_begins_a_file_of_its_own(tmp_path: Path) -> None:
+    fit(tmp_path)
+    (original,) = logs(tmp_path)
+    before = original.read_bytes()
+    shutil.copytree(tmp_path / "chkpt", tmp_path / "branch" / "chkpt")
+    fit(tmp_path / "branch", total_steps=2, log_path=tmp_path / "logs")
+    assert original.read_bytes() == before
+    (branch,) = {*logs(tmp_path)} - {original}
+    assert "run run continues from" in branch.read_text()
+
+
+def test_X10_a_trial_that_continues_another_ones_checkpoint_begins_a_file_and_its_retry_elsewhere_appends_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_attempt(monkeypatch, tmp_path / "a", trial="a")
+    fit(tmp_path)
+    (first,) = logs(tmp_path)
+    before = first.read_bytes()
+    begin_attempt(monkeypatch, tmp_path / "b", trial="b", resume=find_newest_checkpoint(str(tmp_path / "a")))
+    fit(tmp_path, total_steps=2)
+    begin_attempt(monkeypatch, tmp_path / "b-again", trial="b", resume=find_newest_checkpoint(str(tmp_path / "b")))
+    fit(tmp_path / "elsewhere", total_steps=3, log_path=tmp_path / "logs")
+    assert first.read_bytes() == before
+    (second,) = {*logs(tmp_path)} - {first}
+    assert second.name.startswith("run_b_")
+    text = second.read_text()
+    assert [f"epoch {epoch} step {6 * epoch}: loss=" in text for epoch in (1, 2, 3)] == [False, True, True]
 
 
 def test_X12_the_third_run_of_a_process_writes_each_line_once(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.attempts import begin_attempt
 from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
+from proctor.sdk.checkpoints import find_newest_checkpoint
 from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
 from proctor.sdk.pytorch.tensorboard import _name_events
 
@@ -42,13 +44,16 @@ class Cut(DigitsModel):
             raise Interrupted
 
 
-def fit(root: Path, cut: int = 0, **disturbances: Any) -> "Outcome | None":
+def fit(
+    root: Path, cut: int = 0, *, name: str = "run", chkpt: "str | None" = "chkpt", steps: int = 12, **disturbances: Any
+) -> "Outcome | None":
+    """Train; in a trial `chkpt` may be None for the trial's own folder."""
     trainer = Trainer(
-        "run",
+        name,
         train_unit="iteration",
-        total_steps=12,
+        total_steps=steps,
         chkpt_frequency=4,
-        chkpt_root=root / "chkpt",
+        chkpt_root=None if chkpt is None else root / chkpt,
         run_path=root / "runs",
         enable_tensorboard=True,
         use_cpu=True,
@@ -73,6 +78,10 @@ def points(folder: Path) -> "list[tuple[int, float]]":
 
 def run_folders(root: Path) -> "list[Path]":
     return sorted((root / "runs").iterdir())
+
+
+def files(folder: Path) -> "dict[Path, bytes]":
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @needs_tensorboard
@@ -133,6 +142,92 @@ def test_X11_where_the_folder_may_not_be_written_a_new_one_is_filled(
     assert points(first) == before
     (second,) = {*run_folders(tmp_path)} - {first}
     assert [step for step, _ in points(second)] == list(range(1, 13))
+
+
+@needs_tensorboard
+def test_X11_a_run_that_goes_on_from_a_copy_of_the_folder_leaves_the_points_of_the_original_alone(
+    tmp_path: Path,
+) -> None:
+    fit(tmp_path, cut=6)
+    shutil.copytree(tmp_path / "chkpt", tmp_path / "branch")
+    fit(tmp_path)
+    (original,) = run_folders(tmp_path)
+    before = files(original)
+    fit(tmp_path, chkpt="branch")
+    assert files(original) == before
+    (branch,) = {*run_folders(tmp_path)} - {original}
+    assert [step for step, _ in points(branch)] == list(range(1, 13))
+    (tmp_path / "link").symlink_to("chkpt")
+    fit(tmp_path, chkpt="link", steps=16)  # another name of the folder is no copy
+    assert run_folders(tmp_path) == sorted([original, branch])
+    assert [step for step, _ in points(original)] == list(range(1, 17))
+
+
+@needs_tensorboard
+@pytest.mark.parametrize("chkpt", [None, "chkpt"])
+def test_X11_a_trial_that_continues_another_ones_checkpoint_has_a_folder_of_its_own_in_all_its_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chkpt: "str | None"
+) -> None:
+    begin_attempt(monkeypatch, tmp_path / "a", trial="a")
+    fit(tmp_path, chkpt=chkpt)
+    (first,) = run_folders(tmp_path)
+    before = files(first)
+    cloned = find_newest_checkpoint(str(tmp_path / "a"))
+    begin_attempt(monkeypatch, tmp_path / "b", trial="b", resume=cloned)
+    fit(tmp_path, chkpt=chkpt, steps=24, cut=18)
+    retried = find_newest_checkpoint(str(tmp_path / "b"))
+    begin_attempt(monkeypatch, tmp_path / "b-again", trial="b", resume=retried)
+    fit(tmp_path, chkpt=chkpt, steps=24)
+    assert files(first) == before
+    (second,) = {*run_folders(tmp_path)} - {first}
+    assert second.name.startswith("run_b_")
+    assert [step for step, _ in points(second)] == list(range(1, 25))
+
+
+@needs_tensorboard
+def test_X11_a_retried_trial_goes_on_in_the_folder_of_each_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_attempt(monkeypatch, tmp_path / "first")
+    fit(tmp_path, chkpt=None, name="fold-1")
+    fit(tmp_path, chkpt=None, name="fold-2", cut=6)
+    folders = run_folders(tmp_path)
+    begin_attempt(monkeypatch, tmp_path / "second", resume=find_newest_checkpoint(str(tmp_path / "first")))
+    for name in ("fold-1", "fold-2", "fold-3"):
+        fit(tmp_path, chkpt=None, name=name)
+    assert run_folders(tmp_path)[:2] == folders
+    assert [folder.name.partition("_")[0] for folder in run_folders(tmp_path)] == ["fold-1", "fold-2", "fold-3"]
+    for folder in run_folders(tmp_path):
+        assert [step for step, _ in points(folder)] == list(range(1, 13))
+
+
+@needs_tensorboard
+def test_X11_a_checkpoint_that_does_not_say_whose_it_is_begins_a_new_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.observing._OWNER", "of an older version")
+    fit(tmp_path, cut=6)
+    monkeypatch.undo()
+    (first,) = run_folders(tmp_path)
+    before = files(first)
+    fit(tmp_path)
+    assert files(first) == before
+    (second,) = {*run_folders(tmp_path)} - {first}
+    assert [step for step, _ in points(second)] == list(range(1, 13))
+
+
+@needs_tensorboard
+def test_X11_a_tensorboard_that_looks_on_forgets_the_steps_that_are_done_again(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fit(tmp_path, cut=6)
+    (folder,) = run_folders(tmp_path)
+    onlooker = EventAccumulator(str(folder))
+    onlooker.Reload()
+    assert [point.step for point in onlooker.Scalars("loss")] == list(range(1, 7))
+    fit(tmp_path)
+    onlooker.Reload()
+    assert [point.step for point in onlooker.Scalars("loss")] == list(range(1, 13))
 
 
 @needs_tensorboard
