@@ -19,12 +19,14 @@ from proctor.sdk.pytorch import (
     NotExactError,
     NotExactWarning,
     Outcome,
+    Phase,
     Plugin,
     StopReason,
     Trainer,
     TrainingState,
 )
 from proctor.sdk.pytorch.history import digest_rows, read_history
+from proctor.sdk.pytorch.loaders import EpochLoader
 from proctor.sdk.pytorch.migrate import migrate_checkpoints
 from proctor.sdk.pytorch.migration import FORMAT
 from proctor.sdk.pytorch.plugins import RESERVED_NAMES
@@ -305,6 +307,17 @@ class LineData(DataModule):
         self.add_train_phase(torch.utils.data.TensorDataset(x, 2 * x), DataLoaderParams(batch_size=4, shuffle=True))
 
 
+class BoundedLineData(LineData):
+    """Ends a run that goes round without reading a batch."""
+
+    opened = 0
+
+    def open(self, phase: Phase, number: int = 0) -> EpochLoader:
+        self.opened += 1
+        assert self.opened < 50, "the loop does not get on"
+        return super().open(phase, number)
+
+
 def migrated(tmp_path: Path, version: str) -> Path:
     (tmp_path / "old").mkdir()
     shutil.copy(FILES / f"helios_{version}.pth", tmp_path / "old" / "tiny_epoch_2_iter_6.pth")
@@ -346,6 +359,6 @@ def test_D11_a_checkpoint_of_helios_on_the_last_batch_of_an_epoch_does_not_loop_
     (path.parent / "latest.json").unlink()
     model = Line()
     with pytest.warns(NotExactWarning):
-        outcome = Trainer("run", **{**STEPS, "chkpt_root": tmp_path}).fit(model, LineData())
+        outcome = Trainer("run", **{**STEPS, "chkpt_root": tmp_path}).fit(model, BoundedLineData())
     assert model.batches == 2
     assert (outcome.state.epoch, outcome.state.batch, outcome.state.global_epoch) == (2, 2, 3)
