@@ -31,6 +31,9 @@ class Observer:
 
     name = ""  # under which the checkpoint keeps `state_dict`; unique among the observers of a run
 
+    def open(self) -> None:
+        """Called before anything of the run is set up, so that what fails there is seen."""
+
     def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
         """Called once, after `load_state_dict` if the run is resumed, before the first batch."""
 
@@ -62,7 +65,7 @@ class Observer:
         """Called when the run has ended or was stopped; not when it failed."""
 
     def close(self) -> None:
-        """Called last, however the run ended."""
+        """Called last, however the run ended, also where `open` was not come to."""
 
     def state_dict(self) -> "dict[str, Any]":
         """Plain values to be kept in the checkpoint."""
@@ -81,6 +84,10 @@ class Observers(Observer):
     def __init__(self, observers: "list[Observer]", owner: str = "") -> None:
         self.all = observers
         self._owner = owner
+
+    def open(self) -> None:
+        for observer in self.all:
+            observer.open()
 
     def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
         for observer in self.all:

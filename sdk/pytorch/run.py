@@ -205,6 +205,7 @@ def find_end(run: Run) -> "StopReason | None":
 
 def set_up(run: Run) -> None:
     """Seed the streams and make everything that the run works with."""
+    run.observers.open()
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
     run.model.queue, run.model._log, run.model.averages = run.queue, refuse_metrics, Averages()

@@ -14,9 +14,20 @@ from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import find_newest_checkpoint
-from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
+from proctor.sdk.pytorch import (
+    CheckpointWarning,
+    ConfigurationError,
+    LogWarning,
+    NotExactError,
+    Outcome,
+    Trainer,
+    TrainerError,
+    TrainingState,
+)
+from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.logs import LOGGER
 from proctor.sdk.pytorch.places import make_file, make_folder, name_start
+from proctor.sdk.pytorch.plain import open_run
 from proctor.sdk.pytorch.progress import Progress
 from proctor.sdk.pytorch.serialising import load
 
@@ -67,6 +78,87 @@ def test_X9_a_failure_is_in_the_file_with_its_traceback(tmp_path: Path) -> None:
     text = logs(tmp_path)[0].read_text()
     assert "run run failed: ValueError: no such sample" in text
     assert "in train_step" in text
+
+
+class SetUp(DigitsModel):
+    """Says something in its set-up, or fails there."""
+
+    def __init__(self, problem: "Exception | None" = None) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def setup(self) -> None:
+        LOGGER.info("the model is set up")
+        if self.problem is not None:
+            raise self.problem
+        super().setup()
+
+
+def test_X9_what_is_said_in_the_set_up_is_in_the_file_before_the_start(tmp_path: Path) -> None:
+    fit(tmp_path, SetUp())
+    fit(tmp_path, SetUp(), total_steps=2)
+    (path,) = logs(tmp_path)
+    said = [line.partition(" INFO ")[2] for line in path.read_text().splitlines()]
+    starts = [number for number, line in enumerate(said) if line.startswith(("run run starts", "run run continues"))]
+    assert [said[number - 1] for number in starts] == ["the model is set up"] * 2
+    assert said.count("the model is set up") == 2
+
+
+def test_X9_a_failure_in_the_set_up_begins_a_file(tmp_path: Path) -> None:
+    before = (list(LOGGER.handlers), LOGGER.level)
+    with pytest.raises(RuntimeError, match="no such layer"):
+        fit(tmp_path, SetUp(ValueError("no such layer")))
+    text = logs(tmp_path)[0].read_text()
+    assert text.index("the model is set up") < text.index("run run failed: ValueError: no such layer")
+    assert "in setup" in text
+    assert (list(LOGGER.handlers), LOGGER.level) == before
+
+
+def test_X9_a_failure_in_the_resume_is_in_a_file(tmp_path: Path) -> None:
+    fit(tmp_path)
+    for path in (tmp_path / "chkpt" / "run").glob("*.pth"):
+        path.write_bytes(b"torn")
+    with pytest.warns(CheckpointWarning), pytest.raises(TrainerError):
+        fit(tmp_path, total_steps=2)
+    _, second = sorted(logs(tmp_path), key=lambda path: path.stat().st_mtime_ns)
+    assert "run run failed: UnreadableCheckpointError" in second.read_text()
+
+
+def test_X10_a_resume_that_is_refused_is_told_in_the_file_of_the_run(tmp_path: Path) -> None:
+    fit(tmp_path, random_seed=1)
+    with pytest.raises(NotExactError):
+        fit(tmp_path, total_steps=2, random_seed=2, strict_resume=True)
+    (path,) = logs(tmp_path)
+    assert "run run failed: NotExactError" in path.read_text()
+
+
+def test_X9_a_folder_that_another_run_holds_is_told_in_a_file(tmp_path: Path) -> None:
+    held = CheckpointFolder(tmp_path / "chkpt", "run")
+    held.open()
+    try:
+        with pytest.raises(TrainerError):
+            fit(tmp_path)
+    finally:
+        held.close()
+    assert "run run failed: TrainerError" in logs(tmp_path)[0].read_text()
+
+
+def test_X9_a_wrong_folder_does_not_hide_what_a_run_failed_of(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    with pytest.raises(RuntimeError, match="no such layer"):
+        fit(tmp_path, SetUp(ValueError("no such layer")))
+    with pytest.raises(RuntimeError, match="FileExistsError"):
+        fit(tmp_path)
+    assert not LOGGER.handlers
+
+
+def test_X9_a_resume_with_nothing_left_to_do_writes_nothing(tmp_path: Path) -> None:
+    fit(tmp_path)
+    (path,) = logs(tmp_path)
+    before = path.read_bytes()
+    fit(tmp_path, SetUp())
+    assert logs(tmp_path) == [path]
+    assert path.read_bytes() == before
 
 
 def test_X9_a_run_in_the_handling_of_a_failure_has_not_failed(tmp_path: Path) -> None:
@@ -166,6 +258,44 @@ def test_X12_the_third_run_of_a_process_writes_each_line_once(tmp_path: Path) ->
     assert (list(LOGGER.handlers), LOGGER.level) == before
     lines = logs(tmp_path)[0].read_text().splitlines()
     assert sum("epoch 3 step 18: loss=" in line for line in lines) == 1
+
+
+def test_X12_runs_that_are_open_side_by_side_keep_to_their_files(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"dataset": range(4), "use_cpu": True, "enable_file_logging": True}
+    with (
+        open_run("one", dict, log_path=tmp_path / "logs", **options) as one,
+        open_run("other", dict, log_path=tmp_path / "logs", **options) as other,
+    ):
+        one.log({"loss": 1.0})
+        other.log({"loss": 2.0})
+        LOGGER.info("of both")
+    texts = [path.read_text() for path in logs(tmp_path)]
+    assert ["loss=1" in text for text in texts] == [True, False]
+    assert ["loss=2" in text for text in texts] == [False, True]
+    assert ["of both" in text for text in texts] == [True, True]
+
+
+def test_X12_the_folds_of_a_trial_keep_to_their_files_also_when_it_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folds = ("fold-1", "fold-2", "fold-3")
+    options: dict[str, Any] = {"log_path": tmp_path / "logs", "enable_file_logging": True}
+
+    def fit_folds(count: int, epochs: int) -> None:
+        for name in folds[:count]:
+            chosen = {"total_steps": epochs, "chkpt_frequency": 1, "use_cpu": True, **options}
+            Trainer(name, **chosen).fit(DigitsModel(), DigitsData())
+
+    begin_attempt(monkeypatch, tmp_path / "first")
+    fit_folds(2, 1)
+    begin_attempt(monkeypatch, tmp_path / "second", resume=find_newest_checkpoint(str(tmp_path / "first")))
+    fit_folds(3, 2)
+    assert [path.name.partition("_")[0] for path in logs(tmp_path)] == list(folds)
+    for name, path in zip(folds, logs(tmp_path), strict=True):
+        text = path.read_text()
+        assert f"run {name} starts" in text
+        assert "epoch 2 step 12: loss=" in text
+        assert not [other for other in folds if other != name and other in text]
 
 
 def test_X12_a_run_that_fails_leaves_no_handler(tmp_path: Path) -> None:
