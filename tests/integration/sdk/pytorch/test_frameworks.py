@@ -58,6 +58,22 @@ def framework(server: Incarnations, request: pytest.FixtureRequest) -> Framework
     return Framework(request.param, server)
 
 
+@pytest.mark.parametrize(
+    ("heading", "trainer", "expected"),
+    [
+        ("### Lightning", "lightning.pytorch.Trainer", {"ResumableLoader", "lightning.pytorch.Trainer", "trainer.fit"}),
+        ("### transformers", "transformers.Trainer", {"transformers.TrainingArguments", "trainer.train"}),
+    ],
+    ids=FRAMEWORKS,
+)
+def test_the_guides_sample_makes_calls_that_the_framework_takes(
+    server: Incarnations, heading: str, trainer: str, expected: "set[str]"
+) -> None:
+    methods = {"trainer": trainer, "callback": "ProctorCallback"}
+    called = server.call("fakes.guide_samples", "check_sample", heading=heading, methods=methods)
+    assert {*expected, "ProctorCallback", "callback.find_checkpoint"} <= set(called)
+
+
 def check_rest(found: "dict[str, Any]", whole: "dict[str, Any]", *, name: str = "run") -> None:
     """A run was continued, without a warning, and ended with the bits of one that was left alone."""
     assert found["warned"] == whole["warned"] == []

@@ -1,13 +1,19 @@
-"""docs/trainer.md says what the code does."""
+"""docs/trainer.md says what the code does, and its samples run."""
 
 import re
+import textwrap
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from proctor.sdk.pytorch import DataLoaderParams, TrainUnit
+import pytest
+import torch
+from fakes.guide_samples import GUIDE, check_calls, find_sample
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from proctor.sdk.pytorch import DataLoaderParams, TrainUnit, plain
 from proctor.sdk.pytorch.settings import Settings
-
-GUIDE = (Path(__file__).parents[4] / "docs" / "trainer.md").read_text()
 
 
 def documented_defaults() -> "dict[str, str]":
@@ -27,3 +33,60 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
 
 def test_every_parameter_of_a_loader_is_named() -> None:
     assert [field.name for field in fields(DataLoaderParams) if f"`{field.name}`" not in GUIDE] == []
+
+
+def make_images(count: int) -> TensorDataset:
+    return TensorDataset(torch.arange(4.0 * count).reshape(count, 4).sin(), torch.arange(count) % 3)
+
+
+def build_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without GPUs, and a folder in which the samples write."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("proctor.sdk.pytorch.devices.find_gpus", list)
+    return tmp_path
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # there may be fewer processors than workers
+def test_the_quick_start_trains_and_does_nothing_when_it_is_run_again(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"training_set": make_images(40), "validation_set": make_images(9), "build_network": build_network}
+    outcomes = []
+    for _ in range(2):
+        names: dict[str, Any] = {"__name__": "quick_start", **given}
+        exec(find_sample("## Quick start"), names)
+        outcomes.append(names["outcome"])
+        assert capsys.readouterr().out.startswith("StopReason.COMPLETED")
+    first, second = outcomes
+    assert (first.resumed_from, second.resumed_from) == (None, first.checkpoint)
+    assert first.metrics == second.metrics
+    assert first.state == second.state
+    assert first.state.epoch == 20
+    assert first.checkpoint.parent == elsewhere / "checkpoints" / "digits"
+
+
+def test_the_loop_of_ones_own_trains_and_goes_on_from_its_checkpoint(elsewhere: Path) -> None:
+    assert plain.__doc__ is not None
+    loop = plain.__doc__.partition("\n\n")[2].rpartition("\n\nWhat ")[0]
+    code = "def train():\n" + textwrap.indent(textwrap.dedent(loop), "    ") + "\n    return run.state, network\n"
+    names: dict[str, Any] = {"__name__": "own_loop", "torch": torch, "nn": nn, "DataLoaderParams": DataLoaderParams}
+    names |= {name: getattr(plain, name) for name in ("open_run", "remaining_batches", "save_if_due")}
+    names |= {"dataset": make_images(32 * 50), "build_network": build_network}
+    exec(code, names)
+    state, network = names["train"]()
+    again, same = names["train"]()
+    assert state == again
+    assert (state.epoch, state.global_iteration) == (3, 150)
+    assert [path.name for path in elsewhere.glob("checkpoints/digits/*.pth")] == ["digits_epoch_2_iter_100.pth"]
+    for one, other in zip(network.parameters(), same.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_argument_that_a_call_does_not_take_is_found() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sorts'"):
+        check_calls("DataLoaderParams(batch_size=3, sorts=True)")
