@@ -12,7 +12,7 @@ from fakes.guide_samples import GUIDE, check_calls, find_sample
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from proctor.sdk.pytorch import DataLoaderParams, TrainUnit, plain
+from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, Trainer, TrainingState, TrainUnit, plain
 from proctor.sdk.pytorch.settings import Settings
 
 
@@ -85,6 +85,32 @@ def test_the_loop_of_ones_own_trains_and_goes_on_from_its_checkpoint(elsewhere: 
     assert [path.name for path in elsewhere.glob("checkpoints/digits/*.pth")] == ["digits_epoch_2_iter_100.pth"]
     for one, other in zip(network.parameters(), same.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_frozen_part_stays_frozen_if_train_says_so(elsewhere: Path) -> None:
+    class Frozen(Model):
+        """A network whose dropout stays off."""
+
+        def setup(self) -> None:
+            self.network = build_network()
+
+        def train(self) -> None:
+            super().train()
+            self.network[1].eval()
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            modes.append([layer.training for layer in self.network])
+
+    class Images(DataModule):
+        """Two batches an epoch, and a validation."""
+
+        def setup(self) -> None:
+            self.add_train_phase(make_images(2))
+            self.set_validation(make_images(1))
+
+    modes: list[list[bool]] = []
+    Trainer("frozen", total_steps=2, valid_frequency=1).fit(Frozen(), Images())
+    assert modes == [[True, False, True]] * 4
 
 
 def test_an_argument_that_a_call_does_not_take_is_found() -> None:
