@@ -17,12 +17,14 @@ from proctor.sdk.pytorch.errors import (
     CheckpointWarning,
     ConfigurationError,
     LogWarning,
+    MetricWarning,
     NotExactError,
     NotExactWarning,
     RankFailedError,
     TrainerError,
     UnreadableCheckpointError,
 )
+from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.history import read_history
 from proctor.sdk.pytorch.loaders import DataLoaderParams
 from proctor.sdk.pytorch.model import Model
@@ -49,6 +51,7 @@ from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trainer import Trainer
 
 __all__ = [
+    "CheckpointFolder",
     "CheckpointNotStoredError",
     "CheckpointWarning",
     "ConfigurationError",
@@ -57,6 +60,7 @@ __all__ = [
     "DefaultNumpyRNG",
     "HandoverQueue",
     "LogWarning",
+    "MetricWarning",
     "Model",
     "NotExactError",
     "NotExactWarning",

@@ -21,7 +21,7 @@ from proctor.sdk.pytorch.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.migration import upgrade
 from proctor.sdk.pytorch.naming import SUFFIX, name_checkpoint
-from proctor.sdk.pytorch.pointer import POINTER_FILE, is_whole, read_owner, read_pointer, write_pointer
+from proctor.sdk.pytorch.pointer import find_damage, is_whole, read_owner, read_pointer, write_pointer
 from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Entry, Retention
 from proctor.sdk.pytorch.serialising import load, serialise
@@ -49,7 +49,7 @@ class CheckpointFolder:
 
     def __init__(
         self,
-        root: Path,
+        root: "str | os.PathLike[str]",
         run_name: str,
         *,
         retention: "Retention | None" = None,
@@ -57,7 +57,7 @@ class CheckpointFolder:
         safe_types: "Sequence[type]" = (),
         registrar: "Registrar | None" = None,
     ) -> None:
-        self.path = root / run_name
+        self.path = Path(root) / run_name
         self.run_name = run_name
         self.history = History(self.path / HISTORY_FILE)
         self._retention = retention or Retention()
@@ -67,19 +67,15 @@ class CheckpointFolder:
         self._storage = BackgroundStorage()
         self._lock = FolderLock(self.path)
         self._entries: list[Entry] = []  # newest first; changed by the background thread only while it runs
-        self._given_up: list[Entry] = []  # torn ones that were newer than what the run continues from
 
     def open(self) -> None:
-        """Take the folder for writing, made if it is missing, and clear away what a killed save has left.
+        """Take the folder for writing, made if it is missing, and clear away what a killed save has left half made.
 
-        :raises TrainerError: another process writes to it.
+        :raises TrainerError: another run writes to it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
         remove_leftovers(self.path)
-        with suppress(UnreadableCheckpointError, FileNotFoundError):
-            pointed_at = os.stat(self.path / POINTER_FILE).st_mtime_ns
-            self._remove_unnamed(self.entries(), until=pointed_at)  # a later one may be all that a lost pointer leaves
 
     def close(self) -> None:
         """Wait until everything is stored and let the folder go.
@@ -103,7 +99,7 @@ class CheckpointFolder:
         """
         self._storage.wait()
 
-    def save(self, content: "dict[str, Any]", *, metadata: str = "", score: "float | None" = None) -> Path:
+    def save(self, content: "dict[str, Any]", *, metadata: "str | None" = None, score: "float | None" = None) -> Path:
         """Store a checkpoint and return the path that it will have once it is whole.
 
         The history's position is added to the content. What the tensors hold now is stored, whatever happens to them
@@ -140,19 +136,26 @@ class CheckpointFolder:
     def load_newest(self, device: "torch.device | str" = "cpu") -> "LoadedCheckpoint | None":
         """Return the checkpoint to continue from, None if the run has none yet.
 
-        One that is torn is passed over with a `CheckpointWarning` for the one before it.
+        One that is torn is passed over with a `CheckpointWarning` for the one before it. Where none that the pointer
+        names is left, the other files are looked through; one may have been brought back.
 
         :raises UnreadableCheckpointError: there are checkpoints and none can be used, or the newest whole one was made
-            by a newer version or by something else.
+            by a newer version or by something else, or the disk does not let it be read.
         """
-        entries = self._find_entries()
-        for place, entry in enumerate(entries):
+        named = self._read_named() or []
+        for place, entry in enumerate(named):
             if is_whole(self.path, entry):
-                self._entries, self._given_up = entries[place:], entries[:place]
-                return self._load(entry, device)
-        if entries:
+                loaded = self._load(entry, device)
+                self._entries = named[place:]
+                if self._lock.is_held:  # what a kill has left takes up room, and a file that was put back is not needed
+                    self._remove_unnamed(named)
+                return loaded
+        self._entries = self._read_entries(but=named)
+        if self._entries:
+            return self._load(self._entries[0], device)
+        if named or self._list_own():
             raise UnreadableCheckpointError(
-                f"none of the {len(entries)} checkpoints that {self.path} names is whole; the run would start from its "
+                f"none of the checkpoints in {self.path} can be used (warnings say why); the run would start from its "
                 "beginning. Bring one back, or start anew with resume=False or another run_name."
             )
         return None
@@ -205,16 +208,18 @@ class CheckpointFolder:
     def adopt(self, source: Path) -> bool:
         """Take over what `export` put into `source`, and return whether that was done.
 
-        A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then.
-        Any other was made by an attempt elsewhere, or by another trial that this one is to continue, and becomes the
-        newest; what is known here stays behind it. What is of another run than this one is left alone.
+        A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then,
+        unless it was damaged here and gets its bytes back. Any other was made by an attempt elsewhere, or by another
+        trial that this one is to continue, and becomes the newest; what is known here stays behind it. What is of
+        another run than this one is left alone.
         """
         owner, entries = read_owner(source), read_pointer(source)
         if owner is None or not entries or owner.run != self.run_name:
             return False
         own = self._find_entries()
-        if entries[0].sha256 in {entry.sha256 for entry in own}:
-            return False
+        known = next((entry for entry in own if entry.sha256 == entries[0].sha256), None)
+        if known is not None:
+            return self._mend(known, source / entries[0].name)
         self.path.mkdir(parents=True, exist_ok=True)
         _link_or_copy(source / entries[0].name, self.path / entries[0].name)
         brought = [entries[0], *(entry for entry in entries[1:] if _bring(source, self.path, entry.name))]
@@ -232,8 +237,8 @@ class CheckpointFolder:
         entries = [entry, *(other for other in self._entries if other.name != entry.name)]
         kept = self._retention.choose(entries, self._pinned())
         write_pointer(self.path, self.run_name, kept)
-        gone = [other for other in [*entries, *self._given_up] if other.name not in {stays.name for stays in kept}]
-        self._entries, self._given_up = kept, []
+        gone = [other for other in entries if other.name not in {stays.name for stays in kept}]
+        self._entries = kept
         for other in gone:
             with suppress(FileNotFoundError):
                 os.unlink(self.path / other.name)
@@ -241,37 +246,56 @@ class CheckpointFolder:
         if self._registrar is not None:
             self._registrar.on_stored(self)
 
-    def _remove_unnamed(self, named: "Sequence[Entry]", *, until: "int | None" = None) -> None:
+    def _mend(self, entry: Entry, copy: Path) -> bool:
+        """Replace a checkpoint by a copy of it unless it is whole, and return whether that was done."""
+        try:
+            damage = find_damage(self.path, entry)
+        except UnreadableCheckpointError as problem:
+            damage = str(problem)
+        if damage:
+            warnings.warn(CheckpointWarning(f"{damage} {copy} takes its place."), stacklevel=4)
+            _link_or_copy(copy, self.path / entry.name)
+        return bool(damage)
+
+    def _remove_unnamed(self, named: "Sequence[Entry]") -> None:
         """Remove this run's files that the pointer does not name, so that none of them wins should it ever be lost.
 
         A kill after the pointer has moved leaves such a file, a run that was started anew all those of the one before.
         Pinned ones stay, files with other names, and everything where all are kept.
-
-        :param until: only what was stored up to then, in nanoseconds since the epoch.
         """
         if self._retention.keep_last is None:
             return
         stays = {entry.name for entry in named} | self._pinned()
-        for path in self.path.glob(f"{self.run_name}_epoch_*_iter_*{SUFFIX}"):
-            with suppress(FileNotFoundError):
-                if path.name not in stays and (until is None or path.stat().st_mtime_ns <= until):
+        for path in self._list_own():
+            if path.name not in stays:
+                with suppress(FileNotFoundError):
                     path.unlink()
+
+    def _list_own(self) -> "list[Path]":
+        return list(self.path.glob(f"{self.run_name}_epoch_*_iter_*{SUFFIX}"))
 
     def _pinned(self) -> "set[str]":
         return {path.name[: -len(PIN_SUFFIX)] for path in self.path.glob(f"*{PIN_SUFFIX}")}
 
     def _find_entries(self) -> "list[Entry]":
         """What the pointer names; without a readable pointer, what the files themselves say."""
-        try:
-            entries = read_pointer(self.path)
-        except UnreadableCheckpointError as problem:
-            warnings.warn(CheckpointWarning(f"{problem} The checkpoints themselves are looked through."), stacklevel=3)
-            entries = None
-        return self._read_entries() if entries is None else entries
+        named = self._read_named()
+        return self._read_entries() if named is None else named
 
-    def _read_entries(self) -> "list[Entry]":
+    def _read_named(self) -> "list[Entry] | None":
+        try:
+            return read_pointer(self.path)
+        except UnreadableCheckpointError as problem:
+            warnings.warn(CheckpointWarning(f"{problem} The checkpoints themselves are looked through."), stacklevel=4)
+            return None
+
+    def _read_entries(self, *, but: "Sequence[Entry]" = ()) -> "list[Entry]":
+        """What the files say, the furthest first.
+
+        :param but: those whose hash tells that they are damaged, though they might look whole.
+        """
         found: list[tuple[int, Entry]] = []
-        for path in sorted(self.path.glob(f"*{SUFFIX}")):
+        for path in sorted(set(self.path.glob(f"*{SUFFIX}")) - {self.path / entry.name for entry in but}):
             try:
                 content = upgrade(load(path, "cpu", self._safe_types), str(path))
             except UnreadableCheckpointError as problem:

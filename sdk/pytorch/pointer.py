@@ -58,23 +58,36 @@ def read_owner(folder: Path) -> "Owner | None":
 
 
 def is_whole(folder: Path, entry: Entry) -> bool:
-    """Whether a checkpoint in a folder is what was stored; a `CheckpointWarning` tells if it is not."""
+    """Whether a checkpoint in a folder is what was stored; a `CheckpointWarning` tells if it is not.
+
+    :raises UnreadableCheckpointError: the disk does not say, and the checkpoint may be as good as ever.
+    """
+    damage = find_damage(folder, entry)
+    if damage:
+        warnings.warn(CheckpointWarning(f"{damage} It is passed over."), stacklevel=3)
+    return not damage
+
+
+def find_damage(folder: Path, entry: Entry) -> str:
+    """Return how a checkpoint in a folder differs from what was stored, in a sentence; nothing if it does not.
+
+    :raises UnreadableCheckpointError: the disk does not say.
+    """
     path = folder / entry.name
     try:
         size = path.stat().st_size
+        if size == entry.size and hash_file(path) == entry.sha256:
+            return ""
         found = f"{size} bytes" if size != entry.size else "other bytes of the same length"
-        whole = size == entry.size and hash_file(path) == entry.sha256
+    except FileNotFoundError:
+        found = "no file"
     except OSError as problem:
-        whole, found = False, str(problem)
-    if not whole:
-        warnings.warn(
-            CheckpointWarning(
-                f"the checkpoint {path} is not what was stored ({entry.size} bytes, sha256 {entry.sha256[:12]}…): "
-                f"found {found}. The one before it is used."
-            ),
-            stacklevel=3,
-        )
-    return whole
+        raise UnreadableCheckpointError(
+            f"the checkpoint {path} cannot be read, so nobody knows whether it is whole: {problem}. Start again when "
+            "the disk answers, or move the file away to continue from the one before it."
+        ) from problem
+    stored = f"{entry.size} bytes, sha256 {entry.sha256[:12]}…"
+    return f"the checkpoint {path} is not what was stored ({stored}): found {found}."
 
 
 def _read(path: Path) -> "tuple[Owner, list[Entry]] | None":

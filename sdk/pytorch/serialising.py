@@ -51,7 +51,9 @@ def load(
             f"{path} holds objects that cannot be loaded without running code, or is damaged: {_find_reason(problem)}. "
             "Only plain values and tensors are loaded; name your own classes in types_for_safe_load if you trust it."
         ) from problem
-    except (RuntimeError, EOFError, ValueError, KeyError) as problem:
+    except (OSError, MemoryError):
+        raise
+    except Exception as problem:  # bytes that are no pickle make the loader fail in any way
         raise UnreadableCheckpointError(f"{path} is damaged or no checkpoint: {_find_reason(problem)}.") from problem
     if not isinstance(content, dict):
         raise UnreadableCheckpointError(

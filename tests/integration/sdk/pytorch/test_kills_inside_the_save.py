@@ -48,7 +48,7 @@ def test_R3_a_run_whose_newest_checkpoint_was_cut_off_ends_alike(
     with open(tmp_path / "run" / newest.name, "r+b") as file:
         file.truncate(size)
     found = incarnations.run(RECIPE, tmp_path, told=True)
-    assert [text for text in found["told"] if f"found {size} bytes. The one before it is used" in text]
+    assert [text for text in found["told"] if f"found {size} bytes. It is passed over" in text]
     assert len(found["told"]) == 1
     check_equal(found, uninterrupted)
 

@@ -1,9 +1,13 @@
 """Checkpoints that go from one folder to another: what is handed over, and what is taken."""
 
+import errno
 from pathlib import Path
 
+import pytest
 from fakes.checkpoint_writer import CheckpointWriter, numbers
 
+from proctor.sdk.pytorch import pointer as pointers
+from proctor.sdk.pytorch.errors import CheckpointWarning
 from proctor.sdk.pytorch.retention import Retention
 
 
@@ -91,6 +95,44 @@ def test_a_checkpoint_that_came_from_this_folder_is_not_adopted_again(writer: Ch
     writer.save(2)
     assert not writer.storage.adopt(tmp_path)
     assert numbers(writer.storage) == [2, 1]
+
+
+def test_a_checkpoint_of_this_folder_that_was_damaged_gets_its_bytes_back(
+    writer: CheckpointWriter, tmp_path: Path
+) -> None:
+    path = writer.save(1)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    newer = writer.save(2)
+    for damaged in (path, newer):
+        damaged.unlink()
+        damaged.write_bytes(b"torn")
+    with pytest.warns(CheckpointWarning, match=r"iter_1\.pth is not what was stored.*takes its place"):
+        assert writer.storage.adopt(exported)
+    with pytest.warns(CheckpointWarning, match=r"iter_2\.pth is not what was stored.*passed over"):
+        loaded = writer.storage.load_newest()
+    assert loaded is not None
+    assert loaded.path == path
+
+
+def test_a_checkpoint_of_this_folder_that_cannot_be_read_is_replaced_by_its_copy(
+    writer: CheckpointWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = writer.save(1)
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    writer.storage.export(exported)
+    inode = path.stat().st_ino
+    with monkeypatch.context() as patch:
+        patch.setattr(pointers, "hash_file", refuse)
+        with pytest.warns(CheckpointWarning, match=r"cannot be read.*takes its place"):
+            assert writer.storage.adopt(exported)
+    assert path.stat().st_ino != inode
+    assert writer.storage.load_newest() is not None
 
 
 def test_a_checkpoint_from_elsewhere_is_adopted_over_an_own_one(writer: CheckpointWriter, tmp_path: Path) -> None:

@@ -28,8 +28,14 @@ def test_C3_a_name_has_run_epoch_and_iteration_and_what_the_model_adds(writer: C
     assert writer.save(3, metadata="acc_0.93").name == "run_epoch_1_iter_3_acc_0.93.pth"
 
 
-@pytest.mark.parametrize("metadata", ["run_epoch_1_iter_3_best", "../away", "a/b", "a b", "nul\0"])
-def test_C3_a_model_can_only_add_to_the_name(writer: CheckpointWriter, metadata: str) -> None:
+def test_C3_a_model_that_adds_nothing_may_say_so_with_none(writer: CheckpointWriter) -> None:
+    assert writer.save(3, metadata=None).name == "run_epoch_1_iter_3.pth"
+
+
+@pytest.mark.parametrize(
+    "metadata", ["run_epoch_1_iter_3_best", "../away", "a/b", "a b", "nul\0", 0.93, b"best", False]
+)
+def test_C3_a_model_can_only_add_to_the_name(writer: CheckpointWriter, metadata: Any) -> None:
     with pytest.raises(ConfigurationError, match="only what is added"):
         writer.save(3, metadata=metadata)
     assert writer.names() == []

@@ -119,7 +119,9 @@ def test_C11_a_refusal_names_the_class_and_repeats_no_advice_to_run_the_code(tmp
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04 half a zip archive"])
+@pytest.mark.parametrize(
+    "content", [b"", b"no checkpoint", b"torn", b"\x80\x02G1", b"\x80\x02M", b"PK\x03\x04 half a zip archive"]
+)
 def test_a_file_that_is_no_checkpoint_says_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.pth"
     path.write_bytes(content)

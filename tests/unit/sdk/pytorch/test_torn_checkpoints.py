@@ -1,8 +1,10 @@
 """Checkpoints are whole or not at all: torn ones, full disks, saves that are killed or fail (row C9)."""
 
 import errno
+import json
 import os
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from fakes.checkpoint_writer import CheckpointWriter, numbers
 
 from proctor.sdk.pytorch import folder as folders
+from proctor.sdk.pytorch import pointer as pointers
 from proctor.sdk.pytorch.errors import (
     CheckpointNotStoredError,
     CheckpointWarning,
@@ -18,12 +21,26 @@ from proctor.sdk.pytorch.errors import (
     UnreadableCheckpointError,
 )
 from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.pointer import POINTER_FILE
 from proctor.sdk.pytorch.registering import Registrar
+from proctor.sdk.pytorch.retention import Retention
 from proctor.sdk.pytorch.state import TrainingState
 
 
 def tear(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    """Change one bit of a tensor: torch would load it all the same."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def remove_oldest(pointer: str) -> str:
+    document = json.loads(pointer)
+    return json.dumps({**document, "checkpoints": document["checkpoints"][:-1]})
 
 
 def test_C9_a_checkpoint_that_is_being_written_has_no_name_yet(
@@ -66,7 +83,7 @@ def test_C9_a_torn_newest_checkpoint_is_passed_over_for_the_one_before(writer: C
     writer.save(1)
     before = writer.save(2)
     tear(writer.save(3))
-    with pytest.warns(CheckpointWarning, match="iter_3.pth is not what was stored.*The one before it is used"):
+    with pytest.warns(CheckpointWarning, match="iter_3.pth is not what was stored.*It is passed over"):
         loaded = writer.storage.load_newest()
     assert loaded is not None
     assert loaded.path == before
@@ -74,9 +91,7 @@ def test_C9_a_torn_newest_checkpoint_is_passed_over_for_the_one_before(writer: C
 
 def test_C9_a_checkpoint_with_other_bytes_of_the_same_length_is_torn_too(writer: CheckpointWriter) -> None:
     before, newest = writer.save(1), writer.save(2)
-    data = bytearray(newest.read_bytes())
-    data[len(data) // 2] ^= 1
-    newest.write_bytes(data)
+    flip(newest)
     with pytest.warns(CheckpointWarning, match="other bytes of the same length"):
         loaded = writer.storage.load_newest()
     assert loaded is not None
@@ -86,8 +101,109 @@ def test_C9_a_checkpoint_with_other_bytes_of_the_same_length_is_torn_too(writer:
 def test_C9_a_run_whose_checkpoints_are_all_torn_does_not_start_over_by_itself(writer: CheckpointWriter) -> None:
     for number in (1, 2):
         tear(writer.save(number))
-    with pytest.warns(CheckpointWarning), pytest.raises(UnreadableCheckpointError, match="none of the 2 checkpoints"):
+    with pytest.warns(CheckpointWarning), pytest.raises(UnreadableCheckpointError, match="none of the checkpoints in"):
         writer.storage.load_newest()
+
+
+@pytest.mark.parametrize("when", ["before the pointer", "now"])
+def test_C9_one_that_was_brought_back_is_continued_from_when_all_others_are_torn(
+    writer: CheckpointWriter, tmp_path: Path, when: str
+) -> None:
+    older = writer.save(1)
+    data = older.read_bytes()
+    older.unlink()
+    for number in (2, 3):
+        flip(writer.save(number))
+    (older.parent / POINTER_FILE).write_text(remove_oldest((older.parent / POINTER_FILE).read_text()))
+    writer.storage.close()
+    older.write_bytes(data)
+    if when != "now":
+        os.utime(older, (0.0, 0.0))
+    again = CheckpointWriter(tmp_path)
+    with pytest.warns(CheckpointWarning, match="It is passed over"):
+        loaded = again.storage.load_newest()
+    assert loaded is not None
+    assert loaded.path == older
+    last = again.save(2)
+    again.storage.close()
+    assert again.names() == sorted([older.name, last.name])
+    assert numbers(again.storage) == [2, 1]
+
+
+@pytest.mark.parametrize("content", [b"torn", b"newer"])
+@pytest.mark.parametrize("pointer", [None, b"damaged"])
+def test_C9_a_run_whose_pointer_is_lost_does_not_start_over_while_there_are_files_of_it(
+    writer: CheckpointWriter, tmp_path: Path, content: bytes, pointer: "bytes | None"
+) -> None:
+    path = writer.save(1)
+    if content == b"newer":
+        torch.save({**torch.load(path), "format": 99}, path)
+    else:
+        path.write_bytes(content)
+    if pointer is None:
+        (path.parent / POINTER_FILE).unlink()
+    else:
+        (path.parent / POINTER_FILE).write_bytes(pointer)
+    with warnings.catch_warnings(record=True) as told, pytest.raises(UnreadableCheckpointError, match="none of the"):
+        warnings.simplefilter("always")
+        CheckpointFolder(tmp_path, "run").load_newest()
+    assert "iter_1.pth" in str(told[-1].message)
+
+
+def test_C9_a_file_of_the_users_own_does_not_keep_a_run_from_beginning(writer: CheckpointWriter) -> None:
+    torch.save({"weight": torch.ones(2)}, writer.storage.path / "pretrained.pth")
+    with pytest.warns(CheckpointWarning, match=r"passed over.*pretrained\.pth"):
+        assert writer.storage.load_newest() is None
+
+
+@pytest.mark.parametrize("problem", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_C9_a_checkpoint_that_the_disk_does_not_let_be_read_is_neither_passed_over_nor_removed(
+    writer: CheckpointWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    def refuse(path: Path) -> str:
+        raise OSError(problem, os.strerror(problem))
+
+    writer.save(1)
+    newest = writer.save(2)
+    writer.storage.close()
+    again = CheckpointWriter(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(pointers, "hash_file", refuse)
+        with pytest.raises(UnreadableCheckpointError, match=r"iter_2\.pth cannot be read.*Start again when the disk"):
+            again.storage.load_newest()
+    loaded = again.storage.load_newest()
+    again.storage.close()
+    assert loaded is not None
+    assert loaded.path == newest
+
+
+def test_C9_one_that_is_not_there_any_more_is_passed_over(writer: CheckpointWriter) -> None:
+    before = writer.save(1)
+    writer.save(2).unlink()
+    with pytest.warns(CheckpointWarning, match=r"iter_2\.pth is not what was stored.*found no file"):
+        loaded = writer.storage.load_newest()
+    assert loaded is not None
+    assert loaded.path == before
+
+
+@pytest.mark.parametrize(("keep_last", "is_pinned"), [(None, False), (3, True)])
+def test_C9_a_torn_one_stays_where_it_is_pinned_or_all_are_kept(
+    writer: CheckpointWriter, tmp_path: Path, keep_last: "int | None", is_pinned: bool
+) -> None:
+    writer.save(1)
+    torn = writer.save(3)
+    tear(torn)
+    if is_pinned:
+        writer.storage.pin(torn.name)
+    writer.storage.close()
+    again = CheckpointWriter(tmp_path, retention=Retention(keep_last))
+    with pytest.warns(CheckpointWarning):
+        again.storage.load_newest()
+    again.save(2)
+    again.save(4)
+    again.storage.close()
+    assert torn.exists()
+    assert numbers(again.storage) == [4, 2, 1]
 
 
 def test_C9_after_a_fall_back_the_torn_one_is_gone_with_the_next_save(writer: CheckpointWriter, tmp_path: Path) -> None:
