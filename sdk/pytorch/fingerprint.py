@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Union
 
 import torch
+import torch.distributed as dist
 
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
 from proctor.sdk.pytorch.precisions import read_precisions
@@ -40,6 +41,8 @@ def take_fingerprint(
     """
     own = _join_ranks(devices or [describe_device(device)])
     found: Fingerprint = {**own, **_switches(), "world size": world_size}
+    if world_size > 1 and (backend := _find_backend()) is not None:
+        found["backend"] = backend
     found.update(settings or {})
     for loader, facts in (loaders or {}).items():
         found.update({f"{name} of {loader}": value for name, value in facts.items()})
@@ -184,6 +187,11 @@ def _switches() -> Fingerprint:
         "cuBLAS workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
         "default dtype": str(torch.get_default_dtype()),
     }
+
+
+def _find_backend() -> "str | None":
+    """What adds up over the ranks, each in an order of its own."""
+    return str(dist.get_backend_config()) if dist.is_available() and dist.is_initialized() else None
 
 
 @lru_cache(maxsize=1)

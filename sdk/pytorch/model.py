@@ -26,7 +26,7 @@ from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.fingerprint import Fact
 from proctor.sdk.pytorch.options import Phase
 from proctor.sdk.pytorch.state import TrainingState
-from proctor.sdk.pytorch.unsaved import find_unsaved
+from proctor.sdk.pytorch.unsaved import find_generator, find_unsaved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -245,7 +245,14 @@ class Model:
         if type(self).state_dict is not Model.state_dict:
             return
         attributes = {name: value for name, value in vars(self).items() if name not in _GIVEN}
-        if (name := find_unsaved(attributes, {name for name, _ in self._stateful_parts()})) is not None:
+        saved = {name for name, _ in self._stateful_parts()}
+        if (name := find_generator(attributes, saved)) is not None:
+            raise ConfigurationError(
+                f"{type(self).__name__}.{name} holds a random generator that no checkpoint would hold. Draw from the "
+                "trainer's streams (torch, random, get_default_numpy_rng()), make the generator where it is used, or "
+                "override state_dict and load_state_dict."
+            )
+        if (name := find_unsaved(attributes, saved)) is not None:
             raise ConfigurationError(
                 f"{type(self).__name__}.{name} holds parameters, networks or optimizers that no checkpoint would hold: "
                 "only attributes that have state_dict and load_state_dict are saved. Make it an attribute of its own "

@@ -25,7 +25,7 @@ from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.registering import Registrar
 from proctor.sdk.pytorch.retention import Retention
-from proctor.sdk.pytorch.seeding import derive_seed, seed_rngs
+from proctor.sdk.pytorch.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.settings import Settings
 from proctor.sdk.pytorch.state import TrainingState
 
@@ -71,6 +71,7 @@ class Run:
         self.metrics: dict[str, float] = {}  # the last value of each metric
         self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None
+        self.reports = True  # whether a trial's tuner is to learn of the metrics
         self._has_saved = False
         self._logged: dict[str, int] = {}  # the batch at which each metric was logged last
 
@@ -79,13 +80,14 @@ class Run:
         if not self.ranks.is_main:
             return
         state = self.state
-        values = {name: _to_number(value) for name, value in metrics.items()}
+        values = {name: _to_number(name, value) for name, value in metrics.items()}
         record = Record(state.current_iteration, state.global_iteration, state.global_epoch, values)
         self.metrics.update(values)
         self._logged.update(dict.fromkeys(values, state.global_iteration))
         self.history.append(values, step=record.step, iteration=record.iteration, epoch=record.epoch)
         self.observers.on_metrics(record)
-        trial.report_metrics(record, self.settings)
+        if self.reports:
+            trial.report_metrics(record, self.settings)
 
     def save(self) -> None:
         """Make a checkpoint of the present position (collective).
@@ -174,6 +176,7 @@ def test(run: Run) -> Outcome:
     """Test the latest checkpoint; the random streams are not those of the training, so its length does not matter."""
     settings = run.settings
     run.history = History(None)  # what a test measures is no part of the training's history
+    run.reports = False  # nor of what the tuner judges the training by
     with kernel_switches(run.device, deterministic=settings.enable_deterministic, benchmark=False):
         try:
             set_up(run)
@@ -183,6 +186,7 @@ def test(run: Run) -> Outcome:
             else:
                 snapshots.restore_model(run, content)
                 snapshots.restore_training(run, content)
+            seed_rank(settings.random_seed, run.ranks.rank)
             run.model._log = run.log
             evaluate(run, Phase.TESTING)
             return run.finish(None)
@@ -219,12 +223,10 @@ def set_up(run: Run) -> None:
 def resume(run: Run) -> "dict[str, Any] | None":
     """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
     content = run.find_checkpoint() if run.settings.resume else None
-    if content is None:
-        if run.ranks.rank > 0:  # set-up was alike everywhere; from here each rank draws its own
-            seed_rngs(derive_seed(run.settings.random_seed, "rank", run.ranks.rank))
-        return None
-    snapshots.restore_model(run, content)
-    snapshots.restore_training(run, content)
+    if content is not None:
+        snapshots.restore_model(run, content)
+        snapshots.restore_training(run, content)
+    seed_rank(run.settings.random_seed, run.ranks.rank)
     return content
 
 
@@ -276,8 +278,18 @@ def _train(run: Run, content: "dict[str, Any] | None") -> StopReason:
     return reason
 
 
-def _to_number(value: Any) -> float:
-    return float(value.item() if hasattr(value, "item") else value)
+def _to_number(name: str, value: Any) -> float:
+    numel = getattr(value, "numel", None)
+    if numel is not None and numel() != 1:
+        raise TypeError(_tell_metric(name, f"a tensor of shape {tuple(value.shape)}"))
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError) as problem:
+        raise TypeError(_tell_metric(name, repr(value))) from problem
+
+
+def _tell_metric(name: str, found: str) -> str:
+    return f"metric {name!r} must be a number or a tensor of one element; found {found}. Give each value a name."
 
 
 def _make_storage(settings: Settings, model: Model, ranks: Ranks) -> "CheckpointFolder | None":

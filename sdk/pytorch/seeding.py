@@ -80,6 +80,20 @@ def seed_rngs(seed: "int | None" = None, skip_torch: bool = False) -> None:
         _Streams.numpy = None
 
 
+def seed_rank(seed: int, rank: int) -> None:
+    """Let a rank draw on its own from here, for set-up was alike on all; the main rank goes on as it is.
+
+    The NumPy stream stays the same object: who has asked for it during set-up may have kept it.
+    """
+    if rank == 0:
+        return
+    kept = _Streams.numpy
+    seed_rngs(derive_seed(seed, "rank", rank))
+    if kept is not None and _Streams.numpy is not None:
+        kept.load_state_dict(_Streams.numpy.state_dict())
+        _Streams.numpy = kept
+
+
 def seed_worker(seed: int) -> None:
     """Seed the streams of a loader's worker process: cheap enough for every batch.
 

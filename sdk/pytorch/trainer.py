@@ -66,7 +66,7 @@ class Trainer:
             return launch(Task(work, self.settings, model, datamodule, self._plugins), self.queue)
         except (*exceptions, TrainerError):
             raise
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:  # no failure may look like a trial that has done its work
             raise RuntimeError(
                 f"{work.__name__} of run {self.settings.run_name} failed: {type(problem).__name__}: {problem}"
             ) from problem

@@ -46,6 +46,29 @@ def test_T18_every_scheduler_goes_on_with_its_trace_after_a_resume(scheduler: st
     assert len(set(reference.rates)) > 1
 
 
+class Hurried(Traced):
+    """Takes its learning rate as a parameter that may be another one after a resume."""
+
+    def __init__(self, rate: float, stop_after: "int | None" = None) -> None:
+        super().__init__(Recipe(scheduler="lambda"), stop_after)
+        self.rate = rate
+
+    def on_training_start(self) -> None:
+        self.scheduler.base_lrs = [self.rate]
+        self.optimizer.param_groups[0]["lr"] = self.rate
+
+
+def test_T18_a_learning_rate_that_is_set_when_training_starts_holds_after_a_resume_too(tmp_path: Path) -> None:
+    rates = []
+    for rate, stop_after in ((0.01, 4), (0.5, None)):
+        model = Hurried(rate, stop_after)
+        options = {"train_unit": "iteration", "total_steps": 8, "use_cpu": True, "chkpt_root": tmp_path}
+        Trainer("run", **options).fit(model, DigitsData(model.recipe))  # type: ignore[arg-type]
+        rates += model.rates
+    assert rates[:4] == pytest.approx([0.01 * 0.97**step for step in range(1, 5)])
+    assert rates[4:] == pytest.approx([0.5 * 0.97**step for step in range(5, 9)])
+
+
 class Scaled(Model):
     """Has a gradient scaler that grows, and meets an overflow."""
 

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk.pytorch import StopReason, Trainer
+from proctor.sdk.pytorch import Plugin, StopReason, Trainer, TrainingState
 
 OPTIONS: "dict[str, dict[str, Any]]" = {
     "epochs": {"train_unit": "epoch", "total_steps": 4},
@@ -44,6 +45,40 @@ def test_D9_whatever_the_batch_at_which_it_stops_a_run_goes_on_with_the_next_one
         assert first.batches + second.batches == reference.batches, stop
         assert first.counters + second.counters == reference.counters, stop
         assert outcome.state == expected.state
+
+
+class Drawing(RecordingModel):
+    """Draws when training starts, and in each batch."""
+
+    def __init__(self, stop_after: "int | None" = None) -> None:
+        super().__init__(stop_after=stop_after)
+        self.drawn: list[float] = []
+
+    def on_training_start(self) -> None:
+        torch.rand(3)
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        self.drawn.append(float(torch.rand(1)))
+
+
+class DrawingPlugin(Plugin):
+    """Draws when training starts."""
+
+    def on_training_start(self) -> None:
+        torch.rand(3)
+
+
+def test_D9_what_is_drawn_when_training_starts_again_does_not_matter(tmp_path: Path) -> None:
+    def draw(root: "Path | None", stop_after: "int | None" = None) -> "list[float]":
+        model, trainer = Drawing(stop_after), Trainer("run", total_steps=2, chkpt_root=root, use_cpu=True)
+        trainer.register_plugin(DrawingPlugin("drawing"))
+        trainer.fit(model, make_data())
+        return model.drawn
+
+    reference = draw(None)
+    for stop in range(1, len(reference)):
+        root = tmp_path / str(stop)
+        assert draw(root, stop) + draw(root) == reference, stop
 
 
 @pytest.mark.parametrize("name", ["iterations", "windows", "epochs"])

@@ -1,17 +1,27 @@
 """What would make a resumed run another one is told or refused, whichever part of the run it is in."""
 
+import random
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel, Recipe
 from torch import nn
 
-from proctor.sdk.pytorch import ConfigurationError, NotExactError, NotExactWarning, ResumableRandomSampler, Trainer
+from proctor.sdk.pytorch import (
+    ConfigurationError,
+    NotExactError,
+    NotExactWarning,
+    ResumableRandomSampler,
+    Trainer,
+    get_default_numpy_rng,
+)
 from proctor.sdk.pytorch.fingerprint import describe_device, find_differences, take_fingerprint
+from proctor.sdk.pytorch.seeding import DefaultNumpyRNG
 
 
 def fit(root: Path, data: Any, *, model: Any = None, **options: Any) -> None:
@@ -68,6 +78,35 @@ def test_R6_mixed_precision_that_is_switched_is_refused(tmp_path: Path, before: 
     Trainer("run", total_steps=2, **options).fit(DigitsModel(Recipe(amp=before)), DigitsData())
 
 
+def test_R6_another_frequency_of_validations_is_told_for_they_draw_from_the_streams_too(tmp_path: Path) -> None:
+    fit(tmp_path, RangeData(4), valid_frequency=1)
+    with pytest.raises(NotExactError, match="validation frequency was 1, is 2"):
+        fit(tmp_path, RangeData(4), valid_frequency=2, strict_resume=True)
+
+
+def test_R6_another_backend_of_the_ranks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    found = []
+    for backend in ("gloo", "nccl"):
+        monkeypatch.setattr("torch.distributed.get_backend_config", lambda backend=backend: backend)
+        found.append(take_fingerprint("cpu", world_size=2))
+    assert find_differences(*found) == ["not exact: backend was 'gloo', is 'nccl'"]
+
+
+def test_R6_a_gradient_scaler_that_is_switched_on_is_told(tmp_path: Path) -> None:
+    class Scaling(DigitsModel):
+        """Has a scaler that works, where the recipe's own does nothing."""
+
+        def setup(self) -> None:
+            super().setup()
+            self.amp_scaler = torch.amp.GradScaler("cpu")
+
+    options: dict[str, Any] = {"chkpt_root": tmp_path, "use_cpu": True, "strict_resume": True}
+    Trainer("run", total_steps=1, **options).fit(DigitsModel(Recipe(amp=True)), DigitsData())
+    with pytest.raises(NotExactError, match="gradient scaler was 'enabled=False', is 'enabled=True'"):
+        Trainer("run", total_steps=2, **options).fit(Scaling(), DigitsData())
+
+
 @pytest.mark.parametrize("fact", ["device model", "torch"])
 def test_R6_the_device_and_the_versions_of_every_rank_count(fact: str) -> None:
     mine = describe_device("cpu")
@@ -92,6 +131,22 @@ def hold_deep(model: Any) -> None:
 
 def hold_optimizers(model: Any) -> None:
     model.held = (torch.optim.SGD(model.net.parameters(), lr=0.1),)
+
+
+def hold_generator(model: Any) -> None:
+    model.held = torch.Generator()
+
+
+def hold_generators(model: Any) -> None:
+    model.held = {"noise": [None, random.Random(1)]}
+
+
+def hold_numpy_generator(model: Any) -> None:
+    model.held = numpy.random.default_rng(1)
+
+
+def hold_own_generator(model: Any) -> None:
+    model.held = [DefaultNumpyRNG(1)]
 
 
 class Holding(DigitsModel):
@@ -121,6 +176,24 @@ def test_C6_parts_that_nothing_saves_are_refused(tmp_path: Path, hold: Any) -> N
     with pytest.raises(ConfigurationError, match=r"Holding\.held holds .*nn\.ModuleList.*override state_dict"):
         fit(tmp_path, DigitsData(), model=Holding(hold))
     assert list((tmp_path / "run").glob("*.pth")) == []
+
+
+@pytest.mark.parametrize("hold", [hold_generator, hold_generators, hold_numpy_generator, hold_own_generator])
+def test_C6_a_generator_that_nothing_saves_is_refused(tmp_path: Path, hold: Any) -> None:
+    model = Holding(hold)
+    with pytest.raises(ConfigurationError, match=r"Holding\.held holds a random generator .*get_default_numpy_rng"):
+        fit(tmp_path, DigitsData(), model=model)
+    assert model.samples == []
+
+
+def test_C6_another_name_for_a_stream_of_the_trainer_is_no_generator_of_its_own(tmp_path: Path) -> None:
+    def hold(model: Any) -> None:
+        model.streams = [torch.default_generator, get_default_numpy_rng()]
+        model.numpy_stream = get_default_numpy_rng().generator
+        model.own = DefaultNumpyRNG(1)  # has a state as an attribute
+
+    fit(tmp_path, DigitsData(), model=Holding(hold))
+    assert list((tmp_path / "run").glob("*.pth"))
 
 
 def test_C6_another_name_for_what_is_saved_is_no_part(tmp_path: Path) -> None:

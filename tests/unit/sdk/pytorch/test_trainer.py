@@ -1,10 +1,15 @@
 """What `fit` and `test` raise, return, seed and restore."""
 
+import random
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
+from fakes.attempts import begin_attempt
+from fakes.frameworks import read_reports
 from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 
@@ -14,6 +19,7 @@ from proctor.sdk.pytorch import (
     NotExactWarning,
     StopReason,
     Trainer,
+    get_default_numpy_rng,
     run,
     seed_rngs,
 )
@@ -54,6 +60,30 @@ def test_X7_tests_have_exceptions_of_their_own() -> None:
         Trainer("run", train_exceptions=[NoLuck], use_cpu=True).test(Failing(), RangeData(1))
     with pytest.raises(NoLuck):
         Trainer("run", test_exceptions=[NoLuck], use_cpu=True).test(Failing(), RangeData(1))
+
+
+@pytest.mark.parametrize("work", ["fit", "test"])
+def test_X7_a_model_that_exits_has_failed_whatever_its_exit_code(work: str) -> None:
+    class Leaving(RecordingModel):
+        """Ends the process instead of the run."""
+
+        def train_step(self, batch: Any, state: Any) -> None:
+            sys.exit(0)
+
+        def test_step(self, batch: Any, step: int) -> None:
+            sys.exit(0)
+
+    with pytest.raises(RuntimeError, match=f"{work} of run run failed: SystemExit: 0") as caught:
+        getattr(Trainer("run", total_steps=1, use_cpu=True), work)(Leaving(), RangeData(1))
+    assert isinstance(caught.value.__cause__, SystemExit)
+
+
+def test_X7_ctrl_c_stays_what_it_is() -> None:
+    def interrupt(state: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer("run", total_steps=1, use_cpu=True).fit(RecordingModel(on_batch=interrupt), RangeData(1))
 
 
 def test_X7_a_failed_run_is_continued_from_its_last_checkpoint(tmp_path: Path) -> None:
@@ -153,6 +183,49 @@ def test_metrics_come_back_and_outlast_a_resume(tmp_path: Path) -> None:
     assert fit() == first
 
 
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("abc", "'abc'"),
+        (None, "None"),
+        (torch.zeros(2), r"a tensor of shape \(2,\)"),
+        (torch.zeros(0), r"a tensor of shape \(0,\)"),
+        (numpy.zeros(2), r"array\(\[0., 0.\]\)"),
+        ([1], r"\[1\]"),
+    ],
+)
+def test_a_metric_that_is_no_number_is_named(value: Any, found: str) -> None:
+    class Logging(RecordingModel):
+        """Logs a number and something else."""
+
+        def train_step(self, batch: Any, state: Any) -> None:
+            self.log({"fine": torch.ones(1, 1), "odd": value})
+
+    told = f"metric 'odd' must be a number or a tensor of one element; found {found}"
+    with pytest.raises(RuntimeError, match=told):
+        Trainer("run", total_steps=1, use_cpu=True).fit(Logging(), RangeData(1))
+
+
+def test_what_a_test_measures_is_in_its_outcome_and_not_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Tested(RecordingModel):
+        """Logs the metric that judges the run."""
+
+        def train_step(self, batch: Any, state: Any) -> None:
+            self.log({"score": 1})
+
+        def test_step(self, batch: Any, step: int) -> None:
+            self.log({"score": 2})
+
+    begin_attempt(monkeypatch, tmp_path / "job")
+    trainer = Trainer("run", total_steps=1, best_metric="score", use_cpu=True)
+    trainer.fit(Tested(), RangeData(1))
+    outcome = trainer.test(Tested(), RangeData(1))
+    assert outcome.metrics == {"score": 2.0}
+    assert read_reports(tmp_path / "job") == [(1, ["default", "score"])]
+
+
 class OneOf(Ranks):
     """One of several ranks, alone: nothing is exchanged."""
 
@@ -199,6 +272,30 @@ def test_S8_ranks_begin_with_the_same_weights_and_draw_on_their_own() -> None:
     assert len({draws[0] for draws, _ in found}) == 3
     assert [draw_on(rank) for rank in range(3)] == found
     assert draw_on(1, random_seed=1)[0] != found[1][0]
+
+
+def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
+    def draw(rank: int) -> "list[float]":
+        """What a rank draws in its first batch, from whichever stream and wherever it is known from."""
+        drawn: list[float] = []
+
+        class Drawing(RecordingModel):
+            """Keeps the NumPy stream from its set-up on."""
+
+            def setup(self) -> None:
+                self.kept = get_default_numpy_rng().generator
+
+            def test_step(self, batch: Any, step: int) -> None:
+                drawn.extend([float(torch.rand(1)), random.random(), float(self.kept.random())])
+
+        settings = Trainer("run", use_cpu=True).settings
+        place = run.Place(torch.device("cpu"), OneOf(rank, 3))
+        run.test(run.Run(settings, Drawing(), datamodule=RangeData(1, valid=3), plugins=Plugins(), place=place))
+        return drawn
+
+    found = [draw(rank) for rank in range(3)]
+    assert [len(set(drawn)) for drawn in zip(*found, strict=True)] == [3, 3, 3]
+    assert [draw(rank) for rank in range(3)] == found
 
 
 def test_S7_each_rank_gets_its_own_streams_back(tmp_path: Path) -> None:
