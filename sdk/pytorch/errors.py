@@ -11,7 +11,8 @@
     UserWarning
     ├── NotExactWarning                        the same, without `strict_resume`: one warning for each reason
     ├── CheckpointWarning                      a damaged checkpoint was passed over for the one before it
-    └── LogWarning                             a log has to wait for the disk; training goes on
+    ├── LogWarning                             a log has to wait for the disk; training goes on
+    └── MetricWarning                          the metric that is to judge the run does not come
 
 What a model, a data module or a plug-in raises is not here: `fit` and `test` let the types named in `train_exceptions`
 and `test_exceptions` through and raise everything else as `RuntimeError` with its cause.
@@ -54,3 +55,7 @@ class CheckpointWarning(UserWarning):
 
 class LogWarning(UserWarning):
     """The disk does not take what belongs into the log file or to TensorBoard; training goes on."""
+
+
+class MetricWarning(UserWarning):
+    """The metric that is to judge the run was not logged, perhaps because `best_metric` is misspelt."""
