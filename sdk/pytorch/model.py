@@ -146,8 +146,8 @@ class Model:
         """Whether the checkpoint that is due is made; one that a stop needs is always made."""
         return True
 
-    def append_metadata_to_chkpt_name(self) -> str:
-        """What to append to the checkpoint's name, such as "acc_0.98"; the trainer adds the underscore."""
+    def append_metadata_to_chkpt_name(self) -> "str | None":
+        """What to append to the checkpoint's name, such as "acc_0.98", if anything; the trainer adds the underscore."""
         return ""
 
     # -- validation and testing ---------------------------------------------------------------------------------------
