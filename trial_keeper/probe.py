@@ -163,10 +163,13 @@ def remove(directory: str) -> bool:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder for nobody else to read."""
+    """Make a node's folder, and those above it, for nobody else to read."""
+    nodes = os.path.dirname(path)
     for attempt in range(ATTEMPTS):
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
+            for folder in (os.path.dirname(nodes), nodes, path):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, 0o700)
             break
         except FileNotFoundError:  # another node that shares this home has just been left, and a parent with it
             if attempt == ATTEMPTS - 1:

@@ -1,0 +1,126 @@
+"""The first contact with a machine: one session, one Python, one question after another; and how that fails."""
+
+import asyncio
+import os
+import stat
+import sys
+import time
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fakes.ssh_server import HOST, FakeSshServer, Wanted, ssh_server
+
+from proctor.training_services.remote.connection import Connection, HostKeys, open_connection
+from proctor.training_services.remote.door import Door, open_door, shut
+from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded
+from proctor.training_services.remote.keeper_archive import build
+from proctor.training_services.remote.settings import Login, MachineSettings
+
+pytestmark = pytest.mark.anyio
+
+SECRET = Login(password="correct horse")
+ONE_SESSION = Wanted(passwords={"bob": "correct horse"}, most_sessions=1)
+PYTHON_PATH = str(Path(sys.executable).parent)
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's home on the machine, which is the manager's too."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeSshServer]:
+    async with ssh_server(ONE_SESSION) as running:
+        yield running
+
+
+@pytest.fixture
+async def there(server: FakeSshServer) -> AsyncIterator[Connection]:
+    machine = MachineSettings(host=HOST, port=server.port, user="bob", trust_on_first_use=True)
+    keys = HostKeys(Path.home() / "known_hosts")
+    async with open_connection(
+        machine, SECRET, host_keys=keys, keep_alive_seconds=60.0, timeout_seconds=PATIENCE_SECONDS
+    ) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def opened(there: Connection, python_path: str | None = PYTHON_PATH) -> AsyncIterator[Door]:
+    async with open_door(there, "m-n", python_path=python_path, now=time.time) as door:
+        yield door
+
+
+def odd_file(folder: Path, body: str) -> str:
+    """A keeper's file whose commands do something odd."""
+    path = folder / "odd.pyz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("proctor/__init__.py", "proctor/trial_keeper/__init__.py"):
+            archive.writestr(name, "")
+        archive.writestr("proctor/trial_keeper/commands.py", f"def answer_to(name, body, source):\n    {body}\n")
+    return str(path)
+
+
+async def test_one_session_is_enough_for_everything(there: Connection, home: Path) -> None:
+    archive = await asyncio.to_thread(build, home / "archive")
+    async with opened(there) as door:
+        assert not door.facts.exists
+        keeper = await door.bring(archive)
+        prepared = await keeper.prepare()
+        assert not Path(prepared.socket).exists()
+    directory = home / ".proctor" / "nodes" / "m-n"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (directory, directory.parent, directory / "run")} == {0o700}
+    assert (await shut(keeper).prepare()).socket != prepared.socket, "it needs no door"
+    async with opened(there) as door:
+        assert door.facts.archives == (archive.name,)
+        archive.path.unlink()
+        assert await (await door.bring(archive)).remove() == "", "what is there is not brought again"
+    assert not directory.exists()
+
+
+async def test_every_python_that_is_missing_is_passed_over(there: Connection, home: Path) -> None:
+    async with opened(there, str(home / "nowhere")) as door:
+        assert os.path.basename(door.facts.python).startswith("python")
+
+
+async def test_a_python_that_is_killed_is_the_reason(there: Connection, home: Path) -> None:
+    file = odd_file(home, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(CommandFailed, match="the keeper's command 'start' was ended by a signal"):
+        async with opened(there) as door:
+            await door.carry_out(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
+
+
+async def test_a_command_that_prints_something_else_is_the_reason(there: Connection, home: Path) -> None:
+    file = odd_file(home, "import os; os.write(2, b'segments lost'); os._exit(3)")
+    with pytest.raises(CommandFailed, match="'start' failed there with exit code 3: segments lost"):
+        async with opened(there) as door:
+            await door.carry_out(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
+
+
+async def test_a_command_that_does_not_end_is_not_waited_for(there: Connection, home: Path) -> None:
+    file = odd_file(home, "source.read()")
+    with pytest.raises(CommandFailed, match=r"'start' did not end within 0\.5 s"):
+        async with opened(there) as door:
+            await door.carry_out(file, "start", {}, timeout_seconds=0.5)
+
+
+async def test_a_connection_that_ends_meanwhile_has_ended(there: Connection, server: FakeSshServer, home: Path) -> None:
+    file = odd_file(home, f"open({str(home / 'begun')!r}, 'w').close(); source.read()")
+
+    async def cut() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (home / "begun").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        server.hang_up()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cut())
+        with pytest.raises(ConnectionEnded):
+            async with opened(there) as door:
+                await door.carry_out(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
