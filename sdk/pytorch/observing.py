@@ -166,4 +166,8 @@ def make_observers(settings: Settings, *, is_main: bool) -> Observers:
         from proctor.sdk.pytorch.progress import Progress
 
         found.append(Progress())
+    if is_main and settings.best_metric is not None:
+        from proctor.sdk.pytorch.expecting import ExpectedMetric
+
+        found.append(ExpectedMetric(settings.best_metric, validates=settings.valid_frequency is not None))
     return Observers(found, identify_run(settings))
