@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("proctor.sdk.pytorch")
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _EARLY_LINES = 10_000
+_RUN = "proctor_run"  # the attribute of a record that says which run speaks; a model's records have none
 
 
 class FileLog(Observer):
@@ -39,7 +40,7 @@ class FileLog(Observer):
     def __init__(self, run_name: str, folder: Path) -> None:
         self._run_name = run_name
         self._folder = folder
-        self._log = logging.LoggerAdapter(LOGGER, {"run": run_name})
+        self._log = logging.LoggerAdapter(LOGGER, {_RUN: run_name})
         self._path: Path | None = None  # the file that the run was started with
         self._file: PatientFile | None = None
         self._handler: _LineHandler | None = None
@@ -135,15 +136,19 @@ class _LineHandler(logging.Handler):
     def __init__(self, run_name: str) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter(_FORMAT))
-        self.addFilter(lambda record: getattr(record, "run", run_name) == run_name)  # not what another open run says
+        self.addFilter(lambda record: getattr(record, _RUN, run_name) == run_name)  # not what another open run says
         self._early: deque[bytes] = deque(maxlen=_EARLY_LINES)
         self._file: PatientFile | None = None
 
     def write_to(self, file: PatientFile) -> None:
         """Give the file what has waited for it, and from now on everything."""
-        self._file = file
-        while self._early:
-            file.append(self._early.popleft())
+        self.acquire()
+        try:
+            self._file = file
+            while self._early:
+                file.append(self._early.popleft())
+        finally:
+            self.release()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, and what belongs to it, such as a traceback."""
