@@ -16,6 +16,7 @@ OLDEST = (3, 10)
 ALLOWED = {"nni/validation.py": {"schema"}}
 TRAINER_ALLOWED = {"torch", "numpy", "rich", "tqdm", "typing_extensions"}
 ALLOWED |= {f"proctor/sdk/pytorch/{path.name}": TRAINER_ALLOWED for path in (ROOT / "sdk" / "pytorch").glob("*.py")}
+ALLOWED["proctor/sdk/pytorch/tensorboard.py"] = {"tensorboard"}
 ALLOWED["proctor/sdk/pytorch/lightning.py"] = {"lightning", "pytorch_lightning"}
 ALLOWED["proctor/sdk/pytorch/huggingface.py"] = {"transformers"}
 KEEPER_ALLOWED = {"httpx", "pynvml"}
@@ -77,7 +78,7 @@ def check_types(folder: Path) -> "subprocess.CompletedProcess[str]":
     settings.write_text(
         "[mypy]\npython_version = 3.10\nincremental = False\n"
         "[mypy-httpx.*,pynvml.*,schema.*,proctor.sdk.client.*]\nignore_missing_imports = True\n"
-        "[mypy-torch.*,numpy.*,tqdm.*,rich.*,lightning.*,pytorch_lightning.*,transformers.*]\n"
+        "[mypy-torch.*,tensorboard.*,numpy.*,tqdm.*,rich.*,lightning.*,pytorch_lightning.*,transformers.*]\n"
         "ignore_missing_imports = True\nfollow_imports = skip\n"
     )
     command = [sys.executable, "-m", "mypy", "--config-file", str(settings), "-p", "proctor"]
