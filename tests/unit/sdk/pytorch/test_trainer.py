@@ -287,6 +287,7 @@ def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
 
             def test_step(self, batch: Any, step: int) -> None:
                 drawn.extend([float(torch.rand(1)), random.random(), float(self.kept.random())])
+                assert self.kept is get_default_numpy_rng().generator
 
         settings = Trainer("run", use_cpu=True).settings
         place = run.Place(torch.device("cpu"), OneOf(rank, 3))
@@ -296,6 +297,22 @@ def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
     found = [draw(rank) for rank in range(3)]
     assert [len(set(drawn)) for drawn in zip(*found, strict=True)] == [3, 3, 3]
     assert [draw(rank) for rank in range(3)] == found
+
+
+def test_S8_ranks_that_are_new_after_a_resume_draw_on_their_own(tmp_path: Path) -> None:
+    settings = Trainer("run", total_steps=2, chkpt_root=tmp_path, use_cpu=True).settings
+    found: list[float] = []
+
+    def fit(ranks: Ranks, **options: Any) -> None:
+        place = run.Place(torch.device("cpu"), ranks)
+        model = RecordingModel(**options)
+        run.fit(run.Run(settings, model, datamodule=RangeData(4), plugins=Plugins(), place=place))
+
+    fit(OneOf(0, 1), stop_after=1)
+    newest = next((tmp_path / "run").glob("*.pth"))
+    for rank in (1, 2):
+        fit(OneOf(rank, 3, None, newest), on_batch=lambda state: found.append(float(torch.rand(1))), stop_after=2)
+    assert len(set(found)) == len(found) == 2
 
 
 def test_S7_each_rank_gets_its_own_streams_back(tmp_path: Path) -> None:
