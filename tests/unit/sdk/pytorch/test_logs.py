@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from time import localtime
 from typing import Any
@@ -25,6 +26,7 @@ from proctor.sdk.pytorch import (
     TrainingState,
 )
 from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.locking import FolderLock
 from proctor.sdk.pytorch.logs import LOGGER
 from proctor.sdk.pytorch.places import make_file, make_folder, name_start
 from proctor.sdk.pytorch.plain import open_run
@@ -132,7 +134,8 @@ def test_X10_a_resume_that_is_refused_is_told_in_the_file_of_the_run(tmp_path: P
     assert "run run failed: NotExactError" in path.read_text()
 
 
-def test_X9_a_folder_that_another_run_holds_is_told_in_a_file(tmp_path: Path) -> None:
+def test_X9_a_folder_that_another_run_holds_is_told_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.folder.FolderLock", partial(FolderLock, patience_seconds=0.0))
     held = CheckpointFolder(tmp_path / "chkpt", "run")
     held.open()
     try:
