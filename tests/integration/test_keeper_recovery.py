@@ -216,13 +216,25 @@ def test_all_places_of_the_source_are_tried() -> None:
 async def keep_alive(node: Node) -> None:
     """Start the keeper again whenever it is dead, as the local training service does."""
     while True:
-        with suppress(KeeperNotStarted):  # it was killed while it came up
-            await node.start()
+        await _start_whole(node)
         pid = find_keeper(node.keeper_directory)
         if pid is not None:
             descriptor = os.pidfd_open(pid)
             await readable(descriptor, seconds=60)
             os.close(descriptor)
+
+
+async def _start_whole(node: Node) -> None:
+    """A start goes on in its thread when it is cancelled: then its end is awaited, or its keeper would be left."""
+    start = asyncio.ensure_future(node.start())
+    try:
+        await asyncio.shield(start)
+    except KeeperNotStarted:
+        pass  # it was killed while it came up
+    except asyncio.CancelledError:
+        with suppress(KeeperNotStarted):
+            await start
+        raise
 
 
 @pytest.mark.parametrize("place", [*STARTING, *ENDING, *STOPPING, *WITHOUT_REAPER])
@@ -252,6 +264,7 @@ async def test_a_kill_at_any_place_changes_nothing_but_the_end(
         await eventually(lambda: not list(node.records.path.iterdir()))
     finally:
         keeper.cancel()
+        await asyncio.wait([keeper])
     assert len(ledger(node)) <= 1
     if end.reason == EndReason.EXIT_UNKNOWN:  # only the death of the reaper may cost the job its end
         assert place.startswith(("reaper.", "file.replace.before@4")) or place in WITHOUT_REAPER
