@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.table import Row, render, spread
+from benchmarks.trainer import take_turns
 
 EPOCHS = 20
-ROUNDS = 7
+ROUNDS = 11
 TARGET = 1.0
 
 
@@ -27,10 +28,7 @@ def rate(side: str, epochs: int) -> float:
 
 def measure(epochs: int, rounds: int) -> Sequence[Row]:
     """One row."""
-    helios, ours = [], []
-    for _ in range(rounds):
-        helios.append(rate("helios", epochs))
-        ours.append(rate("proctor", epochs))
+    helios, ours = take_turns(lambda: rate("helios", epochs), lambda: rate("proctor", epochs), rounds)
     ratio = median(reached / peer for reached, peer in zip(ours, helios, strict=True))
     return [
         Row(

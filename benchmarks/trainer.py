@@ -1,6 +1,8 @@
 """The PyTorch trainer against a loop written by hand; what checkpoints cost; how soon a run continues."""
 
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +15,7 @@ from benchmarks.trials import digits_cnn as digits
 from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, Trainer, TrainingState
 
 EPOCHS = 20
-ROUNDS = 7
+ROUNDS = 11
 SAMPLES = 1_000_000
 LONG_BATCH = 1_000
 TARGET_LOOP = 0.97
@@ -74,6 +76,18 @@ def trainer_rate(epochs: int, **options: Any) -> float:
     return outcome.state.global_iteration / (time.perf_counter() - began)
 
 
+def take_turns(
+    one: "Callable[[], float]", other: "Callable[[], float]", rounds: int
+) -> "tuple[list[float], list[float]]":
+    """What both give in so many rounds; in every second one the other begins, lest going first be a help."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        turns = [(found[0], one), (found[1], other)]
+        for values, measure_one in reversed(turns) if number % 2 else turns:
+            values.append(measure_one())
+    return found
+
+
 def first_batch_seconds(root: Path, *, resume: bool, steps: int) -> float:
     """From calling `fit` to the first batch's step."""
     model = Line()
@@ -93,10 +107,9 @@ def _long_trainer(root: Path, **options: Any) -> Trainer:
 
 
 def _loops(epochs: int, rounds: int) -> Row:
-    by_hand, trained = [], []
-    for _ in range(rounds):
-        by_hand.append(digits.train_by_hand(epochs))
-        trained.append(trainer_rate(epochs, total_steps=epochs))
+    by_hand, trained = take_turns(
+        lambda: digits.train_by_hand(epochs), lambda: trainer_rate(epochs, total_steps=epochs), rounds
+    )
     ratio = median(ours / plain for ours, plain in zip(trained, by_hand, strict=True))
     return Row(
         f"digits CNN, {epochs} epochs, no checkpoints",
@@ -109,12 +122,13 @@ def _loops(epochs: int, rounds: int) -> Row:
 
 
 def _checkpoints(epochs: int, rounds: int, folder: Path) -> Row:
-    without, with_them = [], []
-    steps = epochs * -(-len(digits.make_dataset()) // digits.BATCH)
-    for number in range(rounds):
-        options: dict[str, Any] = {"train_unit": "iteration", "total_steps": steps}
-        without.append(trainer_rate(epochs, **options))
-        with_them.append(trainer_rate(epochs, chkpt_frequency=100, chkpt_root=folder / str(number), **options))
+    steps, numbers = epochs * -(-len(digits.make_dataset()) // digits.BATCH), count()
+    options: dict[str, Any] = {"train_unit": "iteration", "total_steps": steps}
+    without, with_them = take_turns(
+        lambda: trainer_rate(epochs, **options),
+        lambda: trainer_rate(epochs, chkpt_frequency=100, chkpt_root=folder / str(next(numbers)), **options),
+        rounds,
+    )
     ratio = median(some / none for some, none in zip(with_them, without, strict=True))
     return Row(
         "… with a checkpoint every 100 steps",
@@ -155,7 +169,7 @@ def measure(quick: bool) -> list[Row]:
             return [
                 _loops(epochs, rounds),
                 _checkpoints(epochs, rounds, folder),
-                _resume(1 if quick else 3 * rounds, folder / "long"),
+                _resume(1 if quick else 2 * rounds, folder / "long"),
             ]
     finally:
         torch.set_num_threads(threads)

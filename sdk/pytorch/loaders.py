@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.lifelines import die_with_parent
+from proctor.sdk.pytorch.rows import find_rows, keep_batch
 from proctor.sdk.pytorch.samplers import BatchKey, EpochBatchSampler, ResumableSampler
 from proctor.sdk.pytorch.seeding import derive_seed, seed_worker
 
@@ -139,12 +140,14 @@ class KeyedDataset:
 
 def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchSampler, generator: Any) -> Any:
     has_workers = params.num_workers > 0
+    rows = find_rows(dataset) if params.collate_fn is None else None
+    source = dataset if rows is None else rows
     return DataLoader(
-        KeyedDataset(dataset) if has_workers else dataset,
+        KeyedDataset(source) if has_workers else source,
         batch_sampler=batches,
         num_workers=params.num_workers,
         pin_memory=params.pin_memory,
-        collate_fn=params.collate_fn,
+        collate_fn=params.collate_fn if rows is None else keep_batch,
         prefetch_factor=params.prefetch_factor,
         persistent_workers=params.persistent_workers,
         timeout=params.timeout,
