@@ -33,7 +33,7 @@ def unpack(given: CommandInput) -> dict[str, Any]:
 def _check(archive: Path, sha256: str) -> None:
     if not archive.exists():
         raise CommandRefused(f"the upload {archive} is not there; upload it again")
-    found = _digest(archive)
+    found = hash_file(archive)
     if found != sha256:
         remove_file(str(archive))
         raise CommandRefused(
@@ -50,7 +50,8 @@ def _write(archive: Path, data: bytes) -> None:
         raise CommandRefused(f"{archive} cannot be written: {error.strerror or error}") from error
 
 
-def _digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal. Blocks; raises OSError."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

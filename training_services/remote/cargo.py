@@ -1,7 +1,6 @@
 """What experiments have brought to a machine over one connection: trial code, and checkpoints to continue from."""
 
 import asyncio
-import hashlib
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -10,14 +9,14 @@ from typing import Protocol
 
 from proctor.training_services.remote.errors import CommandFailed
 from proctor.training_services.remote.node_keeper import NodeKeeper
+from proctor.trial_keeper.uploads import hash_file
 
-__all__ = ["Cargo", "Carrier", "CodeLike", "Progress", "hash_file"]
+__all__ = ["Cargo", "Carrier", "CodeLike", "Progress"]
 
 SMALL_BYTES = 1 << 20
 """An archive up to this size is given to the command that unpacks it: the machine is spared a session."""
 
 _NAME_LENGTH = 20
-_BLOCK = 1 << 20
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are there and the bytes there will be."""
@@ -87,15 +86,6 @@ class Cargo:
             except CommandFailed:  # damaged: the machine has removed it
                 if is_last:
                     raise
-
-
-def hash_file(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal. Blocks; raises OSError."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
 
 
 def _read_small(path: Path) -> bytes:
