@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
+from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.files import copy_whole, hash_file, remove_leftovers, write_whole
 from proctor.sdk.pytorch.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.locking import FolderLock
@@ -71,9 +71,15 @@ class CheckpointFolder:
     def open(self) -> None:
         """Take the folder for writing, made if it is missing, and clear away what a killed save has left half made.
 
+        :raises ConfigurationError: it cannot be made there.
         :raises TrainerError: another run writes to it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as problem:
+            raise ConfigurationError(
+                f"chkpt_root must be a folder that may be written to; {self.path} cannot be made in it: {problem}."
+            ) from problem
         self._lock.acquire()
         remove_leftovers(self.path)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from proctor.sdk.pytorch import run as runs
 from proctor.sdk.pytorch.data import DataModule
-from proctor.sdk.pytorch.errors import TrainerError
+from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
 from proctor.sdk.pytorch.launching import Task, launch
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.plugins import Plugin, Plugins
@@ -62,6 +62,8 @@ class Trainer:
     def _launch(
         self, work: "Callable[[Run], Outcome]", model: Model, datamodule: DataModule, *, exceptions: "tuple[Any, ...]"
     ) -> Outcome:
+        _check_kind("model", model, Model)
+        _check_kind("data module", datamodule, DataModule)
         try:
             return launch(Task(work, self.settings, model, datamodule, self._plugins), self.queue)
         except (*exceptions, TrainerError):
@@ -70,3 +72,13 @@ class Trainer:
             raise RuntimeError(
                 f"{work.__name__} of run {self.settings.run_name} failed: {type(problem).__name__}: {problem}"
             ) from problem
+
+
+def _check_kind(what: str, found: Any, expected: type) -> None:
+    if isinstance(found, expected):
+        return
+    is_class = isinstance(found, type) and issubclass(found, expected)
+    raise ConfigurationError(
+        f"the {what} must be an object of a class that derives from {expected.__name__}; found {found!r}."
+        + (f" Make one: {found.__name__}(…)." if is_class else "")
+    )

@@ -78,6 +78,26 @@ def test_X7_a_model_that_exits_has_failed_whatever_its_exit_code(work: str) -> N
     assert isinstance(caught.value.__cause__, SystemExit)
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "told"),
+    [
+        (RecordingModel, RangeData(), r"model must be an object .* Make one: RecordingModel\(…\)"),
+        (None, RangeData(), "model must be an object of a class that derives from Model; found None"),
+        (RecordingModel(), [1, 2], r"data module must be an object .* DataModule; found \[1, 2\]"),
+    ],
+)
+def test_what_is_no_model_or_no_data_module_is_named(model: Any, data: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        Trainer("run", total_steps=1, use_cpu=True).fit(model, data)
+
+
+def test_a_root_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("a file")
+    trainer = Trainer("run", total_steps=1, use_cpu=True, chkpt_root=tmp_path / "root")
+    with pytest.raises(ConfigurationError, match=f"chkpt_root must be a folder .*{tmp_path}/root/run"):
+        trainer.fit(RecordingModel(), RangeData())
+
+
 def test_X7_ctrl_c_stays_what_it_is() -> None:
     def interrupt(state: object) -> None:
         raise KeyboardInterrupt
