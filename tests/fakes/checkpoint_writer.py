@@ -30,6 +30,12 @@ class CheckpointWriter:
         self.storage.wait()
         return path
 
+    def export(self, folder: Path) -> Path:
+        """What goes to another folder, in one that is made for it."""
+        folder.mkdir()
+        self.storage.export(folder)
+        return folder
+
     def names(self) -> "list[str]":
         """The files of the checkpoints that there are."""
         return sorted(path.name for path in self.storage.path.glob("*.pth"))

@@ -18,9 +18,7 @@ def test_the_best_and_the_pinned_are_handed_over_with_the_newest(tmp_path: Path)
     writer.storage.pin(pinned.name)
     for number, score in ((2, 0.9), (3, 0.5), (4, 0.4)):
         writer.save(number, score=score)
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    writer.storage.export(exported)
+    exported = writer.export(tmp_path / "exported")
     writer.storage.close()
     other = CheckpointWriter(tmp_path / "other", retention=retention)
     assert other.storage.adopt(exported)
@@ -38,9 +36,7 @@ def test_a_best_one_that_the_user_removed_is_not_handed_over(tmp_path: Path) -> 
     best = writer.save(1, score=0.9)
     writer.save(2, score=0.5)
     best.unlink()
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    writer.storage.export(exported)
+    exported = writer.export(tmp_path / "exported")
     writer.storage.close()
     other = CheckpointWriter(tmp_path / "other")
     assert other.storage.adopt(exported)
@@ -52,9 +48,7 @@ def test_what_is_known_stays_behind_what_is_adopted(writer: CheckpointWriter, tm
     own = writer.save(5, score=0.9)
     other = CheckpointWriter(tmp_path / "other")
     other.save(3)
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    other.storage.export(exported)
+    exported = other.export(tmp_path / "exported")
     other.storage.close()
     assert writer.storage.adopt(exported)
     assert numbers(writer.storage) == [3, 5]
@@ -63,9 +57,7 @@ def test_what_is_known_stays_behind_what_is_adopted(writer: CheckpointWriter, tm
 
 def test_another_runs_checkpoint_is_left_alone(writer: CheckpointWriter, tmp_path: Path) -> None:
     writer.save(1)
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    writer.storage.export(exported)
+    exported = writer.export(tmp_path / "exported")
     other = CheckpointWriter(tmp_path / "other", "another_name")
     assert not other.storage.adopt(exported)
     assert other.storage.is_empty()
@@ -76,9 +68,7 @@ def test_a_checkpoint_is_adopted_from_elsewhere_with_its_history(writer: Checkpo
     writer.storage.history.append({"loss": 0.5}, step=1, iteration=1, epoch=1)
     writer.save(1)
     writer.storage.history.append({"loss": 0.4}, step=2, iteration=2, epoch=1)
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    writer.storage.export(exported)
+    exported = writer.export(tmp_path / "exported")
     other = CheckpointWriter(tmp_path / "other")
     assert other.storage.adopt(exported)
     loaded = other.storage.load_newest()
@@ -101,9 +91,7 @@ def test_a_checkpoint_of_this_folder_that_was_damaged_gets_its_bytes_back(
     writer: CheckpointWriter, tmp_path: Path
 ) -> None:
     path = writer.save(1)
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    writer.storage.export(exported)
+    exported = writer.export(tmp_path / "exported")
     newer = writer.save(2)
     for damaged in (path, newer):
         damaged.unlink()
@@ -123,9 +111,7 @@ def test_a_checkpoint_of_this_folder_that_cannot_be_read_is_replaced_by_its_copy
         raise OSError(errno.EIO, "Input/output error")
 
     path = writer.save(1)
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    writer.storage.export(exported)
+    exported = writer.export(tmp_path / "exported")
     inode = path.stat().st_ino
     with monkeypatch.context() as patch:
         patch.setattr(pointers, "hash_file", refuse)
@@ -139,9 +125,7 @@ def test_a_checkpoint_from_elsewhere_is_adopted_over_an_own_one(writer: Checkpoi
     writer.save(5)
     other = CheckpointWriter(tmp_path / "other")
     other.save(3)
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    other.storage.export(exported)
+    exported = other.export(tmp_path / "exported")
     other.storage.close()
     assert writer.storage.adopt(exported)
     loaded = writer.storage.load_newest()
