@@ -23,7 +23,6 @@ from fakes.machines.requirements import find_program, system_python
 from fakes.nvidia import FakeGpus, gpu
 
 PATIENCE_SECONDS = 90.0
-LOCKS = "/run/lock/proctor"
 _INIT = Path(__file__).parent / "init.py"
 _DEFAULTS: Mapping[str, str] = {
     "HostKey": "/run/machine/host_key",

@@ -10,37 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.ssh_server import HOST, FakeSshServer, Wanted, pass_on, raw_server, ssh_server
+from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
+from fakes.ssh_server import FakeSshServer, Wanted, pass_on, raw_server, ssh_server
 
-from proctor.training_services.remote.connection import Connection, HostKeys, open_connection
+from proctor.training_services.remote.connection import Connection
 from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded, ForwardingRefused, NotWritable
-from proctor.training_services.remote.settings import Login, MachineSettings
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("home")]
 
-SECRET = Login(password="correct horse")
-OPEN = Wanted(passwords={"bob": "correct horse"})
-PATIENCE_SECONDS = 60.0
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's home on the manager's machine, without an agent."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path
-
-
-@asynccontextmanager
-async def connected(
-    server: FakeSshServer, *, port: int | None = None, keep_alive_seconds: float = 60.0
-) -> AsyncIterator[Connection]:
-    machine = MachineSettings(host=HOST, port=port or server.port, user="bob", trust_on_first_use=True)
-    keys = HostKeys(Path.home() / "known_hosts")
-    async with open_connection(
-        machine, SECRET, host_keys=keys, keep_alive_seconds=keep_alive_seconds, timeout_seconds=PATIENCE_SECONDS
-    ) as connection:
-        yield connection
+OPEN = Wanted(passwords=PASSWORDS)
 
 
 @pytest.fixture

@@ -11,28 +11,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fakes.ssh_server import HOST, FakeSshServer, Wanted, ssh_server
+from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
+from fakes.ssh_server import FakeSshServer, Wanted, ssh_server
 
-from proctor.training_services.remote.connection import Connection, HostKeys, open_connection
+from proctor.training_services.remote.connection import Connection
 from proctor.training_services.remote.door import Door, open_door, shut
 from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded
 from proctor.training_services.remote.keeper_archive import build
-from proctor.training_services.remote.settings import Login, MachineSettings
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("home")]
 
-SECRET = Login(password="correct horse")
-ONE_SESSION = Wanted(passwords={"bob": "correct horse"}, most_sessions=1)
+ONE_SESSION = Wanted(passwords=PASSWORDS, most_sessions=1)
 PYTHON_PATH = str(Path(sys.executable).parent)
-PATIENCE_SECONDS = 60.0
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's home on the machine, which is the manager's too."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path
 
 
 @pytest.fixture
@@ -43,11 +33,7 @@ async def server() -> AsyncIterator[FakeSshServer]:
 
 @pytest.fixture
 async def there(server: FakeSshServer) -> AsyncIterator[Connection]:
-    machine = MachineSettings(host=HOST, port=server.port, user="bob", trust_on_first_use=True)
-    keys = HostKeys(Path.home() / "known_hosts")
-    async with open_connection(
-        machine, SECRET, host_keys=keys, keep_alive_seconds=60.0, timeout_seconds=PATIENCE_SECONDS
-    ) as connection:
+    async with connected(server) as connection:
         yield connection
 
 

@@ -6,12 +6,7 @@ import pytest
 
 from proctor.training_services.remote.ssh_config import Hop, Jump, parse_jumps
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def hop(options: dict[str, object], *, host: str = "10.0.0.3", port: int = 22) -> Hop:
