@@ -19,7 +19,8 @@ import hmac
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 PROTOCOL_VERSION = 1
 
@@ -379,17 +380,26 @@ def _field_hints(kind: Any) -> dict[str, Any]:
 
 
 def _read(hint: Any, value: Any) -> Any:
-    """`value` as the annotation `hint` wants it: nested messages, lists of them, enums; everything else as it is."""
-    if value is None:
-        return None
-    if get_origin(hint) is list:
-        (item,) = get_args(hint)
-        return [_read(item, element) for element in value]
-    for option in get_args(hint) or (hint,):
-        if is_dataclass(option):
-            return from_json(option, value)  # type: ignore[arg-type]
-        if isinstance(option, type) and issubclass(option, Enum):
-            return option(value)
-        if get_origin(option) is list:
-            return _read(option, value)
-    return value
+    """`value` as the annotation `hint` wants it: nested messages, lists of them, enums, plain values.
+
+    Raises TypeError or ValueError for anything else: what the other side says is not believed without a look.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, UnionType):
+        if value is None and NoneType in arguments:
+            return None
+        (hint,) = (option for option in arguments if option is not NoneType)
+        return _read(hint, value)
+    if origin is list and isinstance(value, list):
+        return [_read(arguments[0], element) for element in value]
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(arguments[1], element) for key, element in value.items()}
+    if is_dataclass(hint) and isinstance(value, dict):
+        return from_json(hint, value)  # type: ignore[arg-type]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    if value.__class__ is hint or (hint is float and value.__class__ is int):
+        return value
+    raise TypeError(f"expected {getattr(hint, '__name__', hint)}, found {type(value).__name__}")

@@ -1,9 +1,12 @@
 """The FastAPI application behind the TCP port."""
 
+from typing import Any
+
 from fastapi import APIRouter, FastAPI
 
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import install_error_handlers
+from proctor.manager.api.guard import OPEN_PATHS
 from proctor.manager.api.problem import MEDIA_TYPE, Problem
 from proctor.manager.api.routes import experiments, nodes, platforms, results, system, trials
 from proctor.manager.web import pages
@@ -20,9 +23,26 @@ Experiments, trials and nodes of one Proctor manager.
 """
 
 
+class _Application(FastAPI):
+    """Describes how requests are authorized; `Guard` checks it before any route is reached."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            document["components"]["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "description": "The full or the read-only token."}
+            }
+            document["security"] = [{"token": []}]
+            for path in OPEN_PATHS & document["paths"].keys():
+                for operation in document["paths"][path].values():
+                    operation["security"] = []
+        return super().openapi()
+
+
 def create_application(context: ApiContext | None) -> FastAPI:
     """The application; without a context it can only describe itself."""
-    app = FastAPI(
+    app = _Application(
         title="Proctor",
         version="1",
         description=_DESCRIPTION,

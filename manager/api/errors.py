@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import compile_path
 
 from proctor.manager.api.problem import MEDIA_TYPE, Problem, ProblemItem
 from proctor.manager.errors import ManagerError
@@ -137,8 +138,19 @@ async def _http_error(request: Request, error: Exception) -> Response:
             f"There is nothing at {request.url.path}; the API begins at /api/v1, its document is /api/v1/openapi.json"
         )
     if error.status_code == 405:
-        detail = f"{request.url.path} does not answer {request.method}"
+        allowed = _allowed_methods(request, (error.headers or {}).get("Allow", ""))
+        detail = f"{request.url.path} does not answer {request.method}; it answers {allowed}"
+        return problem_response(405, title, detail, instance=request.url.path, headers={"Allow": allowed})
     return problem_response(error.status_code, title, detail, instance=request.url.path, headers=error.headers)
+
+
+def _allowed_methods(request: Request, first: str) -> str:
+    """What the path answers. Several operations may share it; Starlette names those of the first route only."""
+    paths = request.app.openapi()["paths"]
+    found = {
+        method.upper() for path in paths if compile_path(path)[0].match(request.url.path) for method in paths[path]
+    }
+    return ", ".join(sorted(found)) or first
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proctor.manager.api.errors import problem_response
+from proctor.sdk.json_input import parse_json
 from proctor.training_services.errors import KeeperError
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, Registration, ReportHeader, from_json, to_json
@@ -97,7 +98,7 @@ def _answering(handler: _Handler) -> _Handler:
             return await handler(request)
         except KeeperError as error:
             return problem_response(error.status_code, type(error).__name__, str(error), instance=request.url.path)
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
             return problem_response(
                 400, "Bad request", f"not a message of a keeper: {error}", instance=request.url.path
             )
@@ -106,7 +107,7 @@ def _answering(handler: _Handler) -> _Handler:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    message = json.loads(body)
+    message = parse_json(body) if b"\\u" in body else json.loads(body)  # only escapes can make text unclean
     if not isinstance(message, dict):
         raise ValueError(f"expected a JSON object, found {type(message).__name__}")
     return message

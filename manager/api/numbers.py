@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, WithJsonSchema
 
+from proctor.sdk.json_input import MAX_DEPTH, clean_text
+
 WORDS = ("NaN", "Infinity", "-Infinity")
 
 
@@ -20,14 +22,23 @@ def to_wire(value: float) -> float | str:
 
 
 def json_to_wire(value: Any) -> Any:
-    """Any JSON value with every number in it as it travels."""
+    """Any JSON value with every number and text in it as it travels."""
+    return _json_to_wire(value, MAX_DEPTH)
+
+
+def _json_to_wire(value: Any, levels: int) -> Any:
+    """Never fails, whatever an older version may have stored."""
     if isinstance(value, float):
         return to_wire(value)
+    if isinstance(value, str):
+        return clean_text(value)
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if levels == 0:
+        return f"(nested deeper than {MAX_DEPTH} levels)"
     if isinstance(value, Mapping):
-        return {str(key): json_to_wire(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_to_wire(item) for item in value]
-    return value
+        return {clean_text(str(key)): _json_to_wire(item, levels - 1) for key, item in value.items()}
+    return [_json_to_wire(item, levels - 1) for item in value]
 
 
 def utc(seconds: float) -> datetime:

@@ -2,10 +2,25 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from proctor.manager.config.quantities import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS_OF_AN_UPDATE
+from proctor.sdk.json_input import clean_value
+
+MOST_TRIALS = 999_999_999
+"""As in NNI."""
 
 
-class Request(BaseModel):
+class _Cleaned(BaseModel):
+    """A body, or a part of one, that has passed the gate."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean(cls, body: Any) -> Any:
+        return clean_value(body, "the body")
+
+
+class Request(_Cleaned):
     """What every request has in common."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -50,19 +65,29 @@ class LoadExperiment(Request):
     """The name of a file in the incoming folder with the environment that its trials will run in."""
 
 
+Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+
+
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """A field that is left out is not changed: no value stands for it."""
+    for described in schema["properties"].values():
+        described.pop("default", None)
+    schema["minProperties"] = 1
+
+
 class UpdateExperiment(Request):
     """Changes to a running experiment. What is left out stays; null takes a limit away."""
 
-    trial_concurrency: Annotated[int, Field(ge=1)] | None = Field(default=None, examples=[4])
-    max_trial_number: Annotated[int, Field(ge=1)] | None = Field(default=None, examples=[48])
-    max_experiment_duration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, examples=[7200.0]
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
+
+    trial_concurrency: Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS_OF_AN_UPDATE)] = Field(
+        default=0, examples=[4]
     )
-    max_trial_duration_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None, examples=[600.0]
-    )
-    search_space: dict[str, Any] | None = Field(
-        default=None, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
+    max_trial_number: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(default=None, examples=[48])
+    max_experiment_duration_seconds: Duration | None = Field(default=None, examples=[7200.0])
+    max_trial_duration_seconds: Duration | None = Field(default=None, examples=[600.0])
+    search_space: dict[str, Any] = Field(
+        default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
     )
 
 
@@ -102,7 +127,7 @@ class AddTrial(Request):
     parameters: dict[str, Any] = Field(examples=[{"lr": 0.003, "hidden": 128}])
 
 
-class ImportRow(BaseModel):
+class ImportRow(_Cleaned):
     """A result from elsewhere. Rows as `export` gives them are taken as they are."""
 
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)

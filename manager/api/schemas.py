@@ -1,11 +1,12 @@
 """The resources of the REST API: what comes back. `requests.py` has what goes in, `problem.py` how it fails."""
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from proctor.manager.api.numbers import Json, JsonObject, Number, Time
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.providers import CheckVerdict
 
@@ -17,6 +18,17 @@ class Resource(BaseModel):
     """What every resource has in common."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean_text(cls, fields: Any) -> Any:
+        """No text may keep a list from being answered; that of JSON values is cleaned when it is serialized."""
+        if not isinstance(fields, dict):
+            return fields
+        unclean = {
+            name: clean_text(text) for name, text in fields.items() if isinstance(text, str) and not text.isascii()
+        }
+        return {**fields, **unclean} if unclean else fields
 
 
 class Page(Resource, Generic[T]):

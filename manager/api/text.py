@@ -17,12 +17,14 @@ def text_part(data: bytes, offset: int) -> Response:
 def read_part(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
     """At most `limit` bytes of a file and where they begin; a negative offset counts from the end.
 
-    A file that is not there yet is empty.
+    A file that is not there yet is empty; so is what follows its end.
     """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             begin = begin_of(offset, size)
+            if begin >= size:  # far beyond it, seek itself fails
+                return b"", begin
             file.seek(begin)
             return file.read(limit), begin
     except FileNotFoundError:

@@ -19,6 +19,8 @@ _WORDS_FOR_BOOLEANS = {"yes": True, "on": True, "true": True, "no": False, "off"
 MOST_CONCURRENT_TRIALS_OF_AN_UPDATE = 1000
 MOST_CONCURRENT_TRIALS = 10_000
 """The manager asks its tuner for as many suggestions at once."""
+LONGEST_SECONDS = 100 * 365 * 86400.0
+"""A hundred years: what clocks and timers can still add to now."""
 _LARGEST_WHOLE = 2**63 - 1
 """What the database can keep."""
 
@@ -72,6 +74,8 @@ def seconds(value: object) -> float:
         found = float(match["number"]) * _SECONDS[match["unit"]]
     if found is None or not math.isfinite(found) or found <= 0:
         raise unexpected("a duration of more than zero, such as 90, 10m, 1.5h or 2d")
+    if found > LONGEST_SECONDS:
+        raise unexpected("a duration of at most 100 years (36500d)")
     return found
 
 

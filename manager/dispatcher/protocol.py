@@ -13,6 +13,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from proctor.sdk.json_input import clean_value
+
 PROTOCOL_VERSION = 1
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a line from a dispatcher; the manager reads no longer ones."""
@@ -238,7 +240,9 @@ def decode(line: bytes) -> ToDispatcher | FromDispatcher:
             body["assessor"] = AlgorithmSpec(**body["assessor"]) if body["assessor"] else None
         elif kind is RequestTrialJobs:
             body["answers"] = [Answer(**answer) for answer in body["answers"]]
+        elif kind in (NewTrial, Error):  # what a user's algorithm has made
+            body = clean_value(body, "it")
         message: ToDispatcher | FromDispatcher = kind(**body)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"not a dispatcher message ({error}): {line[:200]!r}") from error
     return message

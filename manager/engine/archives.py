@@ -4,11 +4,11 @@ manager/cli/archive.py writes them and says what is in them. They may come from 
 every record is checked, and no member can write outside of its folder or bring what must not travel.
 """
 
-import json
 import re
 import shutil
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import MetricRow
+from proctor.sdk.json_input import parse_json
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
@@ -133,7 +134,7 @@ class Archive:
         with self._open() as file:
             self._check_names(file)
             try:
-                head = json.loads(file.read(HEAD))
+                head = parse_json(file.read(HEAD))
                 found, saved = head["format"], head["experiment"]
             except (KeyError, TypeError, ValueError) as error:
                 raise self._bad(f"its {HEAD} cannot be read") from error
@@ -170,7 +171,7 @@ class Archive:
         try:
             with zipfile.ZipFile(self._path) as file:
                 yield file
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise self._bad(f"it is damaged or no zip ({error})") from error
 
     def _check_names(self, file: zipfile.ZipFile) -> None:
@@ -193,7 +194,7 @@ class Archive:
         with self._open() as file, file.open(name) as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    body = json.loads(line)
+                    body = parse_json(line)
                 except ValueError as error:
                     raise self._bad(f"{name}:{number}: {error}") from error
                 yield self._parse(kind, body, f"{name}:{number}")

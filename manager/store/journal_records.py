@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proctor.manager.store.json_columns import encode, to_words
+from proctor.sdk.json_input import clean_value
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _NOT_JSON = (StopIteration, ValueError, RecursionError)
@@ -54,13 +55,13 @@ def split_value(reported: Any) -> tuple[float | None, str | None, Any]:
     """What is stored of a reported value: (value, data, as it will be read again).
 
     `value` is the finite number that stands for it: itself or its "default"; `data` its JSON text, unless it is just
-    that number. Raises RecursionError for something nested too deeply.
+    that number. Raises RefusedValue for something that cannot be kept.
     """
     number = finite_number(reported)
     if number is not None:
         return number, None, number
     value = finite_number(reported.get("default")) if isinstance(reported, dict) else None
-    kept = to_words(reported)
+    kept = to_words(clean_value(reported))
     return value, encode(kept), kept
 
 

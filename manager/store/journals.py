@@ -10,6 +10,7 @@ from proctor.manager.store.journal_records import finite_number, read_lines, spl
 from proctor.manager.store.json_columns import encode
 from proctor.manager.store.queries import query
 from proctor.manager.store.rows import CheckpointRow
+from proctor.sdk.json_input import RefusedValue
 from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 
 KIND_UNREADABLE = "unreadable"
@@ -142,7 +143,7 @@ class _Journal:
     def _take_value(self, place: int, kind: str, reported: Any, step: int | None, time: float) -> bool:
         try:
             value, text, kept = split_value(reported)
-        except RecursionError:
+        except RefusedValue:
             return False
         if kind == KIND_FINAL:
             self._add(place, kind, self._finals, step=step, value=value, data=text, time=time)

@@ -1,7 +1,7 @@
 """Experiments: made, read, changed, stopped."""
 
 import sqlite3
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
@@ -26,7 +26,6 @@ _LIMITS = {
     "max_trial_duration_seconds": "max_trial_seconds",
     "search_space": "search_space",
 }
-_NEVER_NULL = ("trial_concurrency", "search_space")
 
 
 @router.get("", summary="List experiments, newest first")
@@ -53,7 +52,13 @@ async def list_experiments(
     return await context.manager.control.read(read)
 
 
-@router.post("", status_code=201, summary="Create an experiment", response_model=schemas.Experiment)
+@router.post(
+    "",
+    status_code=201,
+    summary="Create an experiment",
+    response_model=schemas.Experiment,
+    responses={200: {"model": schemas.Experiment, "description": "What a dry run would create; nothing was written."}},
+)
 async def create_experiment(context: Context, body: CreateExperiment, response: Response) -> Any:
     """Check everything, write it down, start it. With `dry_run` only checked, and answered with status 200."""
     row = await context.manager.create_experiment(
@@ -95,9 +100,6 @@ async def update_experiment(context: Context, experiment_id: str, body: UpdateEx
     given = {name: getattr(body, name) for name in body.model_fields_set}
     if not given:
         raise BadRequest(f"nothing to change; expected one of {', '.join(_LIMITS)}")
-    for name in _NEVER_NULL:
-        if name in given and given[name] is None:
-            raise BadRequest(f"{name} cannot be null; leave it out to keep it as it is")
     changes: dict[str, Any] = {_LIMITS[name]: UNLIMITED if value is None else value for name, value in given.items()}
     return await _resource(context, await context.manager.update_experiment(experiment_id, **changes))
 
@@ -108,18 +110,31 @@ async def delete_experiment(context: Context, experiment_id: str) -> None:
     await context.manager.delete_experiment(experiment_id)
 
 
-@router.post("/{experiment_id}/{verb}", status_code=202, summary="Stop, resume, pause or view an experiment")
-async def move_experiment(
-    context: Context, experiment_id: str, verb: Literal["stop", "resume", "pause", "view"]
-) -> schemas.Experiment:
-    """The wish is written down when this answers; the status says how far it is."""
-    moves = {
-        "stop": context.manager.stop_experiment,
-        "resume": context.manager.resume_experiment,
-        "pause": context.manager.pause_experiment,
-        "view": context.manager.view_experiment,
-    }
-    await moves[verb](experiment_id)
+@router.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")
+async def stop_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+    """The request is committed when this answers; the status says how far it is."""
+    await context.manager.stop_experiment(experiment_id)
+    return await _resource(context, await context.manager.experiment(experiment_id))
+
+
+@router.post("/{experiment_id}/resume", status_code=202, summary="Resume a stopped, failed or paused experiment")
+async def resume_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+    """The request is committed when this answers; the status says how far it is."""
+    await context.manager.resume_experiment(experiment_id)
+    return await _resource(context, await context.manager.experiment(experiment_id))
+
+
+@router.post("/{experiment_id}/pause", status_code=202, summary="Create no new trials of an experiment")
+async def pause_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+    """Running trials go on."""
+    await context.manager.pause_experiment(experiment_id)
+    return await _resource(context, await context.manager.experiment(experiment_id))
+
+
+@router.post("/{experiment_id}/view", status_code=202, summary="Open a stopped experiment for reading only")
+async def view_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+    """Nothing of it runs."""
+    await context.manager.view_experiment(experiment_id)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 

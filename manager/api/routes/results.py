@@ -10,11 +10,11 @@ from starlette.responses import Response
 from proctor.manager.api import schemas
 from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc_or_none
-from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
+from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset, read_row_id
 from proctor.manager.api.reading import best_resource, is_maximized
 from proctor.manager.api.requests import ImportRow
 from proctor.manager.api.text import read_part, text_part
-from proctor.manager.errors import BadRequest, NotFound
+from proctor.manager.errors import NotFound
 from proctor.manager.store import metrics, trials
 from proctor.manager.store.rows import TrialRow
 
@@ -49,7 +49,7 @@ async def export_results(
 ) -> schemas.Page[schemas.ExportRow]:
     """Every trial with a final metric, by sequence id; rows are in the shape that `import` takes."""
     await context.manager.experiment(experiment_id)
-    after = _read_cursor(cursor)
+    after = -1 if cursor is None else read_row_id(cursor)
     rows = await context.manager.control.read(lambda c: trials.export_rows(c, experiment_id, after, limit + 1))
     shown = rows[:limit]
     curves: dict[str, list[object]] = {}
@@ -85,14 +85,6 @@ def curve_point(point: trials.CurvePoint) -> schemas.CurvePoint:
     """A point of the curve of the best."""
     ended_at = utc_or_none(point.ended_at)
     return schemas.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
-
-
-def _read_cursor(cursor: str | None) -> int:
-    if cursor is None:
-        return -1
-    if not (cursor.isascii() and cursor.isdigit()):
-        raise BadRequest(f"the cursor {cursor[:80]!r} was not made here; start again without a cursor")
-    return int(cursor)
 
 
 def _curves(connection: sqlite3.Connection, rows: list[TrialRow]) -> dict[str, list[object]]:

@@ -12,10 +12,9 @@ from starlette.responses import Response, StreamingResponse
 from proctor.manager.api import schemas
 from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc
-from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Offset
+from proctor.manager.api.parameters import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Offset, read_row_id
 from proctor.manager.api.stream import server_sent_events
 from proctor.manager.api.text import read_part, text_part
-from proctor.manager.errors import BadRequest
 from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, render
 from proctor.manager.store import experiments, trials
 
@@ -50,14 +49,14 @@ async def get_version(context: Context) -> schemas.Version:
 async def stream_events(
     context: Context,
     experiment_id: Annotated[str | None, Query(description="Only changes of this experiment.")] = None,
-    after: Annotated[int | None, Query(ge=0, description="Begin after this event; left out: from now on.")] = None,
+    after: Annotated[
+        int | None, Query(ge=0, le=LARGEST_ID, description="Begin after this event; left out: from now on.")
+    ] = None,
     last_event_id: Annotated[str | None, Header(description="As `after`; set by browsers that come back.")] = None,
 ) -> StreamingResponse:
     """Goes on after `Last-Event-ID` (or `after`) exactly. The event `reset` says that older ones are gone."""
     if last_event_id is not None and last_event_id.strip():
-        if not (last_event_id.isascii() and last_event_id.isdigit()):
-            raise BadRequest(f"Last-Event-ID: expected the id of an event, found {last_event_id[:80]!r}")
-        after = int(last_event_id)
+        after = read_row_id(last_event_id.strip(), "Last-Event-ID")
     body = server_sent_events(
         context.manager.control, context.manager.feed, context.closing, after=after, experiment_id=experiment_id
     )

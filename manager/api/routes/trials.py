@@ -9,11 +9,11 @@ from starlette.responses import Response
 from proctor.manager.api import schemas
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.injection import Context
-from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
+from proctor.manager.api.parameters import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Cursor, Limit, Offset, read_row_id
 from proctor.manager.api.reading import job_resource, metric_resource, trial_resource
 from proctor.manager.api.requests import AddTrial
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
-from proctor.manager.errors import BadRequest, NotFound
+from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import experiments, jobs, metrics, trial_pages, trials
 from proctor.manager.store.errors import RowNotFound
@@ -22,7 +22,7 @@ from proctor.manager.store.rows import TrialRow
 router = APIRouter(tags=["trials"])
 
 Sort = Literal["sequence_id", "-sequence_id", "value", "-value"]
-JobNumber = Annotated[int | None, Query(ge=1, description="The job's number; left out: the newest.")]
+JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The job's number; left out: the newest.")]
 
 
 @router.get("/experiments/{experiment_id}/trials", summary="List an experiment's trials")
@@ -97,15 +97,13 @@ async def list_metrics(
     context: Context,
     trial_id: str,
     kind: Annotated[Literal["intermediate", "final", "lost", "unreadable"] | None, Query()] = None,
-    after: Annotated[int, Query(ge=0, description="Only reports with a greater id.")] = 0,
+    after: Annotated[int, Query(ge=0, le=LARGEST_ID, description="Only reports with a greater id.")] = 0,
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> schemas.Page[schemas.Metric]:
     """In the order of storing, of all jobs. `cursor` and `after` say the same; `cursor` wins."""
     trial = await context.manager.trial(trial_id)
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
-        raise BadRequest(f"the cursor {cursor[:80]!r} was not made here; start again without a cursor")
-    after_id = after if cursor is None else int(cursor)
+    after_id = after if cursor is None else read_row_id(cursor)
     database = await context.manager.metrics(trial.experiment_id)
     rows = await database.read(lambda c: metrics.page(c, trial_id, kind=kind, after_id=after_id, limit=limit + 1))
     shown = rows[:limit]

@@ -51,7 +51,6 @@ def test_plain_numbers_become_rows(metrics_database: sqlite3.Connection) -> None
         (True, None, True),
         ([1, 2], None, [1, 2]),
         ("text", None, "text"),
-        (10**400, None, 10**400),
         (2**70, float(2**70), float(2**70)),
         ({"loss": 1.0}, None, {"loss": 1.0}),
     ],
@@ -65,6 +64,23 @@ def test_whatever_was_reported_is_kept_and_its_number_is_found(
     assert told == [(value, kept)]
     [row] = _rows(metrics_database)
     assert (row.value, row.reported) == (value, kept)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["9" * 400, '{"default":1,"size":' + "9" * 400 + "}", "[" * 150 + "]" * 150, '{"a":' * 150 + "1" + "}" * 150],
+    ids=["integer", "integer inside", "lists", "objects"],
+)
+def test_a_value_that_cannot_be_kept_is_an_unreadable_record(metrics_database: sqlite3.Connection, value: str) -> None:
+    line = f'{{"kind":"final","value":{value},"time":1.0}}\n'.encode()
+    chunk = _store(metrics_database, line + _line(kind="final", value=0.5, time=1.0))
+    assert (chunk.unreadable, chunk.finals) == (1, [(0.5, 0.5)])
+
+
+def test_text_that_is_not_utf_8_is_stored_with_its_escape(metrics_database: sqlite3.Connection) -> None:
+    line = b'{"kind":"final","value":{"default":1.0,"caf\\udce9":"\\ud800"},"time":1.0}\n'
+    chunk = _store(metrics_database, line)
+    assert chunk.finals == [(1.0, {"default": 1.0, "caf\\udce9": "\\ud800"})]
 
 
 def test_a_record_without_a_time_gets_that_of_its_arrival(metrics_database: sqlite3.Connection) -> None:
