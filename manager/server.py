@@ -1,15 +1,102 @@
-"""HTTP on an open socket: uvicorn without its signal handlers and its clock."""
+"""HTTP on an open socket: uvicorn without its signal handlers and its clock, and with limits.
+
+The limits hold for everyone who can connect, token or not: the bytes and the seconds that the head of a request may
+take, and the number of connections.
+"""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from socket import socket
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 SHUTDOWN_SECONDS = 3
 KEEP_ALIVE_SECONDS = 75
+MAX_HEAD_BYTES = 64 * 1024
+"""Request line and headers of one request."""
+HEAD_SECONDS = 20.0
+"""How long the head of a request may take, and how long a new connection may stay silent."""
+MAX_CONNECTIONS = 512
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One connection. uvicorn's protocol keeps whatever a client sends as a head, and waits for it forever."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._head_bytes = 0
+        self._head_is_complete = False
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request, unless there are too many connections."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {MAX_CONNECTIONS} connections; try again later")
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, while it reads a head with no more bytes than a head may have."""
+        while data and not self._head_is_complete:
+            part, data = data[: MAX_HEAD_BYTES - self._head_bytes], data[MAX_HEAD_BYTES - self._head_bytes :]
+            if not part:
+                problem = f"the request line and the headers take more than {MAX_HEAD_BYTES} bytes"
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
+                return
+            self._head_bytes += len(part)
+            super().data_received(part)
+            if self.transport.is_closing():
+                return
+        if data:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        if self._head_timer is None:
+            self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        """Its head is read."""
+        self._head_is_complete = True
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """It is read; what follows is the head of the next one."""
+        self._head_is_complete = False
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    def _expect_head(self) -> None:
+        problem = f"no complete request within {HEAD_SECONDS:g} s"
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._refuse, HTTPStatus.REQUEST_TIMEOUT, problem)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, status: HTTPStatus, problem: str) -> None:
+        """Answer without the application, and close."""
+        if self.transport.is_closing():
+            return
+        body = f"{problem}\n".encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
 
 class HttpServer(uvicorn.Server):
@@ -26,6 +113,7 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 date_header=False,
                 ws="none",
+                http=BoundedHttpProtocol,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )

@@ -26,5 +26,7 @@ class ApiContext:
     measurements: Measurements = field(default_factory=Measurements)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is about to end: whoever holds a request open lets go."""
+    stream_readers: int = 0
+    """How many clients read the stream of changes."""
     best_charts: BestCharts = field(default_factory=lambda: BestCharts(time.monotonic))
     """What the page of an experiment shows of its trials over time."""

@@ -5,6 +5,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proctor.manager.api.errors import problem_response
 from proctor.manager.security import SAFE_METHODS, Access, HostGuard, Tokens, comes_from_our_page
 
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Files travel through the home's incoming folder; what is sent as a body is configurations and results."""
 OPEN_PATHS = frozenset({"/api/v1/health"})
 OPEN_FOLDER = "/assets/"  # style and script of the page; they hold nothing of the user's
 
@@ -41,8 +44,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope = self._without_prefix(scope)
-        answer = self._refusal(scope)
-        await (answer or self._app)(scope, receive, _with_security_headers(send))
+        answer = self._refusal(scope) or _too_large(Headers(scope=scope))
+        await (answer or self._app)(scope, _bounded(receive), _with_security_headers(send))
 
     def _without_prefix(self, scope: Scope) -> Scope:
         """A reverse proxy may pass the prefix on or take it off; both arrive at the same routes."""
@@ -153,6 +156,30 @@ def _may_change(access: Access, *, by_cookie: bool, headers: Headers) -> Respons
     if by_cookie and not comes_from_our_page(headers):
         return problem_response(403, "Refused", "A change that is authorised by a cookie must come from our own page")
     return None
+
+
+def _too_large(headers: Headers) -> Response | None:
+    length = headers.get("content-length", "0")
+    if length.isdigit() and len(length) < 20 and int(length) <= MAX_BODY_BYTES:
+        return None
+    return problem_response(
+        413, "Too large", f"A request may have {MAX_BODY_BYTES} bytes; found {length[:40]}. Split what you send."
+    )
+
+
+def _bounded(receive: Receive) -> Receive:
+    """`receive`, until a body that did not say its length is too long."""
+    received = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > MAX_BODY_BYTES:
+            raise HTTPException(413, f"A request may have {MAX_BODY_BYTES} bytes. Split what you send.")
+        return message
+
+    return receive_bounded
 
 
 def _with_security_headers(send: Send) -> Send:

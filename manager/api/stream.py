@@ -16,6 +16,8 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.rows import EventRow
 
 PAGE = 500
+MAX_READERS = 100
+"""Each reads the store at every change."""
 PING_SECONDS = 15.0
 QUIET_SECONDS = 0.25
 """After a page of nothing but metrics the reader rests this long, so that fast reporters do not wake it for each."""

@@ -3,6 +3,7 @@
 import os
 import platform
 import sqlite3
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import Annotated
 
@@ -10,11 +11,13 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
 from proctor.manager.api import schemas
+from proctor.manager.api.context import ApiContext
 from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc
 from proctor.manager.api.parameters import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Offset, read_row_id
-from proctor.manager.api.stream import server_sent_events
+from proctor.manager.api.stream import MAX_READERS, server_sent_events
 from proctor.manager.api.text import read_part, text_part
+from proctor.manager.errors import Unavailable
 from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, render
 from proctor.manager.store import experiments, trials
 
@@ -57,11 +60,26 @@ async def stream_events(
     """Goes on after `Last-Event-ID` (or `after`) exactly. The event `reset` says that older ones are gone."""
     if last_event_id is not None and last_event_id.strip():
         after = read_row_id(last_event_id.strip(), "Last-Event-ID")
-    body = server_sent_events(
-        context.manager.control, context.manager.feed, context.closing, after=after, experiment_id=experiment_id
+    if context.stream_readers >= MAX_READERS:
+        raise Unavailable(f"{MAX_READERS} clients read the stream of changes already; close some of them")
+    body = _counted(
+        context,
+        server_sent_events(
+            context.manager.control, context.manager.feed, context.closing, after=after, experiment_id=experiment_id
+        ),
     )
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+
+
+async def _counted(context: ApiContext, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The stream, while its reader is counted."""
+    context.stream_readers += 1
+    try:
+        async for part in stream:
+            yield part
+    finally:
+        context.stream_readers -= 1
 
 
 @router.get("/logs/manager", summary="Part of the manager's log", response_class=Response)
