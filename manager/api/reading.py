@@ -8,6 +8,7 @@ from proctor.manager.api import schemas
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.fruitlessness import failure_of
 from proctor.manager.api.numbers import WORDS, utc, utc_or_none
+from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.training_services.capacity import GpuCapacity
@@ -16,18 +17,14 @@ from proctor.training_services.providers import CheckStep
 from proctor.trial_keeper.protocol import to_json
 
 
-def optimize_mode(experiment: ExperimentRow) -> str:
-    """`minimize` or `maximize`: what the tuner was told, else the assessor; NNI's default is maximize."""
-    for section in ("tuner", "assessor"):
-        arguments = (experiment.config.get(section) or {}).get("class_args") or {}
-        if arguments.get("optimize_mode") in ("minimize", "maximize"):
-            return str(arguments["optimize_mode"])
-    return "maximize"
+def objective(experiment: ExperimentRow) -> schemas.Objective:
+    """What the experiment optimizes, as it was decided when it was created."""
+    return schemas.Objective(metric=METRIC, direction=stored_direction(experiment.config))
 
 
 def is_maximized(experiment: ExperimentRow) -> bool:
     """Whether greater is better."""
-    return optimize_mode(experiment) == "maximize"
+    return stored_direction(experiment.config) == MAXIMIZE
 
 
 def reason_of(context: ApiContext, row: ExperimentRow) -> str:
@@ -56,7 +53,7 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         trial_counts=counts,
         failure=failure_of(connection, row, counts=counts, best=best),
         best=None if best is None else best_resource(best),
-        optimize_mode=optimize_mode(row),
+        objective=objective(row),
         created_at=utc(row.created_at),
         started_at=utc_or_none(row.started_at),
         ended_at=utc_or_none(row.ended_at),

@@ -36,7 +36,8 @@ class CreateExperiment(Request):
                 "trial_command": "python trial.py",
                 "trial_concurrency": 2,
                 "max_trial_number": 24,
-                "tuner": {"name": "TPE", "class_args": {"optimize_mode": "maximize"}},
+                "objective": {"direction": "maximize"},
+                "tuner": {"name": "TPE"},
                 "training_service": {"platform": "local"},
             }
         ]

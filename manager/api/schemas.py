@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from proctor.manager.api.numbers import Json, JsonObject, Number, Time
+from proctor.manager.config.objective import Direction
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import EndReason, TrialJobStatus
@@ -48,6 +49,15 @@ class Best(Resource):
     parameters: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
 
 
+class Objective(Resource):
+    """What an experiment optimizes."""
+
+    metric: str = Field(examples=["default"])
+    """The key of a reported mapping that holds the number; a metric that is just a number is that number."""
+    direction: Direction = Field(examples=["maximize"])
+    """Which values are better: for tuner and assessor, `best`, the curve of the best and the page."""
+
+
 class Experiment(Resource):
     """One search: a space, a tuner, a budget and its trials."""
 
@@ -78,7 +88,9 @@ class Experiment(Resource):
     """Where trials have ended and none has succeeded: how many, and the most frequent reason among the newest 100."""
     best: Best | None = None
     """null until a trial has reported a final metric."""
-    optimize_mode: str = Field(examples=["maximize"])
+    objective: Objective
+    """Decided when it was created: by `objective` of its configuration, else by NNI's optimize_mode, else by the
+    tuner's default."""
     created_at: Time
     started_at: Time | None = None
     ended_at: Time | None = None

@@ -101,14 +101,17 @@ def counts(experiment: Row) -> str:
 
 
 def best(experiment: Row) -> str:
-    """The best value and its trial."""
+    """The best value, its trial, and which values are better."""
     found = experiment["best"]
-    return "-" if found is None else f"{number(found['value'])} (trial {found['sequence_id']})"
+    if found is None:
+        return "-"
+    return f"{number(found['value'])} (trial {found['sequence_id']}, {experiment['objective']['direction']})"
 
 
 def best_value(experiment: Row) -> str:
-    """The best value alone; `-` for none."""
-    return number((experiment["best"] or {}).get("value"))
+    """The best value, with `max` or `min`; `-` for none."""
+    found = experiment["best"]
+    return "-" if found is None else f"{number(found['value'])} {experiment['objective']['direction'][:3]}"
 
 
 def trial_value(trial: Row) -> str:
@@ -149,7 +152,7 @@ EXPERIMENT = (
     Column("trials", lambda row: f"{progress(row)} ended" + (f" ({counts(row)})" if counts(row) else "")),
     Column("best", best),
     Column("best parameters", lambda row: parameters(row["best"]) if row["best"] else ""),
-    Column("optimize mode", lambda row: row["optimize_mode"]),
+    Column("objective", lambda row: row["objective"]["direction"]),
     Column("trial concurrency", lambda row: str(row["trial_concurrency"])),
     Column("max trial number", lambda row: str(row["max_trial_number"] or "no limit")),
     Column("max duration", lambda row: _limit(row["max_experiment_duration_seconds"])),

@@ -79,5 +79,5 @@ def describe_plan(config: Any) -> str:
     tuner = config.tuner.name or config.tuner.class_name
     trials = "trials without limit" if config.max_trial_number is None else f"{config.max_trial_number} trials"
     assessor = f", {config.assessor.name or config.assessor.class_name}" if config.assessor else ""
-    where = config.training_service.platform
-    return f"{trials}, {config.trial_concurrency} at a time, {tuner}{assessor}, {where}: {config.trial_command}"
+    goal, where = config.objective.direction, config.training_service.platform
+    return f"{trials}, {config.trial_concurrency} at a time, {tuner}{assessor}, {goal}, {where}: {config.trial_command}"

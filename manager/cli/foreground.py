@@ -107,7 +107,7 @@ def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
         _say_failures(session, experiment)
     else:
         click.echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
-        click.echo(f"Metric:      {columns.number(best['value'])} ({experiment['optimize_mode']})")
+        click.echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
         click.echo(f"Parameters:  {columns.parameters(best)}")
         click.echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
     click.echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")

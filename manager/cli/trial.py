@@ -32,8 +32,7 @@ STATUSES = (
     "UNKNOWN",
 )
 MOST_LOSSES = 5
-SORTS = ("sequence_id", "-sequence_id", "value", "-value")
-OPPOSITE = {"sequence_id": "-sequence_id", "-sequence_id": "sequence_id", "value": "-value", "-value": "value"}
+SORTS = ("sequence_id", "-sequence_id", "value", "-value", "best", "-best")
 
 
 @click.group()
@@ -44,7 +43,11 @@ def trial() -> None:
 @trial.command()
 @experiment_argument
 @click.option("-s", "--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only these.")
-@click.option("--sort", type=click.Choice(SORTS), help="By number or metric; `-` means the largest first.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    help="By number or metric (`-`: the largest first), or the best (`-`: the worst) first.",
+)
 @click.option("--head", type=click.IntRange(1), metavar="N", help="The first N; without --sort, the highest metrics.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="The last N; without --sort, the lowest metrics.")
 @output_option
@@ -74,10 +77,14 @@ def select(
     if count is None:
         return list(client.trials(experiment_id, status=status, sort=sort))
     order = sort or "-value"
-    asked = order if head is not None else OPPOSITE[order]
+    asked = order if head is not None else _opposite(order)
     page_size = min(count, 500)
     rows = list(islice(client.trials(experiment_id, status=status, sort=asked, page_size=page_size), count))
     return rows if head is not None else rows[::-1]
+
+
+def _opposite(order: str) -> str:
+    return order[1:] if order.startswith("-") else f"-{order}"
 
 
 @trial.command()

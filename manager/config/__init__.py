@@ -1,7 +1,7 @@
 """An experiment's configuration: NNI's v2 schema (and v1, converted), read, checked and explained."""
 
 from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice, Place, describe_problems
-from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
+from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, ObjectiveConfig
 from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.services import LocalConfig, NodeCodeConfig, RemoteConfig, RemoteMachineConfig
 
@@ -14,6 +14,7 @@ __all__ = [
     "LocalConfig",
     "NodeCodeConfig",
     "Notice",
+    "ObjectiveConfig",
     "Place",
     "RemoteConfig",
     "RemoteMachineConfig",

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from proctor.manager.config.objective import Direction, stored_direction
 from proctor.manager.config.quantities import (
     AbsolutePath,
     ClassName,
@@ -12,6 +13,7 @@ from proctor.manager.config.quantities import (
     GpuIndices,
     Label,
     Mapping,
+    ObjectiveMetric,
     Seconds,
     Text,
     TrialNumber,
@@ -41,6 +43,15 @@ class AlgorithmConfig(Section):
         if (self.name is None) == (self.class_name is None):
             raise unexpected("either name (a built-in algorithm) or className (your own)")
         return self
+
+
+class ObjectiveConfig(Section):
+    """What is optimized. In a file every key is optional; what it does not say is decided when it is read."""
+
+    metric: ObjectiveMetric = "default"
+    """Which number of a metric with several is optimized: always the one reported under "default"."""
+    direction: Direction
+    """Which values are better, for tuner, assessor and all that is shown; what optimize_mode says if not given."""
 
 
 class ExperimentConfig(Section):
@@ -80,6 +91,8 @@ class ExperimentConfig(Section):
     """Where the experiment's folder is made; the manager's home if not given."""
     tuner_gpu_indices: GpuIndices | None = None
     """CUDA_VISIBLE_DEVICES of the process that hosts tuner and assessor."""
+    objective: ObjectiveConfig
+    """Which values are better."""
     tuner: AlgorithmConfig
     """The algorithm that proposes parameters."""
     assessor: AlgorithmConfig | None = None
@@ -94,6 +107,14 @@ class ExperimentConfig(Section):
     """Makes the suggestions of the built-in algorithms repeatable."""
     lease_seconds: Seconds | None = None
     """Stop the trials after this time without a manager; never if not given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_direction_used_before(cls, values: Any) -> Any:
+        """Configurations that were stored before there was `objective` name none."""
+        if not isinstance(values, dict) or "objective" in values:
+            return values
+        return {**values, "objective": {"direction": stored_direction(values)}}
 
     def canonical(self) -> dict[str, Any]:
         """The configuration as JSON values with snake_case keys: what goes into the database."""

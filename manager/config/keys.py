@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from proctor.manager.config.objective import ONE_OBJECTIVE
 from proctor.manager.config.platforms import PLATFORMS, Availability
 
 
@@ -102,6 +103,14 @@ _LIST_OF_SERVICES = Key(
     Treatment.REFUSED,
     [{"platform": "local"}],
     PLATFORMS["hybrid"].refusal,
+)
+_LIST_OF_OBJECTIVES = Key(
+    ADDITIONS,
+    "objective (a list)",
+    Treatment.REFUSED,
+    [{"metric": "accuracy", "direction": "maximize"}, {"metric": "latency", "direction": "minimize"}],
+    ONE_OBJECTIVE,
+    expected="a mapping",
 )
 _SHARED_STORAGE = Key(
     EXPERIMENT,
@@ -275,6 +284,15 @@ KEYS: tuple[Key, ...] = (
     *_algorithms(),
     *_services(),
     *_storage(),
+    *_honoured(
+        ADDITIONS,
+        {
+            "objective": {"direction": "minimize"},
+            "objective.metric": "default",
+            "objective.direction": "minimize",
+        },
+    ),
+    _LIST_OF_OBJECTIVES,
     *_honoured(
         ADDITIONS,
         {

@@ -12,6 +12,7 @@ from proctor.manager.config.errors import ConfigError, KeyPath, Notice, Place, R
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
 from proctor.manager.config.keys import KEYS
 from proctor.manager.config.matching import match_keys
+from proctor.manager.config.objective import settle_objective
 from proctor.manager.config.quantities import expanded
 from proctor.manager.config.registered import NONE_REGISTERED, Registered, resolve_registered
 from proctor.manager.config.search_spaces import settle_search_space
@@ -88,6 +89,7 @@ def _load(
     root = settle_service(root, report)
     root = match_keys(root, ExperimentConfig, report, _KNOWN_BESIDES)
     root = resolve_registered(root, registered)
+    root = settle_objective(root, report)
     root, vault = empty_secrets(root, report)
     root = _with_defaults(root)
     root, space = settle_search_space(root, directory, report)

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -133,6 +133,12 @@ def _class_name(value: Any) -> Any:
     return value
 
 
+def _objective_metric(value: Any) -> Any:
+    if value != "default":
+        raise unexpected('default, the key under which trials report what is optimized, as in {"default": accuracy}')
+    return value
+
+
 def _mapping(value: Any) -> Any:
     if not isinstance(value, dict):
         raise unexpected("a mapping")
@@ -155,6 +161,7 @@ Label = Annotated[str, BeforeValidator(_label)]
 NodePath = Annotated[str, BeforeValidator(_node_path)]
 """An absolute path on another machine: kept as it is written."""
 ClassName = Annotated[str, BeforeValidator(_class_name)]
+ObjectiveMetric = Annotated[Literal["default"], BeforeValidator(_objective_metric)]
 Mapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Seconds = Annotated[

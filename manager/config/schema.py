@@ -35,9 +35,10 @@ def render_json_schema() -> str:
         "additionalProperties": {"$ref": "#/$defs/Parameter"},
     }
     schema["$defs"]["Parameter"] = _PARAMETER
-    # The reader takes the configuration's own directory where this is not given, and reads the space from a
-    # file, so these are required of the model and not of the file.
+    # The reader takes the configuration's own directory where this is not given, reads the space from a file, and
+    # decides a direction that is not given, so these are required of the model and not of the file.
     schema["required"] = [name for name in schema["required"] if name not in _NOT_IN_THE_FILE]
+    del schema["$defs"]["ObjectiveConfig"]["required"]
     schema["allOf"] = [
         {"oneOf": [{"required": ["searchSpace"]}, {"required": ["searchSpaceFile"]}]},
         {"oneOf": [{"required": ["tuner"]}, {"required": ["advisor"]}]},
@@ -49,7 +50,7 @@ def render_json_schema() -> str:
     return json.dumps(_ordered(schema), indent=2, ensure_ascii=False) + "\n"
 
 
-_NOT_IN_THE_FILE = ("searchSpace", "trialCodeDirectory", "tuner", "trialCommand")
+_NOT_IN_THE_FILE = ("searchSpace", "trialCodeDirectory", "objective", "tuner", "trialCommand")
 _HAS_COMMAND = {"required": ["trialCommand"]}
 
 

@@ -45,6 +45,9 @@ class Initialize:
     assessor: AlgorithmSpec | None
     seed: int
     checkpoint_directory: str
+    direction: str | None = None
+    """"maximize" or "minimize", for the built-in algorithms; None, as in the messages of older managers: each has its
+    default. A user's class gets its `class_args` and nothing else."""
     version: int = PROTOCOL_VERSION
 
 

@@ -109,7 +109,7 @@ class Session:
 
     def _make_tuner(self, message: protocol.Initialize, second: ThreadLane | None) -> TunerHand:
         if second is None or message.tuner.class_name is None:
-            algorithm = create_algorithm("tuner", message.tuner.name or "", message.tuner.class_args, message.seed)
+            algorithm = self._create_builtin("tuner", message.tuner, message)
             assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
             return BuiltinTuner(algorithm, self.send)
         from proctor.manager.dispatcher.custom_tuner import CustomTuner
@@ -127,7 +127,7 @@ class Session:
         self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, second: ThreadLane | None
     ) -> AssessorHand:
         if second is None or spec.class_name is None:
-            algorithm = create_algorithm("assessor", spec.name or "", spec.class_args, message.seed)
+            algorithm = self._create_builtin("assessor", spec, message)
             assert isinstance(algorithm, AssessorAlgorithm), "the registry keeps tuners and assessors apart"
             return BuiltinAssessor(algorithm, self.send)
         from proctor.manager.dispatcher.custom_assessor import CustomAssessor
@@ -135,6 +135,12 @@ class Session:
         assessor = self._load(spec, message, ("assess_trial", "trial_end"))
         directory = message.checkpoint_directory
         return CustomAssessor(assessor, self.send, lane=second, guard=self._guarded, checkpoint_directory=directory)
+
+    @staticmethod
+    def _create_builtin(
+        kind: str, spec: protocol.AlgorithmSpec, message: protocol.Initialize
+    ) -> TunerAlgorithm | AssessorAlgorithm:
+        return create_algorithm(kind, spec.name or "", spec.class_args, message.seed, direction=message.direction)
 
     def _load(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, methods: tuple[str, ...]) -> Any:
         from proctor.manager.dispatcher.custom_loading import load_custom, prepare_environment

@@ -298,6 +298,7 @@ class ExperimentRunner:
             assessor=None if config.assessor is None else _spec(config.assessor),
             seed=self.state.row.seed,
             checkpoint_directory=self.around.checkpoint_directory,
+            direction=config.objective.direction,
         )
 
     def _keep_dispatcher(self, group: asyncio.TaskGroup) -> None:

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.fruitlessness import failure_of
 from proctor.manager.api.injection import Context
-from proctor.manager.api.reading import is_maximized, node_resource, optimize_mode, reason_of, shown_number
+from proctor.manager.api.reading import is_maximized, node_resource, objective, reason_of, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.lifecycle.states import TrialStatus
@@ -135,7 +135,7 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
         "ended": ended,
         "bar": share_bar([(name, counts[name]) for name in _BAR if name in counts], total),
         "best": best,
-        "optimize_mode": optimize_mode(row),
+        "objective": objective(row),
     }
 
 

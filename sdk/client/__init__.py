@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from proctor.sdk.client.config import ExperimentConfig as ExperimentConfig
     from proctor.sdk.client.config import LocalConfig as LocalConfig
     from proctor.sdk.client.config import NodeCodeConfig as NodeCodeConfig
+    from proctor.sdk.client.config import ObjectiveConfig as ObjectiveConfig
     from proctor.sdk.client.config import RemoteConfig as RemoteConfig
     from proctor.sdk.client.config import RemoteMachineConfig as RemoteMachineConfig
     from proctor.sdk.client.config import RunMode as RunMode
@@ -29,6 +30,7 @@ _HOMES = {
     "ExperimentConfig": "config",
     "LocalConfig": "config",
     "NodeCodeConfig": "config",
+    "ObjectiveConfig": "config",
     "RemoteConfig": "config",
     "RemoteMachineConfig": "config",
     "RunMode": "config",
@@ -42,6 +44,7 @@ __all__ = [
     "ExperimentConfig",
     "LocalConfig",
     "NodeCodeConfig",
+    "ObjectiveConfig",
     "RemoteConfig",
     "RemoteMachineConfig",
     "Results",

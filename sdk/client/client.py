@@ -257,7 +257,7 @@ class Client:
     ) -> Iterator[JsonObject]:
         """The trials of an experiment, page after page as they are asked for.
 
-        :param sort: sequence_id, -sequence_id, value or -value.
+        :param sort: sequence_id, -sequence_id, value, -value; best or -best: the best, or the worst, value first.
         """
         query = {"status": status, "sort": sort, "limit": page_size}
         return self._transport.pages(_path("experiments", experiment_id, "trials"), query=query)

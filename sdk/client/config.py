@@ -1,8 +1,8 @@
 """An experiment's configuration as Python objects, with the names of NNI's Python API.
 
     config = ExperimentConfig("local", trial_command="python trial.py", trial_concurrency=2)
+    config.objective.direction = "maximize"
     config.tuner.name = "TPE"
-    config.tuner.class_args["optimize_mode"] = "maximize"
 
 They hold values and check only names; the manager checks the rest and answers with every problem at once.
 """
@@ -22,6 +22,14 @@ class RunMode(Enum):
     Background = "background"  # it is stopped
     Foreground = "foreground"  # it is stopped; progress is printed until then
     Detach = "detach"  # it goes on
+
+
+@dataclass(slots=True)
+class ObjectiveConfig:
+    """What is optimized: `direction` is "maximize" or "minimize", `metric` the key of the number in a mapping."""
+
+    direction: str | None = None
+    metric: str | None = None
 
 
 @dataclass(slots=True)
@@ -139,6 +147,7 @@ class ExperimentConfig:
     log_level: str | None = None
     experiment_working_directory: Path | None = None
     tuner_gpu_indices: list[int] | int | str | None = None
+    objective: ObjectiveConfig | Mapping[str, Any] | None = field(default_factory=ObjectiveConfig)
     tuner: Algorithm | None = field(default_factory=AlgorithmConfig)
     assessor: Algorithm | None = field(default_factory=AlgorithmConfig)
     advisor: Algorithm | None = None
@@ -160,6 +169,8 @@ class ExperimentConfig:
         for kind in ("tuner", "assessor"):
             if not mapping.get(kind, {}).get("name") and not mapping.get(kind, {}).get("class_name"):
                 mapping.pop(kind, None)
+        if not mapping.get("objective"):
+            mapping.pop("objective", None)
         return mapping
 
 

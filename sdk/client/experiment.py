@@ -209,6 +209,11 @@ class Experiment:
         done = (row for row in rows if row["status"] == "SUCCEEDED")
         return [TrialResult(row["parameter"], numbers(row["value"]), row["trial_id"]) for row in done]
 
+    @property
+    def direction(self) -> str:
+        """Which values are better: "maximize" or "minimize", as the manager has decided it."""
+        return str(self.get_experiment_profile()["objective"]["direction"])
+
     def best(self) -> JsonObject | None:
         """The best trial so far: trial_id, sequence_id, value, parameters; None while there is none."""
         best = self.client.best(self._need_id())

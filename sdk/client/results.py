@@ -47,11 +47,16 @@ class Results:
 
     def __repr__(self) -> str:
         best = self.best()
-        text = "none yet" if best is None else f"trial {best.sequence_id} with {best.value:.6g}"
+        text = "none yet" if best is None else f"trial {best.sequence_id} with {best.value:.6g} ({self.direction})"
         return f"<Results of experiment {self.experiment['id']}: {len(self)} trials, best: {text}>"
 
+    @property
+    def direction(self) -> str:
+        """Which values are better: "maximize" or "minimize"."""
+        return str(self.experiment["objective"]["direction"])
+
     def best(self) -> TrialOutcome | None:
-        """The best trial by the experiment's optimize_mode; None while no trial has a final metric."""
+        """The best trial in the experiment's direction; None while no trial has a final metric."""
         best = self.experiment["best"]
         if best is None:
             return None

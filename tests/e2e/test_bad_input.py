@@ -105,6 +105,7 @@ class Shell:
             "trialCodeDirectory": ".",
             "trialConcurrency": 1,
             "maxTrialNumber": 1,
+            "objective": {"direction": "maximize"},
             "tuner": {"name": "Random"},
             "trainingService": {"platform": "local"},
             **settings,
@@ -247,6 +248,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
                 "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
                 "trialCommand": "python trial.py",
                 "trialConcurrency": 1,
+                "objective": {"direction": "maximize"},
                 "tuner": {"name": "Random"},
                 "trainingService": {"platform": "local"},
             }

@@ -172,6 +172,7 @@ trialCommand: python3 meet.py MINE OTHER
 trialConcurrency: 1
 maxTrialNumber: 1
 maxTrialDuration: 60s
+objective: {direction: maximize}
 tuner: {name: Random}
 trainingService: {platform: local}
 """

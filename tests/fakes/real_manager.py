@@ -89,6 +89,7 @@ class RealManager:
             "trialCommand": " ".join([*filter(None, [before]), sys.executable, "-S", name, *map(str, arguments)]),
             "trialCodeDirectory": str(self.code),
             "trialConcurrency": 1,
+            "objective": {"direction": "maximize"},
             "tuner": {"name": "Random"},
             "trainingService": {"platform": "local"},
             **config,

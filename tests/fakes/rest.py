@@ -88,7 +88,7 @@ class FakeRest(NodesOfRest):
             "max_experiment_duration_seconds": None,
             "max_trial_duration_seconds": None,
             "trial_counts": {},
-            "optimize_mode": "maximize",
+            "objective": {"metric": "default", "direction": "maximize"},
             "created_at": NOW,
             "started_at": NOW,
             "active_seconds": 5.0,
@@ -278,6 +278,9 @@ class FakeRest(NodesOfRest):
         rows = [row for row in self.trials.values() if row["experiment_id"] == name]
         rows = [row for row in rows if query.get("status") in (None, row["status"])]
         sort = query.get("sort", "sequence_id")
+        if sort.endswith("best"):
+            maximize = self.experiments[name]["objective"]["direction"] == "maximize"
+            sort = "-value" if (sort == "best") == maximize else "value"
         key = "final_value" if sort.endswith("value") else "sequence_id"
         valued = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
         if sort.startswith("-"):

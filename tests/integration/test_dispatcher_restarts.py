@@ -111,6 +111,7 @@ def config(**changes: Any) -> dict[str, Any]:
         "trialConcurrency": 1,
         "maxTrialNumber": 12,
         "seed": 3,
+        "objective": {"direction": "maximize"},
         "tuner": {"name": "Random"},
         "trainingService": {"platform": "local"},
         **changes,

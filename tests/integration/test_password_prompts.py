@@ -15,6 +15,7 @@ CONFIG = """\
 searchSpace: {lr: {_type: uniform, _value: [0, 1]}}
 trialCommand: python3 trial.py
 trialConcurrency: 1
+objective: {direction: maximize}
 tuner: {name: Random}
 trainingService:
   platform: remote

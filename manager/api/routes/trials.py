@@ -10,7 +10,7 @@ from proctor.manager.api import schemas
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.injection import Context
 from proctor.manager.api.parameters import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Cursor, Limit, Offset, read_row_id
-from proctor.manager.api.reading import job_resource, metric_resource, trial_resource
+from proctor.manager.api.reading import is_maximized, job_resource, metric_resource, trial_resource
 from proctor.manager.api.requests import AddTrial
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
 from proctor.manager.errors import NotFound
@@ -21,7 +21,7 @@ from proctor.manager.store.rows import TrialRow
 
 router = APIRouter(tags=["trials"])
 
-Sort = Literal["sequence_id", "-sequence_id", "value", "-value"]
+Sort = Literal["sequence_id", "-sequence_id", "value", "-value", "best", "-best"]
 JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The job's number; left out: the newest.")]
 
 
@@ -30,15 +30,19 @@ async def list_trials(
     context: Context,
     experiment_id: str,
     status: Annotated[list[TrialStatus] | None, Query(description="Only these; may be given repeatedly.")] = None,
-    sort: Annotated[Sort, Query(description="-: descending; trials without a value come last.")] = "sequence_id",
+    sort: Annotated[
+        Sort,
+        Query(description="-: descending; best: by value, the best first; trials without a value come last."),
+    ] = "sequence_id",
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> schemas.Page[schemas.Trial]:
     """Trials in the order of `sort`."""
     experiment = await context.manager.experiment(experiment_id)
+    order = _stored_order(sort, maximize=is_maximized(experiment))
 
     def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Trial]:
-        page = trial_pages.page(connection, experiment_id, statuses=status, sort=sort, cursor=cursor, limit=limit)
+        page = trial_pages.page(connection, experiment_id, statuses=status, sort=order, cursor=cursor, limit=limit)
         items = [_resource(connection, row, experiment.directory) for row in page.items]
         return schemas.Page(items=items, next_cursor=page.next_cursor)
 
@@ -173,6 +177,13 @@ async def _begin(context: ApiContext, trial_id: str, job: int | None, path: str,
 async def _read_resource(context: ApiContext, row: TrialRow) -> schemas.Trial:
     experiment = await context.manager.experiment(row.experiment_id)
     return await context.manager.control.read(lambda c: _resource(c, row, experiment.directory))
+
+
+def _stored_order(sort: Sort, *, maximize: bool) -> str:
+    """The order of `trial_pages` for one that may depend on which values are better."""
+    if not sort.endswith("best"):
+        return sort
+    return "-value" if (sort == "best") == maximize else "value"
 
 
 def _resource(connection: sqlite3.Connection, row: TrialRow, directory: str) -> schemas.Trial:

@@ -6,6 +6,8 @@ from proctor.manager.dispatcher.algorithms.arguments import Argument
 
 TUNER = "tuner"
 ASSESSOR = "assessor"
+OPTIMIZE_MODE = "optimize_mode"
+"""The class argument by which NNI's algorithms learn which values are better."""
 
 _UNIFORM_TYPES = ("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform")
 _ALL_TYPES = (*_UNIFORM_TYPES, "normal", "qnormal", "lognormal", "qlognormal")
@@ -25,15 +27,22 @@ class Builtin:
     arguments: tuple[Argument, ...] = ()
     types: tuple[str, ...] = _ALL_TYPES
     nested: bool = False
+    directed: bool = True
+    """Whether its work depends on which values are better."""
     aliases: tuple[str, ...] = ()
     extra: str | None = None
     """The optional dependency group of the package that it needs."""
     modules: tuple[str, ...] = field(default=())
     """The importable modules of that extra."""
 
+    @property
+    def default_mode(self) -> str:
+        """NNI's default of `optimize_mode`, which holds where a configuration does not say which values are better."""
+        return next(str(argument.default) for argument in self.arguments if argument.name == OPTIMIZE_MODE)
 
-def _mode(default: str, description: str = "which values are good") -> Argument:
-    return Argument("optimize_mode", str, default, description, choices=("minimize", "maximize"))
+
+def _mode(default: str, description: str = "which values are better, if objective does not say it") -> Argument:
+    return Argument(OPTIMIZE_MODE, str, default, description, choices=("minimize", "maximize"))
 
 
 _SEED = Argument("seed", int, None, "instead of the experiment's seed", optional=True)
@@ -56,11 +65,11 @@ BUILTINS = (
     Builtin(TUNER, "TPE", "tuners.tpe:TpeTuner", "Tree-structured Parzen estimator",
             (_mode("minimize"), _SEED, _TPE_ARGS), nested=True),
     Builtin(TUNER, "Random", "tuners.random_search:RandomTuner", "independent draws, no parameters twice",
-            (_SEED, _IDLE_MODE), nested=True),
+            (_SEED, _IDLE_MODE), nested=True, directed=False),
     Builtin(TUNER, "GridSearch", "tuners.grid_search:GridSearchTuner", "every combination, ever finer",
-            (_IDLE_MODE,), nested=True),
+            (_IDLE_MODE,), nested=True, directed=False),
     Builtin(TUNER, "Batch", "tuners.batch:BatchTuner", "the parameter sets of one list, in order",
-            (_IDLE_MODE,), types=("choice",), aliases=("BatchTuner",)),
+            (_IDLE_MODE,), types=("choice",), directed=False, aliases=("BatchTuner",)),
     Builtin(TUNER, "Evolution", "tuners.evolution:EvolutionTuner", "mutates the better of two good trials",
             (_mode("maximize"), Argument("population_size", int, 32, "how many good trials are parents", minimum=1)),
             nested=True),

@@ -15,7 +15,14 @@ from proctor.manager.dispatcher.algorithms.arguments import (
     unknown_name,
 )
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
-from proctor.manager.dispatcher.algorithms.catalogue import ASSESSOR, BUILTINS, REFUSED, TUNER, Builtin
+from proctor.manager.dispatcher.algorithms.catalogue import (
+    ASSESSOR,
+    BUILTINS,
+    OPTIMIZE_MODE,
+    REFUSED,
+    TUNER,
+    Builtin,
+)
 from proctor.sdk.space import SearchSpace
 
 
@@ -53,16 +60,21 @@ def check_algorithm(
 
 
 def create_algorithm(
-    kind: str, name: str, class_args: Mapping[str, Any], seed: int
+    kind: str, name: str, class_args: Mapping[str, Any], seed: int, *, direction: str | None = None
 ) -> TunerAlgorithm | AssessorAlgorithm:
-    """Make the built-in called `name`. Raises ValueError with all that is wrong with it."""
+    """Make the built-in called `name`. Raises ValueError with all that is wrong with it.
+
+    `direction` ("maximize" or "minimize") and `seed` are the experiment's; class arguments that name their own win.
+    Without a direction the algorithm has its default one.
+    """
     problems = check_algorithm(kind, {"name": name, "class_args": class_args}, None)
     builtin = find_builtin(kind, name)
     if problems or builtin is None:
         raise ValueError(f"{kind} {name}: " + "; ".join(map(str, problems)))
     module, _, class_name = builtin.location.partition(":")
     factory = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
-    arguments = fill_arguments(class_args, builtin.arguments)
+    given = class_args if direction is None else {OPTIMIZE_MODE: direction, **class_args}
+    arguments = fill_arguments(given, builtin.arguments)
     if kind == TUNER:
         own_seed = arguments.pop("seed", None)
         arguments["seed"] = seed if own_seed is None else own_seed

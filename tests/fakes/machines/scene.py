@@ -121,6 +121,7 @@ class Scene:
             "trialCommand": "python3 trial.py" + ("" if seconds is None else f" {seconds}"),
             "trialCodeDirectory": str(code),
             "trialConcurrency": 1,
+            "objective": {"direction": "maximize"},
             "tuner": {"name": "Random"},
             "trainingService": service,
             **config,

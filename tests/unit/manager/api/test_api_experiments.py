@@ -1,5 +1,6 @@
 """Experiments and what comes out of them, over REST."""
 
+import json
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -20,13 +21,57 @@ pytestmark = pytest.mark.anyio
 async def test_an_experiment_is_created_runs_and_shows_its_best(api: Any) -> None:
     created = await api.create(experiment_name="first")
     assert created["name"] == "first"
-    assert created["optimize_mode"] == "minimize"
+    assert created["objective"] == {"metric": "default", "direction": "minimize"}
+    assert created["config"]["objective"] == created["objective"]
     assert created["url"] == f"http://127.0.0.1:8080/experiments/{created['id']}"
     body = await api.ended(created["id"])
     assert body["status"] == "DONE"
     assert body["trial_counts"] == {"SUCCEEDED": 3}
     trials = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials?sort=value")).json()["items"]
     assert body["best"]["value"] == trials[0]["final_value"] == min(trial["final_value"] for trial in trials)
+
+
+@pytest.mark.parametrize(
+    ("changes", "direction"),
+    [
+        ({"tuner": {"name": "TPE"}}, "minimize"),
+        ({"tuner": {"name": "TPE"}, "objective": {"direction": "maximize"}}, "maximize"),
+        ({"tuner": {"name": "Random"}, "objective": {"direction": "minimize"}}, "minimize"),
+        ({"tuner": {"name": "Random"}}, "maximize"),
+    ],
+)
+async def test_the_best_the_curve_the_order_and_the_page_follow_the_direction(
+    api: Any, changes: dict[str, Any], direction: str
+) -> None:
+    created = await api.create(max_trial_number=5, **changes)
+    path = f"/api/v1/experiments/{created['id']}"
+    body = await api.ended(created["id"])
+    assert body["objective"]["direction"] == direction
+    values = [trial["final_value"] for trial in (await api.client.get(f"{path}/trials")).json()["items"]]
+    assert len(set(values)) == 5
+    ordered = sorted(values, reverse=direction == "maximize")
+    assert body["best"]["value"] == (await api.client.get(f"{path}/best")).json()["value"] == ordered[0]
+    assert (await api.client.get(f"{path}/curve")).json()["items"][-1]["best"] == ordered[0]
+    for sort, expected in (("best", ordered), ("-best", ordered[::-1])):
+        first = (await api.client.get(f"{path}/trials?sort={sort}&limit=3")).json()
+        rest = (await api.client.get(f"{path}/trials?sort={sort}&cursor={first['next_cursor']}")).json()
+        assert [trial["final_value"] for trial in first["items"] + rest["items"]] == expected
+    page = (await api.client.get(f"/experiments/{created['id']}")).text
+    assert f"<dt>objective</dt><dd>{direction}</dd>" in page
+    assert f'href="?sort={"-value" if direction == "maximize" else "value"}"' in page
+    assert f"best ({direction})" in (await api.client.get("/")).text
+
+
+async def test_an_experiment_from_before_there_were_objectives_keeps_the_direction_of_its_tuner(api: Any) -> None:
+    created = await api.create(tuner={"name": "TPE"}, objective={"direction": "maximize"})
+    path = f"/api/v1/experiments/{created['id']}"
+    config = {key: value for key, value in created["config"].items() if key != "objective"}
+    await api.ended(created["id"])
+    statement = "UPDATE experiments SET config = ? WHERE id = ?"
+    await api.manager.control.write(lambda c: c.execute(statement, (json.dumps(config), created["id"])).rowcount)
+    body = (await api.client.get(path)).json()
+    values = [trial["final_value"] for trial in (await api.client.get(f"{path}/trials")).json()["items"]]
+    assert (body["objective"]["direction"], body["best"]["value"]) == ("minimize", min(values))
 
 
 async def test_times_are_utc_with_a_z(api: Any) -> None:

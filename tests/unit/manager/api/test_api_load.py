@@ -77,6 +77,18 @@ async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(
     assert all(2 <= trial["parameters"]["x"] <= 3 for trial in trials[4:])
 
 
+async def test_one_saved_before_there_were_objectives_has_the_direction_that_its_tuner_used(api: Any) -> None:
+    records = await gone(api)
+    del records["proctor.json"]["experiment"]["objective"]
+    config = records["proctor.json"]["experiment"]["config"]
+    del config["objective"]
+    config["tuner"] = {**config["tuner"], "name": "TPE", "class_args": {}}
+    hand_over(api, records)
+    loaded = (await load(api)).json()
+    assert loaded["objective"]["direction"] == loaded["config"]["objective"]["direction"] == "minimize"
+    assert loaded["best"]["value"] == min(trial["final_value"] for trial in records["trials.jsonl"])
+
+
 async def test_parameter_ids_that_never_became_trials_are_not_waited_for(api: Any) -> None:
     records = await gone(api)
     del records["trials.jsonl"][1:3]

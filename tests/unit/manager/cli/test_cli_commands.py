@@ -1,6 +1,7 @@
 """The remaining verbs: what they ask the manager, and what they say."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,52 @@ def test_manager_status_without_a_manager_ends_with_6(invoke, home: Path) -> Non
 def test_manager_status_tells_where_it_is(rest: FakeRest, invoke) -> None:
     found = json.loads(invoke("manager", "status", "-o", "json").stdout)
     assert (found["url"], found["health"]) == (rest.url, "ok")
+
+
+@pytest.mark.parametrize(
+    ("direction", "arguments", "expected"),
+    [
+        ("maximize", ("--sort", "best"), ["c", "b", "a"]),
+        ("minimize", ("--sort", "best"), ["a", "b", "c"]),
+        ("minimize", ("--sort", "best", "--head", "2"), ["a", "b"]),
+        ("minimize", ("--sort", "best", "--tail", "2"), ["b", "c"]),
+        ("minimize", ("--sort", "-best", "--head", "1"), ["c"]),
+        ("minimize", ("--head", "1"), ["c"]),
+    ],
+)
+def test_trials_are_listed_by_how_good_they_are(
+    rest: FakeRest, invoke, direction: str, arguments: tuple[str, ...], expected: list[str]
+) -> None:
+    rest.add_experiment("e", objective={"metric": "default", "direction": direction})
+    for identifier in "abc":
+        rest.add_trial("e", identifier)
+    result = invoke("trial", "ls", "e", *arguments, "-o", "json")
+    assert [row["id"] for row in json.loads(result.stdout)] == expected
+
+
+@pytest.mark.parametrize(("direction", "short"), [("maximize", "0.5 max"), ("minimize", "0.5 min")])
+def test_wherever_the_best_is_shown_so_is_what_is_better(rest: FakeRest, invoke, direction: str, short: str) -> None:
+    best = {"trial_id": "t", "sequence_id": 3, "value": 0.5, "parameters": {}}
+    rest.add_experiment("e", best=best, objective={"metric": "default", "direction": direction})
+    assert short in invoke("experiment", "list").stdout
+    assert short in invoke("top", "--once").stdout
+    shown = invoke("experiment", "show", "e").stdout
+    assert re.search(rf"^objective +{direction}$", shown, re.MULTILINE)
+    assert f"0.5 (trial 3, {direction})" in shown
+
+
+def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Path) -> None:
+    file = tmp_path / "e.yml"
+    text = "searchSpace: {x: {_type: uniform, _value: [0, 1]}}\ntrialCommand: 'true'\ntrialConcurrency: 1\n"
+    file.write_text(text + "trainingService: {platform: local}\ntuner: {name: TPE}\n")
+    result = invoke("config", "check", str(file))
+    assert (result.exit_code, "minimize is taken, as by TPE in NNI" in result.stderr) == (0, True)
+    assert "TPE, minimize, local" in result.stderr
+    file.write_text(file.read_text() + "assessor: {name: Medianstop}\nobjective: {direction: maximize}\n")
+    result = invoke("config", "check", str(file))
+    assert (result.exit_code, "Notice" in result.stderr, "maximize, local" in result.stderr) == (0, False, True)
+    file.write_text(file.read_text().replace("{name: TPE}", "{name: TPE, classArgs: {optimize_mode: minimize}}"))
+    result = invoke("config", "check", str(file))
+    assert result.exit_code == 2
+    assert f"{file}:5:47: tuner.classArgs.optimize_mode: expected maximize, as objective.direction" in result.stderr
+    assert "(line 7, column 24)" in result.stderr

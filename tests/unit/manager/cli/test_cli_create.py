@@ -100,7 +100,7 @@ def test_in_the_foreground_it_ends_with_the_best_trial(rest: FakeRest, invoke, f
     assert "Parameters:  lr=0.05" in result.stdout
     assert f"Files:       {rest.trials['t1']['directory']}" in result.stdout
     assert f"Page:        {rest.url}/experiments/mine?token=" in result.stdout
-    assert "1/10 trials: 1 running, 1 succeeded; best 0.75 (trial 1)" in result.stderr
+    assert "1/10 trials: 1 running, 1 succeeded; best 0.75 (trial 1, maximize)" in result.stderr
 
 
 @pytest.mark.parametrize(("status", "code"), [("ERROR", 100), ("STOPPED", 103)])

@@ -23,6 +23,7 @@ EXPERIMENT: Row = {
     "status": "TUNER_NO_MORE_TRIAL",
     "trial_counts": {"SUCCEEDED": 118},
     "max_trial_number": 200,
+    "objective": {"metric": "default", "direction": "minimize"},
     "best": {"value": 0.000123456, "sequence_id": 3, "parameters": {}},
     "created_at": "2026-11-21T05:23:37.000Z",
     "reason": "the search space is used up: " + "all values " * 20,
@@ -52,7 +53,7 @@ def test_ids_statuses_and_numbers_are_whole_on_every_terminal(width: int) -> Non
     assert max(map(len, shown)) <= width
     assert "Ab3dE5f7" in shown[1]
     assert "TUNER_NO_MORE_TRIAL" in shown[1]
-    assert "118/200  0.000123456  2026-11-21" in shown[1]
+    assert "118/200  0.000123456 min  2026-11-21" in shown[1]
     running = next(line for line in shown if "tRiAl123" in line)
     assert running.split()[:7] == ["17", "tRiAl123", "Ab3dE5f7", "0.123456", "1234", "1m", "05s"]
 

@@ -9,10 +9,10 @@ import pytest
 from proctor.manager.config import ConfigError, ConfigProblem, LoadedExperiment, load_experiment
 
 SMALL = """\
-searchSpace:
-  x: {_type: uniform, _value: [0, 1]}
+searchSpace: {x: {_type: uniform, _value: [0, 1]}}
 trialCommand: python trial.py
 trialConcurrency: 1
+objective: {direction: maximize}
 tuner: {name: TPE}
 trainingService:
   platform: local
@@ -68,6 +68,7 @@ def small_mapping() -> dict[str, Any]:
         "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
         "trialCommand": "python trial.py",
         "trialConcurrency": 1,
+        "objective": {"direction": "maximize"},
         "tuner": {"name": "TPE"},
         "trainingService": {"platform": "local"},
     }

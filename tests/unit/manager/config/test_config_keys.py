@@ -59,10 +59,10 @@ def with_key(row: Key, base: dict[str, Any]) -> dict[str, Any]:
             holder = holder.setdefault(part.removesuffix("[]"), [{}])[0]
         else:
             holder = holder.setdefault(part, {})
-    if name == "className":
+    if name in ("className", "codeDirectory"):
         holder.pop("name", None)
+        holder["classArgs"] = {"optimize_mode": "maximize"}
     if name == "codeDirectory":
-        holder.pop("name", None)
         holder["className"] = f"{parents[0]}s.Mine"
     if name == "searchSpaceFile":
         del filled["searchSpace"]
@@ -92,6 +92,8 @@ def test_an_honoured_key_reaches_the_configuration(row: Key, small_mapping: dict
         assert loaded.config.training_service.platform == row.example
     elif row.path == "experimentType":
         assert loaded.config.experiment_type == row.example
+    elif row.path == "objective.metric":
+        assert loaded.config.objective.metric == row.example
     else:
         without = load_experiment_mapping(base, directory)
         assert loaded.config.canonical() != without.config.canonical()

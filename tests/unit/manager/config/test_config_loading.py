@@ -57,6 +57,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "log_level": "info",
         "experiment_working_directory": None,
         "tuner_gpu_indices": None,
+        "objective": {"metric": "default", "direction": "maximize"},
         "tuner": {"name": "TPE", "class_name": None, "code_directory": None, "class_args": {}},
         "assessor": None,
         "training_service": {
@@ -238,7 +239,7 @@ def test_a_canonical_form_with_a_relative_path_is_refused(load: Load, small: str
 
 
 def test_the_search_space_may_lie_in_a_file_of_its_own(load: Load, small: str) -> None:
-    text = small.replace("searchSpace:\n  x: {_type: uniform, _value: [0, 1]}", "searchSpaceFile: space.json")
+    text = small.replace("searchSpace: {x: {_type: uniform, _value: [0, 1]}}", "searchSpaceFile: space.json")
     assert load(text).config.search_space == {"y": {"_type": "choice", "_value": [1e-4, 2]}}
 
 
@@ -246,14 +247,14 @@ def test_a_problem_inside_the_search_space_file_names_that_file(
     problems: Problems, small: str, directory: Path
 ) -> None:
     (directory / "bad.yml").write_text("lr:\n  _type: uniform\n  _value: [3, 2]\n")
-    text = small.replace("searchSpace:\n  x: {_type: uniform, _value: [0, 1]}", "searchSpaceFile: bad.yml")
+    text = small.replace("searchSpace: {x: {_type: uniform, _value: [0, 1]}}", "searchSpaceFile: bad.yml")
     (problem,) = problems(text).values()
     assert (problem.file, problem.line, problem.column) == (str(directory / "bad.yml"), 3, 11)
 
 
 def test_a_number_json_cannot_write_is_told_at_its_place(problems: Problems, small: str) -> None:
     (problem,) = problems(small.replace("uniform, _value: [0, 1]", "choice, _value: [1, .nan]")).values()
-    assert (problem.key, problem.line, problem.expected) == ("searchSpace.x._value[1]", 2, "a finite number")
+    assert (problem.key, problem.line, problem.expected) == ("searchSpace.x._value[1]", 1, "a finite number")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +282,7 @@ def test_a_search_space_that_is_not_there_is_one_problem(
 
 def test_a_tuner_that_cannot_search_the_space_is_told_at_the_parameter(problems: Problems, small: str) -> None:
     (problem,) = problems(small.replace("TPE", "Batch")).values()
-    assert (problem.key, problem.line) == ("searchSpace", 2)
+    assert (problem.key, problem.line) == ("searchSpace", 1)
 
 
 def test_a_missing_key_of_a_section_is_told_at_the_section(problems: Problems, small: str) -> None:

@@ -14,12 +14,12 @@ FINITE = {"x": {"_type": "choice", "_value": [1, 2]}}
 class Conversation:
     """A session, and everything it said after a trip through the wire's form."""
 
-    def __init__(self, tuner="Random", assessor=None, space=SPACE, class_args=None):
+    def __init__(self, tuner="Random", assessor=None, space=SPACE, class_args=None, direction=None):
         self.said = []
         self.session = Session(lambda message: self.said.append(protocol.decode(protocol.encode(message))))
         spec = protocol.AlgorithmSpec(name=tuner, class_args=class_args or {})
         other = protocol.AlgorithmSpec(name=assessor) if assessor else None
-        self.tell(protocol.Initialize("e", space, spec, other, 7, ""))
+        self.tell(protocol.Initialize("e", space, spec, other, 7, "", direction))
 
     def tell(self, *messages):
         """Returns what is said in answer."""
@@ -98,6 +98,38 @@ def test_the_assessor_condemns_a_trial_once_and_a_restart_gives_it_a_new_chance(
     assert conversation.tell(protocol.ReportMetrics(4, [[1, "t1", 0, 1], [1, "t1", 1, 1]])) == [kill]
     conversation.tell(protocol.TrialRestarted(5, 1, "t1", 2))
     assert conversation.tell(protocol.ReportMetrics(6, [[1, "t1", 0, 6], [1, "t1", 1, 1]])) == []
+
+
+@pytest.mark.parametrize(("direction", "killed"), [("maximize", "t2"), ("minimize", "t1"), (None, "t2")])
+def test_an_assessor_has_the_direction_of_the_experiment(direction, killed):
+    conversation = Conversation(assessor="Medianstop", direction=direction)
+    conversation.ask(1, 0, 1, 2)
+    conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 0.5]]), end(3, 0, {}))
+    (kill,) = conversation.tell(protocol.ReportMetrics(4, [[1, "t1", 0, 0.75], [2, "t2", 0, 0.25]]))
+    assert kill.trial_id == killed
+
+
+@pytest.mark.parametrize(
+    ("tuner", "class_args", "direction", "losses"),
+    [
+        ("Evolution", {}, "minimize", [0.75]),
+        ("Evolution", {}, "maximize", [-0.75]),
+        ("Evolution", {"optimize_mode": "maximize"}, "minimize", [-0.75]),
+        ("Evolution", {}, None, [-0.75]),
+        ("TPE", {}, "maximize", [-0.75]),
+        ("TPE", {}, "minimize", [0.75]),
+        ("TPE", {}, None, [0.75]),
+    ],
+)
+def test_a_tuner_has_the_direction_of_the_experiment_unless_its_own_arguments_name_one(
+    tuner, class_args, direction, losses
+):
+    conversation = Conversation(tuner=tuner, class_args=class_args, direction=direction)
+    (suggestion,) = conversation.ask(1, 0)
+    conversation.tell(end(2, 0, suggestion.parameters, has_value=True, value=0.75))
+    algorithm = conversation.session._tuner._algorithm
+    known = algorithm._population if tuner == "Evolution" else [(k.loss,) for k in algorithm._known]
+    assert [entry[0] for entry in known] == losses
 
 
 def test_the_last_metric_of_a_trial_stopped_early_is_its_result():

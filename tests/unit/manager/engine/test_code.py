@@ -70,6 +70,7 @@ def test_a_job_keeps_its_codes_fingerprint_and_a_change_is_shown(tmp_path: Path)
                 "trialCodeDirectory": str(folder),
                 "trialConcurrency": 1,
                 "maxTrialNumber": 2,
+                "objective": {"direction": "maximize"},
                 "tuner": {"name": "Random"},
                 "trainingService": {"platform": "local"},
             }
@@ -103,6 +104,7 @@ def test_a_snapshot_is_what_trials_run(tmp_path: Path) -> None:
                 "codeSnapshot": True,
                 "trialConcurrency": 1,
                 "maxTrialNumber": 3,
+                "objective": {"direction": "maximize"},
                 "tuner": {"name": "Random"},
                 "trainingService": {"platform": "local"},
             }

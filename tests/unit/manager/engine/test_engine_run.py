@@ -37,6 +37,7 @@ def config(**changes: Any) -> dict[str, Any]:
         "trialConcurrency": 2,
         "maxTrialNumber": 6,
         "seed": 7,
+        "objective": {"direction": "maximize"},
         "tuner": {"name": "Random"},
         "trainingService": {"platform": "local"},
     }

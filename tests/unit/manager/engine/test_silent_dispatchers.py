@@ -22,6 +22,7 @@ CONFIG = {
     "trialConcurrency": 1,
     "maxTrialNumber": 20,
     "seed": 7,
+    "objective": {"direction": "maximize"},
     "tuner": {"name": "Random"},
     "trainingService": {"platform": "local"},
 }

@@ -12,6 +12,7 @@ from proctor.sdk.client import (
     CustomAlgorithmConfig,
     Experiment,
     ExperimentConfig,
+    ObjectiveConfig,
     RemoteConfig,
     RemoteMachineConfig,
     RunMode,
@@ -168,7 +169,23 @@ def test_results_are_trials_with_numbers(rest: FakeRest) -> None:
     assert [trial.reason for trial in results.errors] == ["exit code 1"]
     assert results.curves() == {"a": [], "b": [(10, 0.2)]}
     assert math.isnan(results.best_so_far()[0][1])
-    assert repr(results) == "<Results of experiment e: 2 trials, best: trial 1 with 1>"
+    assert repr(results) == "<Results of experiment e: 2 trials, best: trial 1 with 1 (maximize)>"
+
+
+def test_an_experiment_says_which_values_are_better(rest: FakeRest) -> None:
+    rest.add_experiment("e", objective={"metric": "default", "direction": "minimize"})
+    experiment = Experiment.connect(id="e", home=rest.home)
+    assert (experiment.direction, experiment.results().direction) == ("minimize", "minimize")
+
+
+@pytest.mark.parametrize("objective", [ObjectiveConfig("minimize"), {"direction": "minimize"}])
+def test_the_objective_is_sent_where_it_is_set(
+    rest: FakeRest, experiment: Experiment, objective: ObjectiveConfig | dict[str, str]
+) -> None:
+    experiment.config.objective = objective
+    experiment.start(run_mode=RunMode.Detach)
+    [(_, body)] = rest.requests("POST")
+    assert body["config"]["objective"] == {"direction": "minimize"}
 
 
 def test_a_data_frame_needs_pandas_and_says_so(rest: FakeRest, monkeypatch) -> None:
