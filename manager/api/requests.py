@@ -135,4 +135,4 @@ class ImportRow(_Cleaned):
 
     parameter: dict[str, Any] = Field(examples=[{"lr": 0.003, "hidden": 128}])
     value: Any = Field(examples=[0.97])
-    """The final metric: a number, or an object with a number under "default"."""
+    """The final metric: a number, or an object with a number under "default"; a row with null is skipped."""

@@ -212,22 +212,28 @@ class CurvePoint(Resource):
 
 
 class ExportRow(Resource):
-    """A trial's outcome, in the shape that `import` takes."""
+    """The outcome of a trial, in the shape that `import` takes."""
 
     parameter: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
     value: Json = Field(default=None, examples=[0.982])
-    """The final metric as it was reported."""
+    """The final metric as it was reported; null: it has none."""
     trial_id: str = Field(examples=["p3kV9xQa"])
     sequence_id: int = Field(examples=[17])
     status: TrialStatus
+    reason: str = Field(default="", examples=["stopped early by the assessor"])
+    """Why it is in this status."""
+    latest_value: Number | None = Field(default=None, examples=[0.982])
+    """The number of its last intermediate metric."""
     intermediate: list[Json] | None = None
     """The intermediate metrics, when they were asked for."""
 
 
 class Imported(Resource):
-    """How many rows were given to the tuner."""
+    """How many rows the tuner received."""
 
     imported: int = Field(examples=[3])
+    skipped: int = Field(examples=[1])
+    """Rows whose value is null."""
 
 
 class NodeReservation(Resource):

@@ -1,12 +1,13 @@
 """`proctor experiment`: list, show, status, delete, export, import, save, load."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
-from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS
+from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
 from proctor.manager.cli.lazy import alias
@@ -96,19 +97,29 @@ def delete(session: Session, experiment: str | None, yes: bool, every: bool) -> 
 @click.option("-t", "--type", "kind", type=click.Choice(["json", "csv"]), default="json", show_default=True)
 @click.option("-o", "--output", "kind", type=click.Choice(["json", "csv"]), hidden=True)
 @click.option("-i", "--intermediate", is_flag=True, help="The intermediate metrics as well.")
+@click.option("--succeeded", is_flag=True, help="Only trials that succeeded, as nnictl gives them.")
 @with_session
-def export(session: Session, experiment: str | None, filename: Path | None, kind: str, intermediate: bool) -> None:
-    """Parameters and metrics of all trials, in the shape that `import` takes."""
+def export(
+    session: Session, experiment: str | None, filename: Path | None, kind: str, intermediate: bool, succeeded: bool
+) -> None:
+    """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form."""
     import sys
 
     found = find_experiment(session.client, experiment, ended_too=True)
-    rows = list(session.client.export(found["id"], intermediate=intermediate))
+    status = "SUCCEEDED" if succeeded else None
+    rows = list(session.client.export(found["id"], status=status, intermediate=intermediate))
     if filename is None:
         _write_rows(rows, kind, sys.stdout)
-        return
-    with filename.open("w", encoding="utf-8", newline="") as file:
-        _write_rows(rows, kind, file)
-    session.say(f"{len(rows)} trials of experiment {found['id']} were written to {filename}.")
+    else:
+        with filename.open("w", encoding="utf-8", newline="") as file:
+            _write_rows(rows, kind, file)
+        counted = counts({"trial_counts": Counter(row["status"] for row in rows)})
+        written = f"Written to {filename}: {_numbered(len(rows), 'trial')} of experiment {found['id']}"
+        session.say(written + (f" ({counted})." if counted else "."))
+    others = sum(found["trial_counts"].values()) - len(rows)
+    if others > 0:
+        why = "not succeeded" if succeeded else "not ended yet"
+        session.say(f"Left out, as {why}: {_numbered(others, 'trial')} of experiment {found['id']}.")
 
 
 @experiment.command("import")
@@ -116,11 +127,13 @@ def export(session: Session, experiment: str | None, filename: Path | None, kind
 @click.option("-f", "--filename", required=True, type=click.Path(path_type=Path), help='JSON: [{"parameter", "value"}]')
 @with_session
 def import_(session: Session, experiment: str | None, filename: Path) -> None:
-    """Tell the tuner of a running experiment results from elsewhere."""
+    """Give the tuner of a running experiment results from elsewhere. Rows without a value are skipped."""
     rows = read_rows(filename)
     found = find_experiment(session.client, experiment)
     answer = session.client.import_data(found["id"], rows)
-    session.say(f"The tuner of experiment {found['id']} was told {answer.get('imported', len(rows))} results.")
+    skipped = f"; skipped {_numbered(answer['skipped'], 'row')} without a value" if answer["skipped"] else ""
+    received = _numbered(answer["imported"], "result")
+    session.say(f"The tuner of experiment {found['id']} received {received}{skipped}.")
 
 
 @experiment.command()
@@ -173,6 +186,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not sound:
         raise CommandError(f"{path}: expected a list of objects with `parameter` and `value`", ExitCode.USAGE)
     return list(rows)
+
+
+def _numbered(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _write_rows(rows: list[dict[str, Any]], kind: str, file: Any) -> None:

@@ -108,11 +108,6 @@ SELECT * FROM trials WHERE experiment_id = :experiment_id AND position = :positi
 -- name: trials.parameter_ids
 SELECT parameter_id FROM trials WHERE experiment_id = :experiment_id;
 
--- name: trials.export_rows
-SELECT * FROM trials
-WHERE experiment_id = :experiment_id AND sequence_id > :after AND (final_value IS NOT NULL OR final_data IS NOT NULL)
-ORDER BY sequence_id LIMIT :limit;
-
 -- name: jobs.insert
 INSERT INTO trial_jobs ({columns}) VALUES ({values});
 

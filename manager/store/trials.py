@@ -18,7 +18,6 @@ __all__ = [
     "best",
     "best_curve",
     "counts",
-    "export_rows",
     "find_by_prefix",
     "get",
     "insert",
@@ -138,11 +137,6 @@ def answers(connection: sqlite3.Connection, experiment_id: str, position: int) -
 def parameter_ids(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
     """Every parameter id that a trial of the experiment has. For a restart: it is as long as the experiment."""
     return {row[0] for row in connection.execute(query("trials.parameter_ids"), {"experiment_id": experiment_id})}
-
-
-def export_rows(connection: sqlite3.Connection, experiment_id: str, after: int, limit: int) -> list[TrialRow]:
-    """At most `limit` trials with a final metric and a sequence id greater than `after` (-1: from the first)."""
-    return _select(connection, "trials.export_rows", experiment_id=experiment_id, after=after, limit=limit)
 
 
 def _select(connection: sqlite3.Connection, name: str, **values: Any) -> list[TrialRow]:

@@ -233,16 +233,24 @@ class Client:
         return found
 
     def curve(self, experiment_id: str) -> Iterator[JsonObject]:
-        """Each ended trial with the best value until then."""
+        """Each trial that succeeded or was stopped early and has a final metric, with the best value until then."""
         return self._transport.pages(_path("experiments", experiment_id, "curve"))
 
-    def export(self, experiment_id: str, *, intermediate: bool = False) -> Iterator[JsonObject]:
-        """The outcomes of its trials: parameter, value, trial_id, sequence_id, status."""
-        query = {"intermediate": "true" if intermediate else None}
+    def export(
+        self, experiment_id: str, *, status: str | None = None, intermediate: bool = False
+    ) -> Iterator[JsonObject]:
+        """The outcomes of its trials: parameter, value (None: it has no final metric), trial_id, sequence_id, status …
+
+        :param status: only trials in this status; None: all that have ended.
+        """
+        query = {"status": status, "intermediate": "true" if intermediate else None}
         return self._transport.pages(_path("experiments", experiment_id, "export"), query=query)
 
     def import_data(self, experiment_id: str, rows: Sequence[Mapping[str, Any]]) -> JsonObject:
-        """Tell the tuner results from elsewhere: rows of `parameter` and `value`."""
+        """Give the tuner results from elsewhere: rows of `parameter` and `value`; those without a value are skipped.
+
+        Returns how many rows were `imported` and how many `skipped`.
+        """
         return self._post(_path("experiments", experiment_id, "import"), [dict(row) for row in rows])
 
     def dispatcher_log(self, experiment_id: str, *, offset: int = 0, limit: int | None = None) -> LogPiece:

@@ -204,10 +204,10 @@ class Experiment:
         return {trial["id"]: metric_data(client.metrics(trial["id"]), trial["parameter_id"]) for trial in trials}
 
     def export_data(self) -> list[TrialResult]:
-        """Parameters and final metric of every trial that succeeded."""
-        rows = self.client.export(self._need_id())
-        done = (row for row in rows if row["status"] == "SUCCEEDED")
-        return [TrialResult(row["parameter"], numbers(row["value"]), row["trial_id"]) for row in done]
+        """Parameters and final metric of the trials that succeeded and have one, as in NNI; `results` has all."""
+        rows = self.client.export(self._need_id(), status="SUCCEEDED")
+        valued = (row for row in rows if row["value"] is not None)
+        return [TrialResult(row["parameter"], numbers(row["value"]), row["trial_id"]) for row in valued]
 
     @property
     def direction(self) -> str:

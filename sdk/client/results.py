@@ -78,7 +78,7 @@ class Results:
         return [_point(item) for item in metrics if item["job"] == newest]
 
     def best_so_far(self) -> list[tuple[int, float]]:
-        """(sequence id, best value until then) for every trial that ended with a metric, in the order they ended."""
+        """(sequence id, best value until then) of the trials that ended with a value, in the order they ended."""
         points = self._client.curve(self.experiment["id"])
         return [(point["sequence_id"], cast(float, numbers(point["best"]))) for point in points]
 

@@ -214,10 +214,12 @@ class FakeRest(NodesOfRest):
                 made = {"status": "WAITING", "parameters": body["parameters"], "final_value": None}
                 return self.add_trial(name, f"new{len(self.trials)}", **made)
             case "GET", name, "export":
+                wanted = {query["status"]} if "status" in query else ENDED
                 rows = [row for row in self.trials.values() if row["experiment_id"] == name]
-                return self._page([self._export_row(row) for row in rows], query)
+                return self._page([self._export_row(row) for row in rows if row["status"] in wanted], query)
             case "POST", name, "import":
-                return {"imported": len(body)}
+                known = [row for row in body if row["value"] is not None]
+                return {"imported": len(known), "skipped": len(body) - len(known)}
             case "GET", name, "curve":
                 return {"items": [{"sequence_id": 0, "value": 1.0, "best": "NaN"}], "next_cursor": None}
             case "GET", name, "logs":
@@ -326,6 +328,8 @@ class FakeRest(NodesOfRest):
             trial_id=row["id"],
             sequence_id=row["sequence_id"],
             status=row["status"],
+            reason=row["reason"],
+            latest_value=row["latest_value"],
         )
         return made.model_dump(mode="json")
 

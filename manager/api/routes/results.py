@@ -10,11 +10,12 @@ from starlette.responses import Response
 from proctor.manager.api import schemas
 from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc_or_none
-from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset, read_row_id
+from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
 from proctor.manager.api.reading import best_resource, is_maximized
 from proctor.manager.api.requests import ImportRow
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import NotFound
+from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import metrics, trials
 from proctor.manager.store.rows import TrialRow
 
@@ -23,7 +24,7 @@ router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
 
 @router.get("/best", summary="The best trial so far")
 async def get_best(context: Context, experiment_id: str) -> schemas.Best:
-    """404 while no trial has a finite final metric."""
+    """The best of the trials that succeeded or were stopped early; 404 while none of them has a finite final metric."""
     row = await context.manager.experiment(experiment_id)
     best = await context.manager.control.read(lambda c: trials.best(c, experiment_id, is_maximized(row)))
     if best is None:
@@ -33,39 +34,48 @@ async def get_best(context: Context, experiment_id: str) -> schemas.Best:
 
 @router.get("/curve", summary="The best value over the trials that have ended")
 async def get_curve(context: Context, experiment_id: str) -> schemas.Page[schemas.CurvePoint]:
-    """One point for every ended trial with a finite final metric, in the order of their ends."""
+    """One point for every trial that succeeded or was stopped early and has a finite final metric, in the order of
+    their ends."""
     row = await context.manager.experiment(experiment_id)
     points = await context.manager.control.read(lambda c: trials.best_curve(c, experiment_id, is_maximized(row)))
     return schemas.Page(items=[curve_point(point) for point in points])
 
 
-@router.get("/export", summary="Parameters and final metrics")
+@router.get("/export", summary="Parameters and outcomes of the trials that have ended")
 async def export_results(
     context: Context,
     experiment_id: str,
+    status: Annotated[
+        list[TrialStatus] | None,
+        Query(description="Only these; may be given repeatedly. Left out: all that have ended."),
+    ] = None,
     intermediate: Annotated[bool, Query(description="Whether to add the intermediate metrics.")] = False,
     cursor: Cursor = None,
     limit: Limit = 1000,
 ) -> schemas.Page[schemas.ExportRow]:
-    """Every trial with a final metric, by sequence id; rows are in the shape that `import` takes."""
+    """By sequence id, with and without a final metric. `import` takes these rows."""
     await context.manager.experiment(experiment_id)
-    after = -1 if cursor is None else read_row_id(cursor)
-    rows = await context.manager.control.read(lambda c: trials.export_rows(c, experiment_id, after, limit + 1))
-    shown = rows[:limit]
+    statuses = [each for each in TrialStatus if each.is_terminal] if status is None else status
+    page = await context.manager.control.read(
+        lambda c: trials.page(c, experiment_id, statuses=statuses, cursor=cursor, limit=limit)
+    )
     curves: dict[str, list[object]] = {}
     if intermediate:
         database = await context.manager.metrics(experiment_id)
-        curves = await database.read(lambda c: _curves(c, shown))
-    items = [_export_row(row, curves.get(row.id)) for row in shown]
-    return schemas.Page(items=items, next_cursor=str(shown[-1].sequence_id) if len(rows) > limit else None)
+        curves = await database.read(lambda c: _curves(c, page.items))
+    items = [_export_row(row, curves.get(row.id)) for row in page.items]
+    return schemas.Page(items=items, next_cursor=page.next_cursor)
 
 
 @router.post("/import", summary="Tell the tuner of results from elsewhere")
 async def import_results(context: Context, experiment_id: str, body: list[ImportRow]) -> schemas.Imported:
-    """Rows as `export` gives them are taken as they are."""
-    rows = [{"parameter": row.parameter, "value": row.value} for row in body]
-    await context.manager.import_data(experiment_id, rows)
-    return schemas.Imported(imported=len(rows))
+    """Rows as `export` gives them are taken as they are; those whose value is null are skipped."""
+    rows = [{"parameter": row.parameter, "value": row.value} for row in body if row.value is not None]
+    if rows:
+        await context.manager.import_data(experiment_id, rows)
+    else:
+        await context.manager.experiment(experiment_id)
+    return schemas.Imported(imported=len(rows), skipped=len(body) - len(rows))
 
 
 @router.get("/logs", summary="Part of a log of the experiment", response_class=Response)
@@ -98,5 +108,7 @@ def _export_row(row: TrialRow, intermediate: list[object] | None) -> schemas.Exp
         trial_id=row.id,
         sequence_id=row.sequence_id,
         status=row.status,
+        reason=row.reason,
+        latest_value=row.latest_value,
         intermediate=intermediate,
     )

@@ -10,10 +10,12 @@ import pytest
 
 from proctor.manager.api.reading import reason_of
 from proctor.manager.config import load_experiment_mapping
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
-from proctor.manager.store import trials
+from proctor.manager.store import inputs, trials
+from proctor.manager.store.changes import update_row
 from proctor.manager.store.database import HEALTHY
+from proctor.manager.store.rows import TrialRow
 
 pytestmark = pytest.mark.anyio
 
@@ -156,12 +158,59 @@ async def test_results_are_exported_in_the_shape_that_import_takes(api: Any) -> 
     await api.ended(first["id"])
     page = (await api.client.get(f"/api/v1/experiments/{first['id']}/export?limit=2")).json()
     assert len(page["items"]) == 2
-    assert set(page["items"][0]) >= {"parameter", "value", "trial_id", "sequence_id", "status"}
+    assert set(page["items"][0]) >= {"parameter", "value", "trial_id", "sequence_id", "status", "reason"}
     rest = (await api.client.get(f"/api/v1/experiments/{first['id']}/export?cursor={page['next_cursor']}")).json()
     assert [row["sequence_id"] for row in page["items"] + rest["items"]] == [0, 1, 2]
     second = await api.create()
     answer = await api.client.post(f"/api/v1/experiments/{second['id']}/import", json=page["items"])
-    assert answer.json() == {"imported": 2}
+    assert answer.json() == {"imported": 2, "skipped": 0}
+
+
+async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_those_without_a_value(api: Any) -> None:
+    created = await api.create(max_trial_number=7)
+    await api.ended(created["id"])
+    path = f"/api/v1/experiments/{created['id']}"
+    ids = [trial["id"] for trial in (await api.client.get(f"{path}/trials")).json()["items"]]
+    changes: list[dict[str, Any]] = [
+        {},
+        {"status": TrialStatus.FAILED, "reason": "exit code 1", "final_value": None, "final_data": None},
+        {"status": TrialStatus.EARLY_STOPPED, "latest_value": 0.25, "final_value": None, "final_data": None},
+        {"status": TrialStatus.USER_CANCELED},
+        {"final_value": None, "final_data": None},
+        {"status": TrialStatus.RUNNING, "final_value": None, "final_data": None},
+        {"status": TrialStatus.WAITING, "final_value": None, "final_data": None},
+    ]
+    for trial_id, columns in zip(ids, changes, strict=True):
+        await api.manager.control.write(lambda c, i=trial_id, new=columns: update_row(c, "trials", TrialRow, i, new))
+    first = (await api.client.get(f"{path}/export?limit=3")).json()
+    rest = (await api.client.get(f"{path}/export?cursor={first['next_cursor']}")).json()
+    rows = first["items"] + rest["items"]
+    assert [(row["sequence_id"], row["status"], row["value"] is None) for row in rows] == [
+        (0, "SUCCEEDED", False),
+        (1, "FAILED", True),
+        (2, "EARLY_STOPPED", True),
+        (3, "USER_CANCELED", False),
+        (4, "SUCCEEDED", True),
+    ]
+    assert rest["next_cursor"] is None
+    assert (rows[1]["reason"], rows[2]["latest_value"]) == ("exit code 1", 0.25)
+    succeeded = (await api.client.get(f"{path}/export?status=SUCCEEDED")).json()["items"]
+    assert [row["sequence_id"] for row in succeeded] == [0, 4]
+    other = await api.create(max_trial_number=1)
+    answer = await api.client.post(f"/api/v1/experiments/{other['id']}/import", json=rows)
+    assert answer.json() == {"imported": 2, "skipped": 3}
+    log = await api.manager.control.read(lambda c: inputs.after(c, other["id"], 0, 100))
+    told = [row.payload["rows"] for row in log if row.kind == "ImportData"]
+    assert told == [[{"parameter": rows[n]["parameter"], "value": rows[n]["value"]} for n in (0, 3)]]
+
+
+async def test_an_import_without_any_value_tells_the_tuner_nothing(api: Any) -> None:
+    created = await api.create()
+    path = f"/api/v1/experiments/{created['id']}/import"
+    answer = await api.client.post(path, json=[{"parameter": {"x": 0.5}, "value": None}])
+    assert answer.json() == {"imported": 0, "skipped": 1}
+    log = await api.manager.control.read(lambda c: inputs.after(c, created["id"], 0, 100))
+    assert "ImportData" not in [row.kind for row in log]
 
 
 async def test_the_curve_never_gets_worse(api: Any) -> None:

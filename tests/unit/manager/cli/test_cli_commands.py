@@ -136,7 +136,7 @@ def test_export_gives_what_import_takes(running: FakeRest, invoke, tmp_path: Pat
     file = tmp_path / "rows.json"
     assert invoke("experiment", "export", "-f", str(file)).exit_code == 0
     rows = json.loads(file.read_text())
-    assert rows[1]["parameter"] == {"lr": 0.25, "layer": {"units": 8}}
+    assert rows[0]["parameter"] == {"lr": 0.25, "layer": {"units": 8}}
     assert invoke("experiment", "import", "-f", str(file)).exit_code == 0
     assert running.requests("POST") == [("/experiments/e/import", rows)]
 
@@ -144,7 +144,29 @@ def test_export_gives_what_import_takes(running: FakeRest, invoke, tmp_path: Pat
 def test_export_as_csv_has_a_column_for_each_parameter(running: FakeRest, invoke) -> None:
     lines = invoke("experiment", "export", "-t", "csv").stdout.splitlines()
     assert lines[0].startswith("parameter.lr,parameter.layer.units,value,trial_id")
-    assert len(lines) == 3
+    assert lines[0].endswith("status,reason,latest_value,intermediate")
+    assert len(lines) == 2
+
+
+def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invoke, tmp_path: Path) -> None:
+    running.add_trial("e", "t2", status="FAILED", final_value=None, reason="exit code 1")
+    running.add_trial("e", "t3", status="EARLY_STOPPED", final_value=None, latest_value=0.25)
+    running.add_trial("e", "t4", status="WAITING", final_value=None)
+    printed = invoke("experiment", "export")
+    assert [row["status"] for row in json.loads(printed.stdout)] == ["SUCCEEDED", "FAILED", "EARLY_STOPPED"]
+    assert printed.stderr == "Left out, as not ended yet: 2 trials of experiment e.\n"
+    file = tmp_path / "rows.json"
+    result = invoke("experiment", "export", "-f", str(file))
+    assert result.stderr.splitlines() == [
+        f"Written to {file}: 3 trials of experiment e (1 succeeded, 1 failed, 1 early_stopped).",
+        "Left out, as not ended yet: 2 trials of experiment e.",
+    ]
+    assert invoke("experiment", "import", "-f", str(file)).stderr == (
+        "The tuner of experiment e received 1 result; skipped 2 rows without a value.\n"
+    )
+    succeeded = invoke("experiment", "export", "--succeeded")
+    assert [row["trial_id"] for row in json.loads(succeeded.stdout)] == ["t1"]
+    assert succeeded.stderr == "Left out, as not succeeded: 4 trials of experiment e.\n"
 
 
 def test_import_refuses_rows_without_values(running: FakeRest, invoke, tmp_path: Path) -> None:

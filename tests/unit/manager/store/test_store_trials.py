@@ -1,4 +1,4 @@
-"""The trials table: guarded moves, counts, the best, curves, answers, exports."""
+"""The trials table: guarded moves, counts, the best, curves, answers."""
 
 import sqlite3
 import tempfile
@@ -189,13 +189,3 @@ def test_answers_are_those_of_one_request(control: sqlite3.Connection, make_tria
     assert [row.parameter_id for row in trials.answers(control, E, 7)] == [9, 10]
     assert trials.answers(control, E, 99) == []
     assert trials.parameter_ids(control, E) == {10, 9, 8, 7}
-
-
-def test_exports_hold_what_has_a_final_metric(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
-    trials.insert(control, _finished(make_trial, 0, 0.5))
-    trials.insert(control, make_trial(1))
-    trials.insert(control, _finished(make_trial, 2, None, final_data="NaN"))
-    trials.insert(control, _finished(make_trial, 3, 0.7))
-    first = trials.export_rows(control, E, -1, 2)
-    assert [row.sequence_id for row in first] == [0, 2]
-    assert [row.sequence_id for row in trials.export_rows(control, E, 2, 2)] == [3]

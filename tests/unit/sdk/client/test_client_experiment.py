@@ -89,19 +89,20 @@ def test_questions_have_nnis_answers(rest: FakeRest) -> None:
     rest.add_experiment("e", best={"trial_id": "b", "sequence_id": 1, "value": math.inf, "parameters": {}})
     rest.add_trial("e", "a", status="FAILED", final_value=None)
     rest.add_trial("e", "b", final_value=math.nan)
+    rest.add_trial("e", "c", final_value=None)
     rest.add_metric("b", "intermediate", 0.5)
     rest.add_metric("b", "final", math.nan)
     rest.add_metric("b", "lost", 3)
     experiment = Experiment.connect(id="e", home=rest.home)
     assert experiment.get_job_statistics() == [
         {"trialJobStatus": "FAILED", "trialJobNumber": 1},
-        {"trialJobStatus": "SUCCEEDED", "trialJobNumber": 1},
+        {"trialJobStatus": "SUCCEEDED", "trialJobNumber": 2},
     ]
     job = experiment.get_trial_job("b")
     assert (job.status, job.sequenceId, job.hyperParameters[0].parameters["lr"]) == ("SUCCEEDED", 1, 0.25)
     assert math.isnan(job.finalMetricData[0].data)
     assert job.startTime == 1767323045000
-    assert [trial.trialJobId for trial in experiment.list_trial_jobs()] == ["a", "b"]
+    assert [trial.trialJobId for trial in experiment.list_trial_jobs()] == ["a", "b", "c"]
     metrics = experiment.get_job_metrics()
     assert metrics["a"] == []
     assert [(item.type, item.sequence) for item in metrics["b"]] == [("PERIODICAL", 0), ("FINAL", 0)]
