@@ -101,6 +101,6 @@ def _walk_unvalued(stretches: _Stretches, after: int) -> Iterator[TrialRow]:
 
 def _read_cursor(cursor: str, sort: str) -> tuple[float | None, int]:
     value, sequence_id = decode_cursor(cursor, sort, 2)
-    if not isinstance(sequence_id, int) or isinstance(value, str):
+    if not (isinstance(value, float | None) and isinstance(sequence_id, int) and 0 <= sequence_id <= _LAST):
         raise BadCursor(f"The cursor {cursor[:80]!r} was not made here. Start again without a cursor.")
     return value, sequence_id

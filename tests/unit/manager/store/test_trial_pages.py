@@ -12,6 +12,7 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import experiments, trials
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import BadCursor
+from proctor.manager.store.pages import encode_cursor
 from proctor.manager.store.rows import ExperimentRow, TrialRow
 from proctor.manager.store.trial_pages import SORTS
 
@@ -112,3 +113,21 @@ def test_an_unknown_order_is_refused_with_those_there_are(
 ) -> None:
     with pytest.raises(ValueError, match="sequence_id, -sequence_id, value, -value"):
         trials.page(control, experiment.id, sort="age")
+
+
+@pytest.mark.parametrize(
+    ("sort", "key"),
+    [
+        ("sequence_id", (None, 10**30)),
+        ("-sequence_id", (None, -(10**30))),
+        ("value", (0.5, 10**30)),
+        ("value", (10**30, 1)),
+        ("value", (True, 1)),
+        ("-value", (None, -2)),
+    ],
+)
+def test_a_cursor_with_a_number_that_no_row_has_is_refused(
+    control: sqlite3.Connection, experiment: ExperimentRow, sort: str, key: tuple[float | None, int]
+) -> None:
+    with pytest.raises(BadCursor, match="was not made here"):
+        trials.page(control, experiment.id, sort=sort, cursor=encode_cursor(sort, key))
