@@ -17,12 +17,9 @@ from ruamel.yaml.reader import ReaderError
 
 from proctor.manager.config import json_document
 from proctor.manager.config.errors import KeyPath, Place, Report
-from proctor.manager.config.tree import Member, Node, Scalar
+from proctor.manager.config.tree import MOST_LEVELS, MOST_NODES, Member, Node, Scalar
 
 _TAG = "tag:yaml.org,2002:"
-# More than any configuration holds; aliases of aliases can ask for billions.
-_MOST_NODES = 200_000
-_MOST_LEVELS = 100
 _BOOLEANS = {"true": True, "false": False}
 _BOOLEANS_OF_YAML_1_1 = {"yes": True, "no": False, "on": True, "off": False, "y": True, "n": False}
 
@@ -99,18 +96,18 @@ class _Builder:
         self._file = file
         self._report = report
         self._open: set[int] = set()
-        self._left = _MOST_NODES
+        self._left = MOST_NODES  # aliases of aliases can ask for billions
 
     def build(self, node: Any, path: KeyPath = ()) -> Node | None:
         """The tree of one node; None when the document has to be given up (the reason is reported)."""
         place = self._place(node)
         self._left -= 1
-        if self._left < 0 or len(path) > _MOST_LEVELS or id(node) in self._open:
-            if self._left > -_MOST_NODES:
+        if self._left < 0 or len(path) > MOST_LEVELS or id(node) in self._open:
+            if self._left > -MOST_NODES:
                 self._report.problem(
                     place, path, expected="a finite configuration", found="aliases or levels without end"
                 )
-                self._left = -2 * _MOST_NODES  # say it once, and stop going deeper
+                self._left = -2 * MOST_NODES  # say it once, and stop going deeper
             return None
         self._open.add(id(node))
         try:

@@ -11,6 +11,8 @@ from proctor.manager.config.tree import Member, Node
 
 DISCRIMINATORS = ("platform", "storageType")
 """Keys whose value says which model a section follows."""
+MOST_UNKNOWN_KEYS = 50
+"""In one section. Each is compared with all known keys to find the nearest."""
 
 
 def match_keys(node: Node, model: type[Section], report: Report, also_known: tuple[str, ...] = ()) -> Node:
@@ -21,13 +23,18 @@ def match_keys(node: Node, model: type[Section], report: Report, also_known: tup
     """
     spellings = _spellings(model)
     matched: dict[str, Member] = {}
-    for member in node.members.values():
-        alias = spellings.get(folded(member.key))
-        if alias is None:
-            alias = spellings.get(folded(next(k for k, m in node.members.items() if m is member)))
+    unknown = 0
+    for name, member in node.members.items():
+        alias = spellings.get(folded(member.key)) or spellings.get(folded(name))
         if alias is None and model.model_config.get("extra") == "allow":
             alias = snake_case(member.key)
+        if alias is None and unknown == MOST_UNKNOWN_KEYS:
+            report.problem(
+                member.place, member.node.path, message=f"more than {unknown} unknown keys; the rest is left out"
+            )
+            break
         if alias is None:
+            unknown += 1
             known = (*dict.fromkeys(spellings.values()), *also_known)
             report.problem(
                 member.place,

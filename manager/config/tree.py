@@ -4,6 +4,7 @@ Everything that reads or rewrites a configuration (old keys, aliases, sections t
 tree, so that a value keeps its position and its written key wherever it ends up.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -106,17 +107,28 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(item)
 
 
+MOST_NODES = 200_000
+MOST_LEVELS = 100
+"""More than any configuration holds."""
+
+
 def from_plain(value: object, path: KeyPath = ()) -> Node:
-    """A tree without positions from Python values; raises TypeError for what YAML could not say."""
+    """A tree without positions from Python values; raises TypeError for what YAML could not say, or too much of it."""
+    return _from_plain(value, path, itertools.count(1))
+
+
+def _from_plain(value: object, path: KeyPath, counter: Iterator[int]) -> Node:
+    if next(counter) > MOST_NODES or len(path) > MOST_LEVELS:
+        raise TypeError(f"expected at most {MOST_NODES} values in {MOST_LEVELS} levels, found more")
     if isinstance(value, Mapping):
         members = {}
         for key, child in value.items():
             if not isinstance(key, str):
                 raise TypeError(f"keys must be text, found {key!r} in {path or 'the configuration'}")
-            members[key] = Member(key, NOWHERE, from_plain(child, (*path, key)))
+            members[key] = Member(key, NOWHERE, _from_plain(child, (*path, key), counter))
         return Node(members, NOWHERE, path)
     if isinstance(value, list | tuple):
-        items = tuple(from_plain(item, (*path, index)) for index, item in enumerate(value))
+        items = tuple(_from_plain(item, (*path, index), counter) for index, item in enumerate(value))
         return Node(items, NOWHERE, path)
     if value is None or isinstance(value, str | int | float | bool):
         return Node(value, NOWHERE, path)

@@ -378,3 +378,24 @@ def test_a_class_in_a_file_that_is_not_python_is_named_with_the_line(
     (directory / "broken.py").write_text("\nclass X(:\n")
     found = problems(small.replace("{name: TPE}", "{className: broken.X}"))
     assert "line 2" in found["tuner.className"].message
+
+
+def test_of_many_unknown_keys_the_first_ones_are_reported(small_mapping: dict[str, Any], directory: Path) -> None:
+    unknown = {f"unknown{number}": 1 for number in range(100_000)}
+    with pytest.raises(ConfigError) as caught:
+        load_experiment_mapping(small_mapping | unknown, directory)
+    assert len(caught.value.problems) == 51
+    assert "more than 50 unknown keys" in str(caught.value.problems[-1])
+
+
+def test_a_configuration_of_very_many_values_is_refused(small_mapping: dict[str, Any], directory: Path) -> None:
+    with pytest.raises(ConfigError, match="at most 200000 values"):
+        load_experiment_mapping(small_mapping | {"searchSpace": {"x": [0] * 300_000}}, directory)
+
+
+@pytest.mark.parametrize("duration", [1e303, "1e9d", 3_153_600_001])
+def test_a_duration_no_clock_can_hold_is_refused(
+    small_mapping: dict[str, Any], directory: Path, duration: object
+) -> None:
+    with pytest.raises(ConfigError, match="maxTrialDuration"):
+        load_experiment_mapping(small_mapping | {"maxTrialDuration": duration}, directory)
