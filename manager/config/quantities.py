@@ -62,7 +62,16 @@ def _text(value: Any) -> Any:
 def _label(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
-    return _text(value)
+    if not _text(value).isprintable():
+        raise unexpected("text on one line, without control characters")
+    return value
+
+
+def _login_name(value: Any) -> Any:
+    """A host or a user: an argument of ssh, and a part of messages."""
+    if not _text(value).isprintable() or " " in value or value.startswith("-"):
+        raise unexpected("a name without spaces that does not begin with -")
+    return value
 
 
 def seconds(value: object) -> float:
@@ -158,6 +167,7 @@ PortNumber = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_whole)]
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Text = Annotated[str, BeforeValidator(_text)]
 Label = Annotated[str, BeforeValidator(_label)]
+LoginName = Annotated[str, BeforeValidator(_login_name)]
 NodePath = Annotated[str, BeforeValidator(_node_path)]
 """An absolute path on another machine: kept as it is written."""
 ClassName = Annotated[str, BeforeValidator(_class_name)]

@@ -11,6 +11,7 @@ from proctor.manager.config.quantities import (
     AbsolutePath,
     Count,
     GpuIndices,
+    LoginName,
     NodePath,
     PortNumber,
     Positive,
@@ -54,11 +55,11 @@ class RemoteMachineConfig(Section):
     """One machine of platform remote, reached over SSH. What is not given comes from ~/.ssh/config, then from SSH's own
     defaults."""
 
-    host: Text
+    host: LoginName
     """Name or address of the machine, or a Host of ~/.ssh/config."""
     port: PortNumber | None = None
     """Port of its SSH server; that of ~/.ssh/config, else 22, if not given."""
-    user: Text | None = None
+    user: LoginName | None = None
     """Whom to log in as; the user of ~/.ssh/config, else your own name, if not given."""
     password: Annotated[Text | None, Field(json_schema_extra=SECRET)] = None
     """Password; a key file or the agent is better, as it stays out of the configuration."""

@@ -399,3 +399,22 @@ def test_a_duration_no_clock_can_hold_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="maxTrialDuration"):
         load_experiment_mapping(small_mapping | {"maxTrialDuration": duration}, directory)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\nb", "\x1b[31mred"])
+def test_an_experiment_name_with_control_characters_is_refused(
+    small_mapping: dict[str, Any], directory: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match="experimentName"):
+        load_experiment_mapping(small_mapping | {"experimentName": name}, directory)
+
+
+@pytest.mark.parametrize("key", ["host", "user"])
+@pytest.mark.parametrize("name", ["-oProxyCommand=true", "gpu 3", "gpu\t3", "gpu\0", "gpu\n3"])
+def test_a_host_or_user_that_ssh_would_misread_is_refused(
+    small_mapping: dict[str, Any], directory: Path, key: str, name: str
+) -> None:
+    machine = {"host": "gpu-3"} | {key: name}
+    service = {"platform": "remote", "machineList": [machine]}
+    with pytest.raises(ConfigError, match=f"{key}: expected a name without spaces|{key}: expected text"):
+        load_experiment_mapping(small_mapping | {"trainingService": service}, directory)
