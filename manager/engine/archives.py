@@ -4,6 +4,7 @@ manager/cli/archive.py writes them and says what is in them. They may come from 
 every record is checked, and no member can write outside of its folder or bring what must not travel.
 """
 
+import itertools
 import re
 import shutil
 import stat
@@ -17,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from proctor.manager.errors import BadRequest
+from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import MetricRow
 from proctor.sdk.json_input import parse_json
@@ -26,6 +27,11 @@ from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
 
 FORMAT = 1
+MAX_HEAD_BYTES = 16 * 1024 * 1024
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+"""More than a trial's parameters or a report may take."""
+SPARE_BYTES = 256 * 1024 * 1024
+"""What loading an archive leaves free on the disk, for the experiments that run."""
 FOLDER = "experiment"
 CODE = "code"
 HEAD = "proctor.json"
@@ -134,7 +140,7 @@ class Archive:
         with self._open() as file:
             self._check_names(file)
             try:
-                head = parse_json(file.read(HEAD))
+                head = parse_json(self._read_bounded(file, HEAD))
                 found, saved = head["format"], head["experiment"]
             except (KeyError, TypeError, ValueError) as error:
                 raise self._bad(f"its {HEAD} cannot be read") from error
@@ -166,6 +172,22 @@ class Archive:
                 with file.open(member) as source, target.open("xb") as copy:
                     shutil.copyfileobj(source, copy)
 
+    def check_room(self, folder: Path) -> None:
+        """Raises Unavailable if the disk of `folder` has not the room that the unpacked archive takes."""
+        with self._open() as file:
+            needed = sum(member.file_size for member in file.infolist())
+        free = shutil.disk_usage(folder).free
+        if needed > free - SPARE_BYTES:
+            raise Unavailable(
+                f"the archive {self._path.name} takes {needed >> 20} MiB unpacked, and the disk of {folder} has "
+                f"{free >> 20} MiB left, of which {SPARE_BYTES >> 20} are kept free; free some space and load it again"
+            )
+
+    def _read_bounded(self, file: zipfile.ZipFile, name: str) -> bytes:
+        if file.getinfo(name).file_size > MAX_HEAD_BYTES:
+            raise self._bad(f"its {name} is larger than {MAX_HEAD_BYTES} bytes")
+        return file.read(name)
+
     @contextmanager
     def _open(self) -> Iterator[zipfile.ZipFile]:
         try:
@@ -182,6 +204,8 @@ class Archive:
                 raise self._bad(f"the name of its member {name!r} leads out of its folder")
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise self._bad(f"its member {name!r} is a link")
+            if name == FOLDER:
+                raise self._bad(f"its member {name!r} is no folder")
             if parts[0] == FOLDER and NEVER_SAVED.fullmatch(parts[-1]):
                 raise self._bad(f"it holds {name!r}, which is never saved")
             if name in seen:
@@ -192,7 +216,12 @@ class Archive:
 
     def _records(self, name: str, kind: type[R]) -> Iterator[R]:
         with self._open() as file, file.open(name) as lines:
-            for number, line in enumerate(lines, 1):
+            for number in itertools.count(1):
+                line = lines.readline(MAX_RECORD_BYTES + 1)
+                if not line:
+                    return
+                if len(line) > MAX_RECORD_BYTES:
+                    raise self._bad(f"{name}:{number}: the line is longer than {MAX_RECORD_BYTES} bytes")
                 try:
                     body = parse_json(line)
                 except ValueError as error:

@@ -152,6 +152,7 @@ class Manager:
         found = await asyncio.to_thread(saved.experiment)
         experiment_id = creation.make_id(experiment_id or found.id)
         folder = self.home.experiment_directory(experiment_id)
+        await asyncio.to_thread(saved.check_room, self.home.path)
         handed = creation.take_handover(self.home, handover)
         if folder.exists() or await self._exists(experiment_id):
             raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")

@@ -1,0 +1,139 @@
+"""Archives that are damaged, or made to do harm, are loaded or refused; none fails inside and none leaves anything."""
+
+import json
+import random
+import shutil
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fakes.disks import ext4_disk
+from fakes.real_manager import RealManager, real_manager
+
+from proctor.manager.engine.archives import MAX_HEAD_BYTES, MAX_RECORD_BYTES, Archive
+from proctor.manager.errors import BadRequest, Unavailable
+
+pytestmark = pytest.mark.slow
+
+TRIAL = "import proctor; proctor.report_intermediate_result(1); proctor.report_final_result(2)"
+STRANGE = [None, [], {}, "", "\x00", "\ud800", -1, 0, 2**63, 10**400, 1e308, True, "NaN", "2026-02-30T99:00:00Z", [[]]]
+
+
+class Loader:
+    """A manager, and a sound archive with its members."""
+
+    def __init__(self, manager: RealManager, folder: Path) -> None:
+        experiment = manager.create(TRIAL, maxTrialNumber=2)
+        manager.until_status(experiment, "DONE")
+        manager.command_line("experiment", "save", experiment, "--path", str(folder))
+        [self.sound] = folder.glob("*.zip")
+        manager.client.stop_experiment(experiment)
+        manager.until_status(experiment, "STOPPED")
+        manager.client.delete_experiment(experiment)
+        self.manager = manager
+        self.experiments = manager.home / "experiments"
+        self.incoming = manager.home / "incoming"
+        self.before = sorted(self.experiments.iterdir())
+        headers = {"Authorization": f"Bearer {manager.client.token}"}
+        self.client = httpx.Client(base_url=manager.client.url + "/api/v1/", headers=headers, timeout=60)
+
+    def members(self) -> dict[str, bytes]:
+        with zipfile.ZipFile(self.sound) as file:
+            return {name: file.read(name) for name in file.namelist()}
+
+    def load(self, archive: Path) -> int:
+        """Try to take it in; the status of the answer. What was taken in is deleted."""
+        shutil.copyfile(archive, self.incoming / "x.zip")
+        answer = self.client.post("experiments/load", json={"archive": "x.zip", "experiment_id": "loaded"})
+        assert answer.status_code in {201, 409, 422, 503}, answer.text
+        if answer.status_code == 201:
+            assert self.client.get("experiments/loaded/export?intermediate=true").status_code == 200
+            assert self.client.delete("experiments/loaded").status_code == 204
+        else:
+            assert answer.json()["detail"]
+        assert sorted(self.experiments.iterdir()) == self.before
+        return answer.status_code
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
+    folder = tmp_path_factory.mktemp("archives")
+    with real_manager(folder) as manager:
+        made = Loader(manager, folder)
+        with made.client:
+            yield made
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return path
+
+
+def test_a_sound_archive_is_taken_in(loader: Loader) -> None:
+    assert loader.load(loader.sound) == 201
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_archive_with_flipped_bytes_is_taken_in_or_refused(loader: Loader, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    data = bytearray(loader.sound.read_bytes())
+    for _ in range(draw.choice((1, 1, 3, 10))):
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    (tmp_path / "x.zip").write_bytes(data[: draw.randrange(len(data))] if draw.random() < 0.2 else data)
+    loader.load(tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_archive_with_strange_records_is_taken_in_or_refused(loader: Loader, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    members = loader.members()
+    name = draw.choice(["proctor.json", "trials.jsonl", "jobs.jsonl", "metrics.jsonl"])
+    text = members[name].decode()
+    records = [json.loads(text)] if name == "proctor.json" else [json.loads(line) for line in text.splitlines()]
+    record = draw.choice(records)
+    record = record["experiment"] if name == "proctor.json" else record
+    _spoil(draw, record)
+    members[name] = b"".join(json.dumps(each).encode() + b"\n" for each in records)
+    loader.load(zipped(tmp_path / "x.zip", members))
+
+
+def _spoil(draw: random.Random, record: dict[str, Any]) -> None:
+    """Replace, or remove, one value somewhere in it."""
+    key = draw.choice(list(record))
+    if isinstance(record[key], dict) and record[key] and draw.random() < 0.7:
+        _spoil(draw, record[key])
+    elif draw.random() < 0.2:
+        del record[key]
+    else:
+        record[key] = draw.choice(STRANGE)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "experiment/../../x", "experiment", "experiment/environment.json"])
+def test_a_member_whose_name_leads_elsewhere_is_refused(loader: Loader, tmp_path: Path, name: str) -> None:
+    assert loader.load(zipped(tmp_path / "x.zip", loader.members() | {name: b"x"})) == 422
+
+
+def test_an_archive_that_unpacks_to_more_than_the_disk_holds_is_refused(loader: Loader, tmp_path: Path) -> None:
+    sound = zipped(tmp_path / "x.zip", loader.members() | {"experiment/large": b"x" * 4096})
+    data = bytearray(sound.read_bytes())
+    at = data.rindex(b"experiment/large") - 46 + 24  # its size in the central directory
+    data[at : at + 4] = struct.pack("<I", 2**32 - 2)
+    sound.write_bytes(data)
+    with ext4_disk(tmp_path, megabytes=16) as disk, pytest.raises(Unavailable, match="4096 MiB unpacked"):
+        Archive(sound).check_room(disk.folder)
+
+
+@pytest.mark.parametrize("name", ["proctor.json", "trials.jsonl", "metrics.jsonl"])
+def test_a_record_of_unreasonable_size_is_refused(loader: Loader, tmp_path: Path, name: str) -> None:
+    size = MAX_HEAD_BYTES if name == "proctor.json" else MAX_RECORD_BYTES
+    members = loader.members() | {name: b'{"id": "' + b"x" * size + b'"}\n'}
+    archive = Archive(zipped(tmp_path / "x.zip", members))
+    read = {"proctor.json": archive.experiment, "trials.jsonl": archive.trials, "metrics.jsonl": archive.metrics}
+    with pytest.raises(BadRequest, match=r"larger than|longer than"):
+        list(read[name]())  # type: ignore[call-overload]
