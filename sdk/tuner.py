@@ -43,7 +43,11 @@ class Checkpointing:
         return os.environ.get(CHECKPOINT_DIRECTORY_VARIABLE, ".")
 
     def _on_exit(self) -> None:
-        """Called once before the process ends as it should."""
+        """Called once, as the last method, when the experiment or its manager is stopped.
+
+        Every result and every end has been delivered then. An experiment that is DONE keeps its tuner until it is
+        stopped.
+        """
 
     def _on_error(self) -> None:
         """Called once after a method has raised."""

@@ -116,6 +116,11 @@ class ExperimentConfig(Section):
             return values
         return {**values, "objective": {"direction": stored_direction(values)}}
 
+    @property
+    def has_own_algorithm(self) -> bool:
+        """Whether tuner or assessor is a class of the user's."""
+        return any(each is not None and each.class_name is not None for each in (self.tuner, self.assessor))
+
     def canonical(self) -> dict[str, Any]:
         """The configuration as JSON values with snake_case keys: what goes into the database."""
         return self.model_dump(mode="json", by_alias=False)

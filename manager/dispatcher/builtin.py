@@ -9,7 +9,7 @@ from proctor.manager.dispatcher.algorithms.base import (
     TunerAlgorithm,
     read_value,
 )
-from proctor.manager.dispatcher.hands import AssessorHand, Send, TunerHand, succeeded
+from proctor.manager.dispatcher.hands import AssessorHand, Goodbye, Send, TunerHand, succeeded
 from proctor.manager.dispatcher.wire_values import from_wire
 from proctor.sdk.space import parse_search_space
 
@@ -52,7 +52,7 @@ class BuiltinTuner(TunerHand):
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         self._algorithm.accept_customized(message.parameter_id, message.parameters)
 
-    def close(self) -> None:
+    def close(self, goodbye: Goodbye) -> None:
         """Nothing: the input log is all that a built-in keeps."""
 
     def _suggest(self, position: int, parameter_id: int) -> bool:
@@ -88,5 +88,5 @@ class BuiltinAssessor(AssessorHand):
         self._condemned.discard(message.trial_id)
         self._algorithm.trial_end(message.trial_id, succeeded(message))
 
-    def close(self) -> None:
+    def close(self, goodbye: Goodbye) -> None:
         """Nothing: the input log is all that a built-in keeps."""

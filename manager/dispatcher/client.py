@@ -18,6 +18,8 @@ from proctor.sdk.failpoints import failpoint
 log = logging.getLogger(__name__)
 
 PAGE = 500
+FINISH_SECONDS = 30.0
+"""How long a dispatcher may take to handle what it was told last and to leave."""
 RESTART_DELAYS_SECONDS = (0.0, 0.25, 1.0, 4.0, 10.0)
 """Before the next start, by how many dispatchers in a row have ended without a suggestion."""
 
@@ -90,6 +92,8 @@ class DispatcherClient:
         self._told = 0
         self._has_suggested = False
         self._bell = asyncio.Event()
+        self._finishing = asyncio.Event()
+        self._limit: asyncio.Timeout | None = None  # of the conversation
 
     def tell(self, messages: Sequence[ToDispatcher]) -> None:
         """Committed inputs in the order of their positions. Returns at once; never raises."""
@@ -101,19 +105,42 @@ class DispatcherClient:
         """Why no suggestions come although the dispatcher is there, as a clause, or ''."""
         return "" if self._pulse is None else self._pulse.trouble
 
+    def finish(self) -> None:
+        """Nothing more will be told: the dispatcher handles what it was told and leaves, in FINISH_SECONDS at most;
+        then `run` returns. Returns at once; idempotent."""
+        if not self._finishing.is_set():
+            self._finishing.set()
+            self._bell.set()
+            self._set_limit()
+
+    def _set_limit(self) -> None:
+        if self._limit is not None and self._finishing.is_set():
+            self._limit.reschedule(asyncio.get_running_loop().time() + FINISH_SECONDS)
+
     async def run(self) -> None:
-        """Serve until cancelled. Raises DispatcherGone when it cannot be kept alive, ProtocolError when it says what is
-        no message."""
+        """Serve until `finish`; may be called again then. Raises DispatcherGone when the dispatcher cannot be kept
+        alive, ProtocolError when it sends what is not a message."""
+        try:
+            await self._serve()
+        finally:
+            self._finishing.clear()
+
+    async def _serve(self) -> None:
         fruitless = 0
         while True:
             self._has_suggested = False
             epitaph = await self._converse()
+            if self._finishing.is_set():
+                return
             fruitless = 0 if self._has_suggested else fruitless + 1
             if fruitless >= len(RESTART_DELAYS_SECONDS):
                 raise DispatcherGone(f"the dispatcher ended {fruitless} times in a row: {epitaph}")
             log.warning("dispatcher ended, starting it again: %s", epitaph, extra={"action": "dispatcher.restart"})
             self._restarted(epitaph)
-            await asyncio.sleep(RESTART_DELAYS_SECONDS[fruitless])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RESTART_DELAYS_SECONDS[fruitless]):
+                    await self._finishing.wait()
+                return
 
     async def _converse(self) -> str:
         """One dispatcher's life; returns why it ended."""
@@ -132,20 +159,23 @@ class DispatcherClient:
                     for task in tasks:
                         task.cancel()
             finally:
-                self._pulse = None
+                self._pulse = self._limit = None
         if nonsense is not None:
             raise nonsense
         return f"{self._shot_for}; {channel.epitaph()}" if self._shot_for else channel.epitaph()
 
     async def _listen(self, channel: Channel) -> protocol.ProtocolError | None:
-        """Hear the dispatcher to its end, or until it says what is no message."""
-        async for line in channel.lines():
-            failpoint("manager.dispatcher.receive.before")
-            try:
-                message = protocol.decode(line)
-            except protocol.ProtocolError as error:
-                return error
-            self._hear(message)  # type: ignore[arg-type]
+        """Receive until the dispatcher closes its end, sends what is not a message, or takes too long to leave."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as self._limit:
+                self._set_limit()
+                async for line in channel.lines():
+                    failpoint("manager.dispatcher.receive.before")
+                    try:
+                        message = protocol.decode(line)
+                    except protocol.ProtocolError as error:
+                        return error
+                    self._hear(message)  # type: ignore[arg-type]
         return None
 
     def _hear(self, message: FromDispatcher) -> None:
@@ -169,6 +199,8 @@ class DispatcherClient:
                 await self._ping(channel, nonce, due)
             await asyncio.sleep(due - loop.time())
             verdict = pulse.look(loop.time(), channel.vitals())
+            if self._finishing.is_set():
+                return  # it answers no pings while it leaves, and has a limit for that
             if verdict is Verdict.LOST:
                 break
             if verdict is Verdict.BUSY:
@@ -192,9 +224,13 @@ class DispatcherClient:
             while True:
                 late, self._late = self._late, []
                 await self._send(channel, late)
-                if not self._late:
-                    self._bell.clear()
-                    await self._bell.wait()
+                if self._late:
+                    continue
+                if self._finishing.is_set():
+                    await channel.send(protocol.encode(protocol.Terminate()))
+                    return
+                self._bell.clear()
+                await self._bell.wait()
 
     async def _send(self, channel: Channel, messages: Sequence[ToDispatcher]) -> None:
         news = [message for message in messages if getattr(message, "position", 0) > self._told]

@@ -1,12 +1,11 @@
 """A user's own assessor behind the calls of a session, on the second thread."""
 
-import threading
 from functools import partial
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.custom_tuner import Guard
-from proctor.manager.dispatcher.hands import AssessorHand, Send, succeeded
+from proctor.manager.dispatcher.hands import AssessorHand, Goodbye, Send, succeeded
 from proctor.manager.dispatcher.lanes import Job, ThreadLane
 from proctor.manager.dispatcher.saved_state import Mark, SavedState
 from proctor.manager.dispatcher.wire_values import from_wire
@@ -37,12 +36,11 @@ class CustomAssessor(AssessorHand):
     def trial_end(self, message: protocol.TrialEnd) -> None:
         self._put(message, partial(self._end, message))
 
-    def close(self) -> None:
-        closed = threading.Event()
-        self._lane.put(self._guard(self._save))
+    def close(self, goodbye: Goodbye) -> None:
+        if goodbye.saves:
+            self._lane.put(self._guard(self._save))
         self._lane.put(self._guard(self._assessor._on_exit))
-        self._lane.put(closed.set)
-        closed.wait(2.0)
+        self._lane.finish(goodbye.seconds)
 
     def _put(self, message: Any, job: Job) -> None:
         def do() -> None:

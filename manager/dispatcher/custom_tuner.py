@@ -7,13 +7,14 @@ A tuner that computes for long is left in peace: most are not written to be call
 
 import inspect
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.hands import Send, TunerHand, succeeded
+from proctor.manager.dispatcher.hands import Goodbye, Send, TunerHand, succeeded
 from proctor.manager.dispatcher.lanes import Job, ThreadLane
 from proctor.manager.dispatcher.saved_state import Mark, SavedState
 from proctor.manager.dispatcher.wire_values import from_wire, to_wire
@@ -23,6 +24,8 @@ from proctor.sdk.tuner import Tuner
 WATCH_SECONDS = 0.25
 COMPUTING_SHARE = 0.2
 """A thread that used less of a processor than this over one watch is waiting, not computing."""
+VAIN_SECONDS = 3.0
+"""How long a tuner may wait inside `generate_parameters` while its session ends."""
 
 Guard = Callable[[Job], Job]
 """Wraps a job so that what it raises ends the session instead of the thread."""
@@ -54,6 +57,7 @@ class CustomTuner(TunerHand):
         self._delivery = threading.Lock()
         self._delivered = threading.Event()
         self._calls = 0
+        self._asks = True
         self._generating = 0
         """The number of the `generate_parameters` call that is running, or 0."""
 
@@ -89,12 +93,39 @@ class CustomTuner(TunerHand):
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         """Nothing: NNI tells a tuner of a customized trial when its result comes."""
 
-    def close(self) -> None:
-        closed = threading.Event()
-        self._first.put(self._guard(self._save))
+    def stop_asking(self) -> None:
+        self._asks = False
+
+    def close(self, goodbye: Goodbye) -> None:
+        self.stop_asking()
+        until = time.monotonic() + goodbye.seconds
+        # What waits on the first lane puts more on the second; the exit hook comes after both.
+        if not (self._drain(until) and self._second.finish(until - time.monotonic())):
+            return
+        if goodbye.saves:
+            self._first.put(self._guard(self._save))
         self._first.put(self._guard(self._tuner._on_exit))
-        self._first.put(closed.set)
-        closed.wait(2.0)
+        self._first.finish(until - time.monotonic())
+
+    def _drain(self, until: float) -> bool:
+        """Wait until the first lane has done everything. False where that takes too long, or where the tuner waits
+        inside `generate_parameters`: with no more trials to come, what it waits for may never come."""
+        drained = threading.Event()
+        self._first.put(drained.set)
+        call, waited = self._generating, 0.0
+        while time.monotonic() < until:
+            used = self._first.cpu_seconds()
+            if drained.wait(WATCH_SECONDS):
+                return True
+            is_waiting = call == self._generating != 0 and not self._has_computed(used)
+            call, waited = self._generating, waited + WATCH_SECONDS if is_waiting else 0.0
+            if waited >= VAIN_SECONDS:
+                return False
+        return False
+
+    def _has_computed(self, used: float) -> bool:
+        """Whether the first lane has computed during a watch that began at `used` seconds of processor time."""
+        return self._first.cpu_seconds() - used >= COMPUTING_SHARE * WATCH_SECONDS
 
     def _put(self, message: Any, job: Job) -> None:
         def do() -> None:
@@ -121,6 +152,8 @@ class CustomTuner(TunerHand):
         asked = [parameter_id for parameter_id in message.parameter_ids if parameter_id not in answered]
         for parameter_id in asked:
             self._request_positions[parameter_id] = message.position
+        if not self._asks:
+            return
         done = self._ask_together(asked) if self._proposes_many() else self._ask_each(asked)
         if done < len(asked):
             self._send(protocol.NoMoreTrials(message.position, asked[done:]))
@@ -139,6 +172,8 @@ class CustomTuner(TunerHand):
 
     def _ask_each(self, asked: list[int]) -> int:
         for done, parameter_id in enumerate(asked):
+            if not self._asks:
+                return len(asked)  # neither proposed nor declined: asked again by the next session
             try:
                 parameters = self._generate(self._tuner.generate_parameters, parameter_id)
             except NoMoreTrialError:
@@ -212,8 +247,7 @@ class CustomTuner(TunerHand):
             used = self._first.cpu_seconds()
             if self._delivered.wait(WATCH_SECONDS):
                 continue
-            computed = self._first.cpu_seconds() - used
-            if call == self._generating and computed < COMPUTING_SHARE * WATCH_SECONDS:
+            if call == self._generating and not self._has_computed(used):
                 self._second.put(self._guard(self._deliver))
 
 

@@ -2,12 +2,28 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import FromDispatcher
 
 Send = Callable[[FromDispatcher], None]
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    """How a session ends."""
+
+    seconds: float
+    """How long an algorithm may take to handle what it has been told and to leave."""
+    saves: bool
+    """Whether algorithms save themselves. Not where the manager is gone: the next one may have started successors,
+    which keep their checkpoints in the same folder."""
+
+
+IN_ORDER = Goodbye(30.0, saves=True)
+ABANDONED = Goodbye(2.0, saves=False)
 
 
 class TunerHand(ABC):
@@ -37,9 +53,12 @@ class TunerHand(ABC):
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         """Tell the tuner of a trial that the user has added."""
 
+    def stop_asking(self) -> None:  # noqa: B027 - nothing to do where nothing waits
+        """Skip requests that wait: their answers would come too late. May be called from any thread."""
+
     @abstractmethod
-    def close(self) -> None:
-        """Let the tuner save what it has."""
+    def close(self, goodbye: Goodbye) -> None:
+        """Wait until the tuner has handled everything, let it save itself, and call its exit hook last."""
 
 
 class AssessorHand(ABC):
@@ -58,8 +77,8 @@ class AssessorHand(ABC):
         """Tell the assessor the end of a trial."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Let the assessor save what it has."""
+    def close(self, goodbye: Goodbye) -> None:
+        """Wait until the assessor has handled everything, let it save itself, and call its exit hook last."""
 
 
 def succeeded(message: protocol.TrialEnd) -> bool:

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.hands import ABANDONED, IN_ORDER
 from proctor.manager.dispatcher.lanes import ThreadLane
-from proctor.manager.dispatcher.session import Session
+from proctor.manager.dispatcher.session import Session, has_own_algorithm
 
 PARENT_CHECK_SECONDS = 5.0
 READ_BYTES = 1 << 20
+LEAVING_SHARE = 1.5
+"""Of the time that an algorithm has for its goodbye: how long the process stays. There may be two of them."""
 
 
 class Host:
-    """Serves one manager over one socket until it says Terminate, closes its end, or dies."""
+    """Serves one manager over one socket until it sends Terminate, closes its end, or dies."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -24,17 +27,24 @@ class Host:
         self._session = Session(self._send)
 
     def serve(self) -> None:
-        """Return when the conversation is over; the algorithms have been told."""
+        """Return when the conversation is over and the algorithms have handled it, or take too long."""
         lane = ThreadLane("session")
+        goodbye, has_own = ABANDONED, False
         for line in self._lines():
             message = protocol.decode(line)
             if isinstance(message, protocol.Terminate):
+                goodbye = IN_ORDER
                 break
+            if isinstance(message, protocol.Initialize):
+                has_own = has_own_algorithm(message)
             if isinstance(message, protocol.Ping):
                 self._session.handle(message)
             else:
                 lane.put(lambda message=message: self._session.handle(message))  # type: ignore[misc]
-        self._session.close()
+        self._session.stop_asking()
+        if has_own:  # a built-in algorithm keeps nothing but the input log
+            lane.put(lambda: self._session.close(goodbye))
+            lane.finish(LEAVING_SHARE * goodbye.seconds)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""

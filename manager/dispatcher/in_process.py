@@ -16,6 +16,7 @@ class InProcessChannel(Channel):
         self._loop = asyncio.get_running_loop()
         self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._session = Session(self._answer)
+        self.is_closed = False
 
     async def send(self, data: bytes) -> None:
         for line in data.splitlines():
@@ -33,9 +34,11 @@ class InProcessChannel(Channel):
         return "the dispatcher in the manager's own process was closed"
 
     def close(self) -> None:
-        """End the conversation."""
-        self._session.close()
-        self._answers.put_nowait(None)
+        """End the conversation. Idempotent."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._session.close()
+            self._answers.put_nowait(None)
 
     def _answer(self, message: protocol.FromDispatcher) -> None:
         line = protocol.encode(message)

@@ -21,6 +21,12 @@ class ThreadLane:
         """Do `job` after everything put before it; returns at once."""
         self._jobs.put(job)
 
+    def finish(self, seconds: float) -> bool:
+        """Wait until everything that was put is done; False where that takes longer."""
+        done = threading.Event()
+        self.put(done.set)
+        return done.wait(seconds)
+
     def is_idle(self) -> bool:
         """Say whether nothing waits behind the job that is being done."""
         return self._jobs.empty()

@@ -9,7 +9,7 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
 from proctor.manager.dispatcher.algorithms.registry import create_algorithm
 from proctor.manager.dispatcher.builtin import BuiltinAssessor, BuiltinTuner
-from proctor.manager.dispatcher.hands import AssessorHand, Send, TunerHand
+from proctor.manager.dispatcher.hands import IN_ORDER, AssessorHand, Goodbye, Send, TunerHand
 from proctor.manager.dispatcher.lanes import Job, ThreadLane
 from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
 from proctor.sdk.failpoints import failpoint
@@ -35,6 +35,7 @@ class Session:
         self._send_line = send
         self._sending = threading.Lock()
         self._failed = False
+        self._asks = True
         self._tuner: TunerHand | None = None
         self._assessor: AssessorHand | None = None
         self._customs: list[Any] = []
@@ -47,13 +48,19 @@ class Session:
         elif not self._failed:
             self._guarded(lambda: self._take(message))()
 
-    def close(self) -> None:
-        """Let the user's own algorithms save themselves and say goodbye; takes a few seconds at most."""
-        if self._failed:
-            return
+    def stop_asking(self) -> None:
+        """Skip requests from now on: the session is about to end. May be called from any thread."""
+        self._asks = False
+        if self._tuner is not None:
+            self._tuner.stop_asking()
+
+    def close(self, goodbye: Goodbye = IN_ORDER) -> None:
+        """Let the user's own algorithms handle what they were told, save themselves and leave. Nothing of theirs is
+        called afterwards. Called where messages are handled, after the last one."""
+        self.stop_asking()
         for hand in (self._tuner, self._assessor):
-            if hand is not None:
-                hand.close()
+            if hand is not None and not self._failed:
+                hand.close(goodbye)
 
     def send(self, message: FromDispatcher) -> None:
         """Send one message, with a fail point on either side."""
@@ -71,7 +78,8 @@ class Session:
         if tuner is None:
             raise RuntimeError(f"expected Initialize first, found {type(message).__name__}")
         if isinstance(message, protocol.RequestTrialJobs):
-            tuner.request(message)
+            if self._asks:
+                tuner.request(message)
         elif isinstance(message, protocol.ReportMetrics):
             self._report(message)
         elif isinstance(message, protocol.TrialEnd):
@@ -94,18 +102,13 @@ class Session:
         if message.version != protocol.PROTOCOL_VERSION:
             ours = protocol.PROTOCOL_VERSION
             raise RuntimeError(f"the manager speaks dispatcher protocol {message.version}, this is {ours}")
-        second = ThreadLane("second") if self._has_custom(message) else None
+        second = ThreadLane("second") if has_own_algorithm(message) else None
         self._tuner = self._make_tuner(message, second)
         if message.assessor is not None:
             self._assessor = self._make_assessor(message.assessor, message, second)
         self._tuner.initialize(message.search_space)
         if not self._failed:
             self.send(protocol.Initialized(wants_intermediate=self._assessor is not None))
-
-    @staticmethod
-    def _has_custom(message: protocol.Initialize) -> bool:
-        specs = (message.tuner, message.assessor)
-        return any(spec is not None and spec.class_name is not None for spec in specs)
 
     def _make_tuner(self, message: protocol.Initialize, second: ThreadLane | None) -> TunerHand:
         if second is None or message.tuner.class_name is None:
@@ -205,6 +208,11 @@ class Session:
             hook = getattr(algorithm, "_on_error", None)
             if hook is not None:
                 hook()
+
+
+def has_own_algorithm(message: protocol.Initialize) -> bool:
+    """Whether tuner or assessor is a class of the user's."""
+    return any(spec is not None and spec.class_name is not None for spec in (message.tuner, message.assessor))
 
 
 def _summary(error: BaseException) -> str:

@@ -34,7 +34,7 @@ class ProcessDispatchers:
 
     def __call__(self, row: ExperimentRow, config: ExperimentConfig) -> Opener:
         directory = Path(row.directory)
-        custom = any(a is not None and a.class_name is not None for a in (config.tuner, config.assessor))
+        custom = config.has_own_algorithm
         captured = _captured(directory)
         executable = str(captured.get("executable") or sys.executable) if custom else sys.executable
 

@@ -55,6 +55,11 @@ class DispatcherFailed:
 
 
 @dataclass(frozen=True)
+class DispatcherLeft:
+    """There is no dispatcher any more."""
+
+
+@dataclass(frozen=True)
 class Wake:
     """Something outside has changed (capacity, a deadline): look again."""
 
@@ -113,6 +118,7 @@ Message = (
     | DispatcherRestarted
     | DispatcherSilent
     | DispatcherFailed
+    | DispatcherLeft
     | Wake
     | CancelTrial
     | AddTrial

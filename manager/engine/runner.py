@@ -40,7 +40,7 @@ _THINKING = {
     ExperimentStatus.NO_MORE_TRIAL,
     ExperimentStatus.TUNER_NO_MORE_TRIAL,
 }
-"""The statuses in which an experiment has a dispatcher."""
+"""The statuses in which an experiment needs a dispatcher. In others one that runs may be kept for a while."""
 
 FIRST_REVISION = 1
 """Of an experiment whose limits were never changed."""
@@ -213,6 +213,8 @@ class ExperimentRunner:
                 self._fail(step, summary, trace)
             case m.DispatcherFailed(summary):
                 self._fail(step, summary, summary)
+            case m.DispatcherLeft():
+                self._dispatcher_task = None
             case m.DispatcherRestarted(epitaph):
                 step.note("notice", {"text": f"the dispatcher was started again: {epitaph}"})
             case m.DispatcherSilent(trouble):
@@ -236,6 +238,8 @@ class ExperimentRunner:
         return None
 
     def _fail(self, step: Step, reason: str, error: str) -> None:
+        if self.state.row.status is ExperimentStatus.STOPPING:
+            step.note("notice", {"text": f"while the experiment was being stopped: {reason}"})
         if EXPERIMENT.allows(self.state.row.status, ExperimentEvent.FAIL):
             monotonic = self.around.clock.monotonic()
             suggestions.move_experiment(
@@ -254,7 +258,7 @@ class ExperimentRunner:
         suggestions.advance(state, step, monotonic)
         suggestions.request(state, step, monotonic)
         await place_waiting(state, step, self.around)
-        if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
+        if state.row.status is ExperimentStatus.STOPPING and not state.by_job and self._dispatcher_task is None:
             suggestions.move_experiment(
                 state, step, ExperimentEvent.FINISH_STOP, "stopped by the user", monotonic=monotonic
             )
@@ -302,20 +306,30 @@ class ExperimentRunner:
         )
 
     def _keep_dispatcher(self, group: asyncio.TaskGroup) -> None:
-        """A dispatcher runs when and only when there is something for it to do."""
-        wanted = self.state.row.status in _THINKING
-        if wanted and self._dispatcher_task is None:
+        """Start a dispatcher when there is something for it to do; let it leave in order when there is no more."""
+        if self._dispatcher_task is None and self.state.row.status in _THINKING:
             name = f"experiment {self.state.row.id} dispatcher"
             self._dispatcher_task = group.create_task(self._run_dispatcher(), name=name)
-        elif not wanted and self._dispatcher_task is not None:
-            self._dispatcher_task.cancel()
-            self._dispatcher_task = None
+        elif self._dispatcher_task is not None and not self._keeps_dispatcher():
+            self._dispatcher.finish()
+
+    def _keeps_dispatcher(self) -> bool:
+        """Whether a dispatcher that runs is still needed. A DONE experiment's custom tuner is: in another process it
+        may not be able to go on where a limit is raised (docs/decisions/0015-a-custom-tuner-outlives-done.md)."""
+        match self.state.row.status:
+            case ExperimentStatus.DONE:
+                return self.around.config.has_own_algorithm
+            case ExperimentStatus.STOPPING:
+                return bool(self.state.by_job)  # trials that end now are told, too
+            case status:
+                return status in _THINKING
 
     async def _run_dispatcher(self) -> None:
         try:
             await self._dispatcher.run()
         except (DispatcherGone, protocol.ProtocolError, OSError) as error:
             self.inbox.post(m.DispatcherFailed(str(error)))
+        self.inbox.post(m.DispatcherLeft())
 
 
 def _spec(algorithm: Any) -> protocol.AlgorithmSpec:

@@ -7,7 +7,7 @@ import pytest
 from fakes.suspended_dispatchers import SuspendableDispatchers
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client import DispatcherClient, DispatcherGone
+from proctor.manager.dispatcher.client import FINISH_SECONDS, DispatcherClient, DispatcherGone
 from proctor.manager.dispatcher.protocol import News, ToDispatcher
 from proctor.manager.virtual_time import run_virtual
 
@@ -23,6 +23,8 @@ class Stage:
         self.heard: list[News] = []
         self.restarts: list[str] = []
         self.silences: list[str] = []
+        self.returned = asyncio.Event()
+        """Set when the client serves no more."""
         self.client = DispatcherClient(
             open_channel=self.dispatchers.open,
             initialize=lambda: protocol.Initialize("e", SPACE, protocol.AlgorithmSpec(name="Random"), None, 7, ""),
@@ -57,6 +59,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]]) -> Stage:
     async def main(loop: object) -> None:
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(stage.client.run())
+            serving.add_done_callback(lambda task: stage.returned.set())
             await scenario(stage)
             serving.cancel()
 
@@ -173,3 +176,61 @@ def test_one_that_says_what_is_no_message_ends_the_conversation_with_its_words()
     (error,) = caught.value.exceptions
     assert isinstance(error, protocol.ProtocolError)
     assert "nonsense" in str(error)
+
+
+async def finish(stage: Stage) -> None:
+    """Ask for a suggestion and let the dispatcher leave in the same turn."""
+    stage.request(0)
+    stage.client.finish()
+    await stage.returned.wait()
+
+
+def test_one_that_may_leave_is_first_told_everything_and_answers() -> None:
+    stage = play(finish)
+    assert list(stage.suggestions()) == [0]
+    assert (len(stage.dispatchers.channels), stage.restarts) == (1, [])
+
+
+def test_one_that_has_begun_long_ago_leaves_after_its_last_message() -> None:
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(100.0)
+        await finish(stage)
+
+    assert list(play(scenario).suggestions()) == [0]
+
+
+def test_one_that_does_not_leave_has_a_limit() -> None:
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(100.0)
+        stage.dispatchers.suspended = True
+        began = asyncio.get_running_loop().time()
+        await finish(stage)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(FINISH_SECONDS)
+
+    stage = play(scenario)
+    assert (stage.suggestions(), stage.restarts, stage.dispatchers.kills) == ({}, [], 0)
+
+
+def test_one_that_died_before_it_could_leave_is_not_started_again() -> None:
+    async def scenario(stage: Stage) -> None:
+        for _ in range(3):
+            await asyncio.sleep(2.0)
+            stage.dispatchers.channels[-1].close()
+        await asyncio.sleep(0.1)  # the fourth start comes after 4 s
+        await finish(stage)
+
+    stage = play(scenario)
+    assert len(stage.dispatchers.channels) == 3
+
+
+def test_one_can_be_started_again_after_it_has_left() -> None:
+    async def scenario(stage: Stage) -> None:
+        await finish(stage)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(stage.client.run())
+            stage.request(1)
+            await asyncio.sleep(1.0)
+            serving.cancel()
+
+    stage = play(scenario)
+    assert set(stage.suggestions()) == {0, 1}

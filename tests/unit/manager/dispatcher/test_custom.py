@@ -360,3 +360,85 @@ def test_an_assessor_that_returns_something_else_is_reported(tmp_path):
     conversation = Conversation(tmp_path, assessor=source).started()
     heard = conversation.tell(protocol.ReportMetrics(1, [[0, "t0", 0, 1]])).hear()
     assert "must return AssessResult.Good or Bad (or a bool), found 'good'" in heard.summary
+
+
+LEAVING = """
+    import threading
+    import time
+    from proctor.sdk.tuner import Tuner
+
+    CALLS, WAITING = [], threading.Event()
+
+    class Own(Tuner):
+        def update_search_space(self, space):
+            pass
+        def generate_parameters(self, parameter_id, **kwargs):
+            if parameter_id == 7:
+                WAITING.set()
+                threading.Event().wait()
+            CALLS.append(("generate", parameter_id))
+            time.sleep(0.1)
+            return {"x": parameter_id}
+        def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+            time.sleep(0.1)
+            CALLS.append(("result", parameter_id))
+        def trial_end(self, parameter_id, success, **kwargs):
+            time.sleep(0.3)
+            CALLS.append(("end", parameter_id))
+        def save_checkpoint(self):
+            CALLS.append(("save",))
+        def _on_exit(self):
+            CALLS.append(("exit",))
+"""
+
+
+def calls():
+    return sys.modules["own_tuner"].CALLS
+
+
+def test_the_exit_hook_comes_after_all_that_was_told_and_nothing_comes_after_it(tmp_path):
+    conversation = Conversation(tmp_path, LEAVING).started()
+    conversation.tell(request(1, 0, 1)).hear(2)
+    conversation.tell(end(2, 0, 0.5), end(3, 1, 0.25))
+    conversation.close()
+    told = list(calls())
+    assert [call for call in told if call[0] in ("result", "end")] == [
+        ("result", 0),
+        ("result", 1),
+        ("end", 0),
+        ("end", 1),
+    ]
+    assert told[-2:] == [("save",), ("exit",)]
+
+
+def test_requests_that_wait_when_a_session_ends_are_skipped_and_asked_again_in_the_next(tmp_path):
+    conversation = Conversation(tmp_path, LEAVING).started()
+    conversation.tell(request(1, 0)).hear()
+    conversation.tell(request(2, *range(10, 500)), end(3, 0, 0.5))
+    conversation.close()
+    assert ("generate", 499) not in calls()
+    assert ("result", 0) in calls()
+    calls().clear()
+    heard = Conversation(tmp_path, LEAVING).started().tell(request(2, 499)).hear()
+    assert heard.parameter_id == 499
+
+
+def test_a_tuner_that_waits_when_its_session_ends_gets_results_and_no_exit_hook(tmp_path):
+    conversation = Conversation(tmp_path, LEAVING).started()
+    conversation.tell(request(1, 0)).hear()
+    conversation.tell(request(2, 7))
+    assert sys.modules["own_tuner"].WAITING.wait(TIME_LIMIT)
+    conversation.tell(end(3, 0, 0.5))
+    conversation.close()
+    assert ("result", 0) in calls()
+    assert ("exit",) not in calls()
+
+
+def test_a_tuner_that_raises_while_its_session_ends_is_reported_and_called_no_more(tmp_path):
+    failing = LEAVING.replace('CALLS.append(("result", parameter_id))', "raise KeyError('last')")
+    conversation = Conversation(tmp_path, failing).started()
+    conversation.tell(request(1, 0)).hear()
+    conversation.tell(end(2, 0, 0.5), end(3, 1, 0.25))
+    conversation.close()
+    assert "KeyError: 'last'" in conversation.hear().summary
+    assert calls() == [("generate", 0)]

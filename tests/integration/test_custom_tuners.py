@@ -1,0 +1,266 @@
+"""A user's own tuner in a real dispatcher process, from the first call to the last. Jobs are played in memory."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.test_dispatcher_restarts import config, create_service, dispatchers, trial_count
+
+from proctor.manager.clock import SystemClock
+from proctor.manager.engine.dispatchers import ProcessDispatchers
+from proctor.manager.engine.manager import Manager
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.settings import Home
+from proctor.manager.store import events, trials
+from proctor.manager.store.database import Database
+from proctor.manager.store.rows import ExperimentRow
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import NodePool
+
+pytestmark = pytest.mark.anyio
+
+DIARY = """
+import json
+import os
+import threading
+import time
+from nni.tuner import Tuner
+
+class Own(Tuner):
+    def __init__(self, diary, pause=0.0, wait_at=None, fail_at=None, fail_on_exit=False):
+        self.diary, self.pause, self.wait_at, self.fail_at = diary, pause, wait_at, fail_at
+        self.fail_on_exit = fail_on_exit
+        self.proposed = 0
+        self.write("new")
+
+    def write(self, *words):
+        with open(self.diary, "a") as file:
+            file.write(json.dumps(words) + "\\n")
+
+    def update_search_space(self, search_space):
+        self.write("space")
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        self.write("generate", parameter_id)
+        if parameter_id == self.wait_at:
+            threading.Event().wait()
+        self.proposed += 1
+        return {"x": self.proposed / 100}
+
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        time.sleep(self.pause)
+        if parameter_id == self.fail_at:
+            raise ValueError(f"cannot learn from {parameter_id}")
+        self.write("result", parameter_id)
+
+    def trial_end(self, parameter_id, success, **kwargs):
+        time.sleep(self.pause)
+        self.write("end", parameter_id)
+
+    def import_data(self, data):
+        self.write("import", [row["parameter"]["x"] for row in data])
+
+    def _on_exit(self):
+        self.write("exit")
+        if self.fail_on_exit:
+            raise KeyError("cannot leave")
+"""
+
+SAVING = """
+    def save_checkpoint(self):
+        with open(os.path.join(self.get_checkpoint_path(), "own.json"), "w") as file:
+            json.dump(self.proposed, file)
+        self.write("save")
+
+    def load_checkpoint(self):
+        with open(os.path.join(self.get_checkpoint_path(), "own.json")) as file:
+            self.proposed = json.load(file)
+        self.write("load")
+"""
+
+
+class Place:
+    """A home with one tuner, and what that tuner wrote down."""
+
+    def __init__(self, folder: Path, *, saves: bool = False, **arguments: Any) -> None:
+        self.home = Home(folder / "home")
+        self.home.prepare()
+        self._diary = folder / "diary"
+        (folder / "own_tuner.py").write_text(DIARY + (SAVING if saves else ""))
+        arguments = {"diary": str(self._diary), **arguments}
+        tuner = {"className": "own_tuner.Own", "codeDirectory": str(folder), "classArgs": arguments}
+        self.config = config(tuner=tuner, maxTrialNumber=3)
+
+    @asynccontextmanager
+    async def manager(self) -> AsyncIterator[Manager]:
+        """A manager; on leaving it goes as after SIGTERM."""
+        async with await Database.open(str(self.home.control_database), "control") as control:
+            pool = NodePool()
+            manager = Manager(
+                home=self.home,
+                control=control,
+                pool=pool,
+                hub=KeeperHub(pool),
+                clock=SystemClock(),
+                open_dispatcher=ProcessDispatchers(self.home),
+                create_service=create_service,
+            )
+            async with manager.serve():
+                yield manager
+
+    def diary(self, *words: str) -> list[list[Any]]:
+        """What the tuner wrote, in order; only what begins with one of the words, if any are given."""
+        entries = [json.loads(line) for line in self._diary.read_text().splitlines()]
+        return [entry for entry in entries if not words or entry[0] in words]
+
+    async def create(self, manager: Manager) -> str:
+        row = await manager.create_experiment(config=self.config, directory=str(self.home.path.parent))
+        return row.id
+
+
+async def reached(manager: Manager, experiment_id: str, status: ExperimentStatus) -> ExperimentRow:
+    async with asyncio.timeout(60):
+        while True:
+            bell = manager.feed.bell()
+            row = await manager.experiment(experiment_id)
+            if row.status is status:
+                return row
+            await bell.wait()
+
+
+async def parameters(manager: Manager, experiment_id: str) -> list[Any]:
+    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=100))
+    return [trial.parameters for trial in page.items]
+
+
+async def stop(manager: Manager, experiment_id: str) -> None:
+    await manager.stop_experiment(experiment_id)
+    await reached(manager, experiment_id, ExperimentStatus.STOPPED)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+async def test_every_result_and_every_end_come_before_the_exit_hook_and_nothing_after_it(
+    tmp_path: Path, pause: float
+) -> None:
+    place = Place(tmp_path, pause=pause)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        await stop(manager, experiment_id)
+        assert dispatchers() == []
+    assert place.diary("result") == [["result", 0], ["result", 1], ["result", 2]]
+    assert sorted(place.diary("end")) == [["end", 0], ["end", 1], ["end", 2]]
+    assert place.diary()[-1] == ["exit"]
+    assert place.diary("exit") == [["exit"]]
+
+
+async def test_a_raised_limit_lets_the_same_tuner_go_on(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        await manager.update_experiment(experiment_id, max_trial_number=5)
+        await trial_count(manager, experiment_id, 5)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        assert await parameters(manager, experiment_id) == [{"x": n / 100} for n in range(1, 6)]
+        await stop(manager, experiment_id)
+    assert place.diary("new", "exit") == [["new"], ["exit"]]
+    assert place.diary("generate") == [["generate", n] for n in range(5)]
+
+
+async def test_a_restarted_manager_starts_no_tuner_for_an_experiment_that_is_done(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+    async with place.manager() as manager:
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        assert dispatchers() == []
+    assert place.diary("new") == [["new"]]
+
+
+async def test_after_a_restart_of_the_manager_a_new_tuner_is_asked_for_new_ids_only(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+    async with place.manager() as manager:
+        await manager.update_experiment(experiment_id, max_trial_number=4)
+        await trial_count(manager, experiment_id, 4)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        await stop(manager, experiment_id)
+    assert place.diary("generate") == [["generate", n] for n in range(4)]
+    imported = [x for _, xs in place.diary("import") for x in xs]
+    assert imported == [0.01, 0.02, 0.03]
+
+
+async def test_after_a_restart_of_the_manager_a_tuner_that_saved_itself_goes_on(tmp_path: Path) -> None:
+    place = Place(tmp_path, saves=True)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+    async with place.manager() as manager:
+        await manager.update_experiment(experiment_id, max_trial_number=4)
+        await trial_count(manager, experiment_id, 4)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        assert await parameters(manager, experiment_id) == [{"x": n / 100} for n in range(1, 5)]
+        await stop(manager, experiment_id)
+    assert place.diary("load", "import") == [["load"]]
+    assert place.diary("result") == [["result", n] for n in range(4)]
+
+
+async def test_a_tuner_that_raises_for_the_last_result_puts_the_experiment_in_error(tmp_path: Path) -> None:
+    place = Place(tmp_path, pause=0.2, fail_at=2)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        row = await reached(manager, experiment_id, ExperimentStatus.ERROR)
+        assert "cannot learn from 2" in row.reason
+        assert "receive_trial_result" in row.error
+    assert place.diary("exit") == []
+
+
+async def test_what_a_tuner_raises_while_it_leaves_is_noted(tmp_path: Path) -> None:
+    place = Place(tmp_path, fail_on_exit=True)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        await stop(manager, experiment_id)
+        notices = await manager.control.read(lambda c: events.notices(c, experiment_id))
+    assert any("while the experiment was being stopped: KeyError: 'cannot leave'" in notice for notice in notices)
+
+
+async def test_a_tuner_that_waits_for_something_that_never_comes_does_not_keep_its_experiment_from_stopping(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path, wait_at=2)
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await trial_count(manager, experiment_id, 2)
+        async with asyncio.timeout(60):
+            while place.diary("end") != [["end", 0], ["end", 1]]:  # noqa: ASYNC110 - a file rings no bell
+                await asyncio.sleep(0.05)
+        await manager.stop_experiment(experiment_id)
+        await reached(manager, experiment_id, ExperimentStatus.STOPPED)
+        assert dispatchers() == []
+    assert place.diary("exit") == []
+
+
+async def test_a_stopped_experiment_resumes_with_what_its_tuner_had_saved(tmp_path: Path) -> None:
+    place = Place(tmp_path, saves=True)
+    place.config["maxTrialNumber"] = 1000
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await trial_count(manager, experiment_id, 3)
+        await stop(manager, experiment_id)
+        told = len(place.diary("result"))
+        await manager.resume_experiment(experiment_id)
+        await trial_count(manager, experiment_id, told + 5)
+        await stop(manager, experiment_id)
+        tried = await parameters(manager, experiment_id)
+    assert tried == [{"x": n / 100} for n in range(1, len(tried) + 1)]
+    results = place.diary("result")
+    assert results == [["result", n] for n in range(len(results))]
