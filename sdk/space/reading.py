@@ -98,8 +98,12 @@ def _read_choice(path: Path, options: Any, problems: list[SpaceProblem]) -> Para
         problems.append(SpaceProblem(path, "a choice needs at least one option"))
         return None
     named = [isinstance(option, Mapping) and "_name" in option for option in options]
-    if not all(named):
+    if not any(named):
         return Choice(tuple(options))
+    if not all(named):
+        plain = (index for index, is_named in enumerate(named) if not is_named)
+        problems.extend(_unnamed((*path, index), options[index]) for index in plain)
+        return None
     branches = [_read_branch((*path, index), option, problems) for index, option in enumerate(options)]
     names: set[str] = set()
     for index, branch in enumerate(branches):
@@ -107,6 +111,11 @@ def _read_choice(path: Path, options: Any, problems: list[SpaceProblem]) -> Para
             problems.append(SpaceProblem((*path, index, "_name"), f"{branch.name!r} is the name of two branches"))
         names.add(canonical(branch.name))
     return NestedChoice(tuple(branches))
+
+
+def _unnamed(path: Path, option: Any) -> SpaceProblem:
+    message = f"expected a mapping with _name, as other options of this choice are, found {_shown(option)}; "
+    return SpaceProblem(path, message + "give every option a _name (a nested choice) or none (plain values)")
 
 
 def _read_branch(path: Path, option: Mapping[str, Any], problems: list[SpaceProblem]) -> Branch:

@@ -69,10 +69,24 @@ def test_two_branches_of_one_name_are_refused():
     assert list(problems) == [("a", "_value", 1, "_name")]
 
 
+@pytest.mark.parametrize("plain", [{"y": 1}, "x", 3, None, ["_name"]])
+def test_a_choice_that_mixes_nested_and_plain_options_is_refused_at_the_plain_ones(plain):
+    options = [{"_name": "x", "k": {"_type": "uniform", "_value": [0, 1]}}, plain, {"_name": "y"}]
+    problems = problems_of({"a": {"_type": "choice", "_value": options}})
+    assert list(problems) == [("a", "_value", 1)]
+    assert "_name" in problems["a", "_value", 1]
+
+
+def test_a_mixed_choice_inside_of_a_nested_one_is_refused_too():
+    inner = {"_type": "choice", "_value": [{"_name": "x"}, 1]}
+    problems = problems_of({"a": {"_type": "choice", "_value": [{"_name": "b", "c": inner}]}})
+    assert list(problems) == [("a", "_value", 0, "c", "_value", 1)]
+
+
 def test_a_choice_is_nested_only_if_every_option_has_a_name():
-    mixed = parse_search_space({"a": {"_type": "choice", "_value": [{"_name": "x"}, {"y": 1}]}})
-    assert not mixed.is_nested
-    assert mixed.contains({"a": {"y": 1}})
+    plain = parse_search_space({"a": {"_type": "choice", "_value": [{"x": 2}, {"y": 1}]}})
+    assert not plain.is_nested
+    assert plain.contains({"a": {"y": 1}})
     named = parse_search_space({"a": {"_type": "choice", "_value": [{"_name": "x"}, {"_name": "y"}]}})
     assert isinstance(named.parameters["a"], NestedChoice)
 
