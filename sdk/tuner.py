@@ -58,19 +58,22 @@ class Tuner(Checkpointing):
 
     _accept_customized = False
 
-    def update_search_space(self, search_space: dict[str, Any]) -> None:
-        """Take the search space as it stands in the file. Called first, and again whenever the user changes it."""
+    def update_search_space(self, search_space: Any) -> None:
+        """Take the search space as it stands in the file. Called first, and again whenever the user changes it.
+
+        It may be any JSON value, and no one else checks it: raise if you cannot search it.
+        """
         raise NotImplementedError(f"{type(self).__name__}.update_search_space is missing")
 
-    def generate_parameters(self, parameter_id: int, **kwargs: Any) -> dict[str, Any]:
-        """Return the parameters of a new trial.
+    def generate_parameters(self, parameter_id: int, **kwargs: Any) -> Any:
+        """Return the parameters of a new trial: a dictionary, as trials expect, or any other JSON value.
 
         `parameter_id` is never reused. Raise `NoMoreTrialError` if there is nothing to propose now; you will be
         asked again when a result has come. May wait for the result of an earlier trial.
         """
         raise NotImplementedError(f"{type(self).__name__}.generate_parameters is missing")
 
-    def generate_multiple_parameters(self, parameter_id_list: list[int], **kwargs: Any) -> list[dict[str, Any]]:
+    def generate_multiple_parameters(self, parameter_id_list: list[int], **kwargs: Any) -> list[Any]:
         """Return one parameter set for each id, in order; a shorter list means there is no more for now.
 
         Override it to propose several at once. `kwargs["st_callback"]` may be kept and called later, from any of your
@@ -84,7 +87,7 @@ class Tuner(Checkpointing):
                 return result
         return result
 
-    def receive_trial_result(self, parameter_id: int, parameters: dict[str, Any], value: Any, **kwargs: Any) -> None:
+    def receive_trial_result(self, parameter_id: int, parameters: Any, value: Any, **kwargs: Any) -> None:
         """Learn a final metric: a number, or a dictionary with the number under "default", as the trial reported it.
 
         `kwargs` has `customized` (bool: added by the user) and `trial_job_id`. A trial that an assessor stopped
@@ -106,5 +109,5 @@ class Tuner(Checkpointing):
         self._accept_customized = accept
 
 
-LateSuggestion = Callable[[int, dict[str, Any]], None]
+LateSuggestion = Callable[[int, Any], None]
 """The type of `st_callback`."""

@@ -115,7 +115,7 @@ def job_resource(row: TrialJobRow) -> schemas.Job:
         end_reason=row.end_reason,
         detail=row.detail,
         parameter_id=row.parameter_id,
-        parameters=row.parameters or {},
+        parameters=row.parameters,
         parent_job=row.parent_job,
         resumed_from_job=row.resumed_from_job,
         resumed_from_step=row.resumed_from_step,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from proctor.manager.config.quantities import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS_OF_AN_UPDATE
 from proctor.sdk.json_input import clean_value
@@ -76,6 +76,15 @@ def _without_defaults(schema: dict[str, Any]) -> None:
     schema["minProperties"] = 1
 
 
+def _not_null(value: Any) -> Any:
+    if value is None:
+        raise ValueError("a search space cannot be null; leave it out to keep it as it is")
+    return value
+
+
+SearchSpace = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not": {"type": "null"}})]
+
+
 class UpdateExperiment(Request):
     """Changes to a running experiment. What is left out stays; null takes a limit away."""
 
@@ -87,9 +96,8 @@ class UpdateExperiment(Request):
     max_trial_number: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(default=None, examples=[48])
     max_experiment_duration_seconds: Duration | None = Field(default=None, examples=[7200.0])
     max_trial_duration_seconds: Duration | None = Field(default=None, examples=[600.0])
-    search_space: dict[str, Any] = Field(
-        default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
-    )
+    search_space: SearchSpace = Field(default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
+    """An object; for a tuner of the user's any JSON value but null."""
 
 
 class DrainNode(Request):
@@ -125,7 +133,8 @@ class Machines(Request):
 class AddTrial(Request):
     """A trial with parameters chosen by a person."""
 
-    parameters: dict[str, Any] = Field(examples=[{"lr": 0.003, "hidden": 128}])
+    parameters: Any = Field(examples=[{"lr": 0.003, "hidden": 128}])
+    """An object; for a tuner of the user's any JSON value."""
 
 
 class ImportRow(_Cleaned):
@@ -133,6 +142,7 @@ class ImportRow(_Cleaned):
 
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
-    parameter: dict[str, Any] = Field(examples=[{"lr": 0.003, "hidden": 128}])
+    parameter: Any = Field(examples=[{"lr": 0.003, "hidden": 128}])
+    """An object; for a tuner of the user's any JSON value."""
     value: Any = Field(examples=[0.97])
     """The final metric: a number, or an object with a number under "default"; a row with null is skipped."""

@@ -46,7 +46,7 @@ class Best(Resource):
     sequence_id: int = Field(examples=[17])
     value: Number = Field(examples=[0.982])
     """Its final metric."""
-    parameters: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
+    parameters: Json = Field(examples=[PARAMETERS_EXAMPLE])
 
 
 class Objective(Resource):
@@ -71,7 +71,7 @@ class Experiment(Resource):
     """The whole traceback when `status` is ERROR."""
     config: JsonObject = Field(examples=[{"trial_command": "python trial.py", "trial_concurrency": 2}])
     """The configuration as it was understood, without secrets."""
-    search_space: JsonObject = Field(examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
+    search_space: Json = Field(examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
     """The current search space."""
     trial_concurrency: int = Field(examples=[2])
     max_trial_number: int | None = Field(examples=[24])
@@ -114,7 +114,8 @@ class Trial(Resource):
     status: TrialStatus
     reason: str = ""
     """Why it is in this status."""
-    parameters: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
+    parameters: Json = Field(examples=[PARAMETERS_EXAMPLE])
+    """An object; a tuner of the user's may propose any other JSON value."""
     parameter_id: int = Field(examples=[17])
     source: str = Field(examples=["algorithm"])
     """Who wanted it: algorithm, customized (a person) or retry."""
@@ -158,7 +159,7 @@ class Job(Resource):
     detail: str = ""
     """A sentence: why it waits, or why it ended."""
     parameter_id: int
-    parameters: JsonObject
+    parameters: Json
     parent_job: str | None = None
     """The job it was retried or cloned from."""
     resumed_from_job: str | None = None
@@ -214,7 +215,7 @@ class CurvePoint(Resource):
 class ExportRow(Resource):
     """The outcome of a trial, in the shape that `import` takes."""
 
-    parameter: JsonObject = Field(examples=[PARAMETERS_EXAMPLE])
+    parameter: Json = Field(examples=[PARAMETERS_EXAMPLE])
     value: Json = Field(default=None, examples=[0.982])
     """The final metric as it was reported; null: it has none."""
     trial_id: str = Field(examples=["p3kV9xQa"])

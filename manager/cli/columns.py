@@ -1,5 +1,6 @@
 """Which fields of a resource people see, and how numbers, times and statuses read."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,8 +71,11 @@ def elapsed(row: Row) -> float | None:
 
 
 def parameters(row: Row) -> str:
-    """`lr=0.001 units=64`."""
-    return " ".join(f"{name}={_short(value)}" for name, value in row["parameters"].items())
+    """`lr=0.001 units=64`; JSON for what is no mapping: a tuner of the user's may propose anything."""
+    found = row["parameters"]
+    if not isinstance(found, dict):
+        return json.dumps(found, ensure_ascii=False)
+    return " ".join(f"{name}={_short(value)}" for name, value in found.items())
 
 
 def progress(experiment: Row) -> str:

@@ -16,6 +16,7 @@ from proctor.manager.cli.lazy import alias
 from proctor.manager.cli.log import trial_log
 from proctor.manager.cli.output import Format, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.update import read_document_file
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -139,29 +140,19 @@ def add(session: Session, experiment: str | None, parameters: str | None, filena
     """Ask for a trial with parameters of your own. Its id goes to stdout."""
     if (parameters is None) == (filename is None):
         raise click.UsageError("give either --parameters JSON or --filename FILE")
-    chosen = read_parameters(parameters) if parameters is not None else _read_file(filename)
+    chosen = read_document_file(filename) if filename is not None else read_parameters(parameters or "")
     found = find_experiment(session.client, experiment)
     made = session.client.add_trial(found["id"], chosen)
     click.echo(made["id"])
     session.say(f"Trial {made['sequence_id']} of experiment {found['id']} will run with these parameters.")
 
 
-def read_parameters(text: str) -> dict[str, Any]:
-    """Parameters typed as JSON. Raises CommandError."""
+def read_parameters(text: str) -> Any:
+    """Parameters typed as JSON; the manager knows which ones the tuner understands. Raises CommandError."""
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
-    if not isinstance(found, dict):
-        raise CommandError(f"--parameters: expected an object of names and values, found {text}", ExitCode.USAGE)
-    return found
-
-
-def _read_file(path: Path | None) -> dict[str, Any]:
-    from proctor.manager.cli.update import read_mapping_file
-
-    assert path is not None, "one of the two was given"
-    return read_mapping_file(path)
 
 
 def _print_metrics(client: "Client", trial: dict[str, Any], output: str) -> None:

@@ -90,16 +90,25 @@ def trialnum(session: Session, experiment: str | None, value: int | str) -> None
 @with_session
 def searchspace(session: Session, experiment: str | None, filename: Path) -> None:
     """Where the tuner searches from now on. The space is checked first."""
-    space = read_mapping_file(filename)
-    _change(session, experiment, {"search_space": space}, f"searches {', '.join(space)}")
+    space = read_document_file(filename)
+    said = f"searches {', '.join(space)}" if space and isinstance(space, dict) else "has a new search space"
+    _change(session, experiment, {"search_space": space}, said)
 
 
 def read_mapping_file(path: Path) -> dict[str, Any]:
     """The mapping in a JSON or YAML file. Raises CommandError."""
-    from proctor.sdk.client.reading import read_mapping
+    found = read_document_file(path)
+    if not isinstance(found, dict):
+        raise CommandError(f"{path}: expected a mapping of keys, found {type(found).__name__}", ExitCode.USAGE)
+    return found
+
+
+def read_document_file(path: Path) -> Any:
+    """What a JSON or YAML file holds. Raises CommandError."""
+    from proctor.sdk.client.reading import read_document
 
     try:
-        return read_mapping(path)
+        return read_document(path)
     except FileNotFoundError as error:
         raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
     except (ValueError, OSError) as error:

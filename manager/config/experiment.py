@@ -15,6 +15,7 @@ from proctor.manager.config.quantities import (
     Mapping,
     ObjectiveMetric,
     Seconds,
+    Something,
     Text,
     TrialNumber,
     Truth,
@@ -63,8 +64,8 @@ class ExperimentConfig(Section):
     """Kind of experiment."""
     search_space_file: AbsolutePath | None = None
     """JSON or YAML file with the search space; either this or searchSpace."""
-    search_space: Mapping
-    """The search space itself; either this or searchSpaceFile."""
+    search_space: Something
+    """The search space itself; either this or searchSpaceFile. For a tuner of your own any JSON value."""
     trial_command: Text
     """Shell command (bash) that runs one trial."""
     trial_code_directory: AbsolutePath

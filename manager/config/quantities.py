@@ -154,6 +154,12 @@ def _mapping(value: Any) -> Any:
     return value
 
 
+def _something(value: Any) -> Any:
+    if value is None:
+        raise unexpected("a value")
+    return value
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 # The limits stand before the validator, so that the JSON Schema shows them.
 Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
@@ -173,6 +179,8 @@ NodePath = Annotated[str, BeforeValidator(_node_path)]
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 ObjectiveMetric = Annotated[Literal["default"], BeforeValidator(_objective_metric)]
 Mapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+Something = Annotated[Any, BeforeValidator(_something)]
+"""Any JSON value but null."""
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Seconds = Annotated[
     float,

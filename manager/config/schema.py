@@ -29,11 +29,6 @@ def render_json_schema() -> str:
     """The schema as text: keys in camelCase, everything NNI accepts and this project accepts with it."""
     schema = ExperimentConfig.model_json_schema(by_alias=True, mode="validation")
     root = schema["properties"]
-    root["searchSpace"] = {
-        **root["searchSpace"],
-        "minProperties": 1,
-        "additionalProperties": {"$ref": "#/$defs/Parameter"},
-    }
     schema["$defs"]["Parameter"] = _PARAMETER
     # The reader takes the configuration's own directory where this is not given, reads the space from a file, and
     # decides a direction that is not given, so these are required of the model and not of the file.
@@ -43,6 +38,7 @@ def render_json_schema() -> str:
         {"oneOf": [{"required": ["searchSpace"]}, {"required": ["searchSpaceFile"]}]},
         {"oneOf": [{"required": ["tuner"]}, {"required": ["advisor"]}]},
         {"anyOf": [{"required": ["trialCommand"]}, {"properties": {"trainingService": _HAS_COMMAND}}]},
+        {"if": _HAS_OWN_TUNER, "else": {"properties": {"searchSpace": _SPACE_OF_BUILTINS}}},
     ]
     root["advisor"] = {"$ref": "#/$defs/AlgorithmConfig", "deprecated": True, "description": "Old name of tuner."}
     _add_keys_without_effect(schema)
@@ -52,6 +48,8 @@ def render_json_schema() -> str:
 
 _NOT_IN_THE_FILE = ("searchSpace", "trialCodeDirectory", "objective", "tuner", "trialCommand")
 _HAS_COMMAND = {"required": ["trialCommand"]}
+_HAS_OWN_TUNER = {"required": ["tuner"], "properties": {"tuner": {"required": ["className"]}}}
+_SPACE_OF_BUILTINS = {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/Parameter"}}
 
 
 def _add_keys_without_effect(schema: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Finds the search space of a configuration, inline or in a file, and checks it by the sdk's rules."""
+"""Finds the search space of a configuration, inline or in a file, and checks it as the tuner will read it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import Report
 from proctor.manager.config.quantities import expanded
-from proctor.manager.config.tree import Member, Node, find, plain
+from proctor.manager.config.tree import Member, Node, describe, find, plain
 from proctor.manager.config.validation import all_finite
 
 if TYPE_CHECKING:
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def settle_search_space(root: Node, directory: Path, report: Report) -> tuple[Node, "SearchSpace | None"]:
-    """The tree with the space under `searchSpace` whichever way it came, and the space when it is sound."""
+    """The tree with the space under `searchSpace` whichever way it came, and the space when it is sound.
+
+    A tuner of the user's has a space of its own kind, which is not looked into.
+    """
     inline, file = root.members.get("searchSpace"), root.members.get("searchSpaceFile")
     if inline is not None and file is not None:
         report.problem(
@@ -31,7 +34,14 @@ def settle_search_space(root: Node, directory: Path, report: Report) -> tuple[No
         root = root.with_member("searchSpace", inline)
         if node is None:
             return root, None
-    return root, _checked(inline.node, report) if inline is not None else None
+    return root, _checked(inline.node, _tuner(root), report) if inline is not None else None
+
+
+def _tuner(root: Node) -> dict[str, object]:
+    """How the tuner is named, as far as it can be told."""
+    members = root.members["tuner"].node.members if "tuner" in root.members else {}
+    keys = {"name": members.get("name"), "class_name": members.get("className")}
+    return {key: member.node.value for key, member in keys.items() if member is not None}
 
 
 def _read(file: Member, directory: Path, report: Report) -> Node | None:
@@ -51,13 +61,15 @@ def _read(file: Member, directory: Path, report: Report) -> Node | None:
     return parse(text, str(path), report) if text is not None else None
 
 
-def _checked(node: Node, report: Report) -> "SearchSpace | None":
-    from proctor.sdk.space import SearchSpaceError, parse_search_space
+def _checked(node: Node, tuner: dict[str, object], report: Report) -> "SearchSpace | None":
+    from proctor.manager.dispatcher.algorithms.registry import read_search_space
+    from proctor.sdk.space import SearchSpaceError
 
-    if not isinstance(node.value, dict):
-        return None  # the model says so
+    if "class_name" not in tuner and not isinstance(node.value, dict):
+        report.problem(node.place, node.path, expected="a mapping", found=describe(plain(node)))
+        return None
     try:
-        space = parse_search_space(plain(node))
+        space = read_search_space(tuner, plain(node))
     except SearchSpaceError as error:
         for problem in error.problems:
             at, key_place, _ = find(node, problem.path)

@@ -9,23 +9,26 @@ from proctor.manager.dispatcher.algorithms.base import (
     TunerAlgorithm,
     read_value,
 )
+from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.dispatcher.hands import AssessorHand, Goodbye, Send, TunerHand, succeeded
 from proctor.manager.dispatcher.wire_values import from_wire
-from proctor.sdk.space import parse_search_space
 
 
 class BuiltinTuner(TunerHand):
-    """A built-in tuner."""
+    """A built-in tuner, by its name and the algorithm that was made of it."""
 
-    def __init__(self, algorithm: TunerAlgorithm, send: Send) -> None:
+    def __init__(self, name: str, algorithm: TunerAlgorithm, send: Send) -> None:
+        self._name = name
         self._algorithm = algorithm
         self._send = send
 
-    def initialize(self, search_space: dict[str, Any]) -> None:
-        self._algorithm.update_search_space(parse_search_space(search_space))
+    def initialize(self, search_space: Any) -> None:
+        space = read_search_space({"name": self._name}, search_space)
+        assert space is not None, "a built-in tuner knows every space that it can search"
+        self._algorithm.update_search_space(space)
 
     def update_search_space(self, message: protocol.UpdateSearchSpace) -> None:
-        self._algorithm.update_search_space(parse_search_space(message.search_space))
+        self.initialize(message.search_space)
 
     def request(self, message: protocol.RequestTrialJobs) -> None:
         answers = {answer.parameter_id: answer for answer in message.answers}

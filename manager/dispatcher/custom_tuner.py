@@ -61,7 +61,7 @@ class CustomTuner(TunerHand):
         self._generating = 0
         """The number of the `generate_parameters` call that is running, or 0."""
 
-    def initialize(self, search_space: dict[str, Any]) -> None:
+    def initialize(self, search_space: Any) -> None:
         ready = threading.Event()
 
         def begin() -> None:
@@ -136,7 +136,7 @@ class CustomTuner(TunerHand):
 
         self._first.put(self._guard(do))
 
-    def _begin(self, search_space: dict[str, Any]) -> None:
+    def _begin(self, search_space: Any) -> None:
         self._tuner.update_search_space(search_space)
         self._mark = self._saved.load()
         self._own_ids.update(self._mark.own_ids)
@@ -192,9 +192,6 @@ class CustomTuner(TunerHand):
             self._generating = 0
 
     def _propose(self, parameter_id: int, parameters: Any) -> None:
-        if not isinstance(parameters, dict):
-            found = type(parameters).__name__
-            raise TypeError(f"{type(self._tuner).__name__} must propose a dictionary of parameters, found {found}")
         self._own_ids.add(parameter_id)
         position = self._request_positions.pop(parameter_id, self._position)
         self._send(protocol.NewTrial(position, parameter_id, to_wire(parameters)))

@@ -30,7 +30,7 @@ class TunerHand(ABC):
     """Feeds one tuner with messages. All calls come on the tuner's lane."""
 
     @abstractmethod
-    def initialize(self, search_space: dict[str, Any]) -> None:
+    def initialize(self, search_space: Any) -> None:
         """Give the tuner its first search space."""
 
     @abstractmethod

@@ -20,6 +20,8 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a line from a dispatcher; the manager reads no longer ones."""
 
 JsonObject = dict[str, Any]
+JsonValue = Any
+"""Search spaces and parameters: mappings for built-in tuners, any JSON for a class of the user's."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Initialize:
     """First message, once. Answered by `Initialized` or `Error`."""
 
     experiment_id: str
-    search_space: JsonObject
+    search_space: JsonValue
     tuner: AlgorithmSpec
     assessor: AlgorithmSpec | None
     seed: int
@@ -56,7 +58,7 @@ class UpdateSearchSpace:
     """The search space has changed; suggestions after this position come from the new one."""
 
     position: int
-    search_space: JsonObject
+    search_space: JsonValue
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Answer:
     """A suggestion that was made before: what a restarted host restores instead of asking again."""
 
     parameter_id: int
-    parameters: JsonObject
+    parameters: JsonValue
     state: Any = None
 
 
@@ -106,7 +108,7 @@ class TrialEnd:
     position: int
     parameter_id: int
     trial_id: str
-    parameters: JsonObject
+    parameters: JsonValue
     status: str
     has_value: bool = False
     value: Any = None
@@ -115,7 +117,7 @@ class TrialEnd:
 
 @dataclass(frozen=True)
 class ImportData:
-    """Results from elsewhere: rows of {"parameter": {...}, "value": v}."""
+    """Results from elsewhere: rows of {"parameter": p, "value": v}."""
 
     position: int
     rows: list[JsonObject]
@@ -127,7 +129,7 @@ class AddCustomizedTrial:
 
     position: int
     parameter_id: int
-    parameters: JsonObject
+    parameters: JsonValue
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class NewTrial:
 
     position: int
     parameter_id: int
-    parameters: JsonObject
+    parameters: JsonValue
     state: Any = None
 
 

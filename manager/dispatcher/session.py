@@ -114,7 +114,7 @@ class Session:
         if second is None or message.tuner.class_name is None:
             algorithm = self._create_builtin("tuner", message.tuner, message)
             assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
-            return BuiltinTuner(algorithm, self.send)
+            return BuiltinTuner(message.tuner.name or "", algorithm, self.send)
         from proctor.manager.dispatcher.custom_tuner import CustomTuner
 
         tuner = self._load(message.tuner, message, ("generate_parameters", "update_search_space"))

@@ -51,7 +51,7 @@ class SavedExperiment(BaseModel):
     status: ExperimentStatus
     reason: str = ""
     config: dict[str, Any]
-    search_space: dict[str, Any]
+    search_space: Any
     trial_concurrency: Annotated[int, Field(ge=1)]
     max_trial_number: int | None
     max_experiment_duration_seconds: float | None
@@ -69,7 +69,7 @@ class SavedTrial(BaseModel):
     sequence_id: Count
     status: TrialStatus
     reason: str = ""
-    parameters: dict[str, Any]
+    parameters: Any
     parameter_id: Count
     source: str
     jobs: Count
@@ -92,7 +92,7 @@ class SavedJob(BaseModel):
     end_reason: EndReason | None = None
     detail: str = ""
     parameter_id: Count
-    parameters: dict[str, Any]
+    parameters: Any
     parent_job: str | None = None
     resumed_from_job: str | None = None
     resumed_from_step: Count | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager.clock import Clock
+from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
 from proctor.manager.engine import creation
 from proctor.manager.engine import messages as m
 from proctor.manager.engine.archives import Archive
@@ -27,7 +28,7 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.space import SearchSpaceError, parse_search_space
+from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.errors import TrainingServiceError, UnknownNode
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import Node, NodePool
@@ -236,20 +237,20 @@ class Manager:
         max_trial_number: int | Unlimited | None = None,
         max_experiment_seconds: float | Unlimited | None = None,
         max_trial_seconds: float | Unlimited | None = None,
-        search_space: Mapping[str, Any] | None = None,
+        search_space: Any = None,
     ) -> ExperimentRow:
         """Change limits or the search space, running or not. Returns the new row."""
-        if search_space is not None:
-            _check_space(search_space)
         wanted = {
             "trial_concurrency": trial_concurrency,
             "max_trial_number": max_trial_number,
             "max_experiment_seconds": max_experiment_seconds,
             "max_trial_seconds": max_trial_seconds,
-            "search_space": None if search_space is None else dict(search_space),
+            "search_space": search_space,
         }
         columns = {k: None if v is UNLIMITED else v for k, v in wanted.items() if v is not None}
         row = await self.experiment(experiment_id)
+        if search_space is not None:
+            _check_space(row, search_space)
         if self._fleet.has(experiment_id):
             await self._fleet.runner(experiment_id).inbox.ask(m.ChangeLimits(columns))
         elif "search_space" in columns:
@@ -282,7 +283,7 @@ class Manager:
         wish = m.AddTrial(row.parameters, source="retry")
         return await self._fleet.runner(row.experiment_id).inbox.ask(wish)  # type: ignore[no-any-return]
 
-    async def add_trial(self, experiment_id: str, parameters: Mapping[str, Any]) -> TrialRow:
+    async def add_trial(self, experiment_id: str, parameters: Any) -> TrialRow:
         """Run a trial with the user's own parameters. Returns it."""
         await self.experiment(experiment_id)
         return await self._fleet.runner(experiment_id).inbox.ask(m.AddTrial(parameters))  # type: ignore[no-any-return]
@@ -391,8 +392,14 @@ class Manager:
         return moved
 
 
-def _check_space(search_space: Mapping[str, Any]) -> None:
+def _check_space(experiment: ExperimentRow, search_space: Any) -> None:
+    """Whether the experiment's tuner can search it. Raises BadRequest."""
+    tuner = experiment.config["tuner"]
     try:
-        parse_search_space(search_space)
+        space = read_search_space(tuner, search_space)
     except SearchSpaceError as error:
         raise BadRequest(f"the search space is not valid: {error}", error.problems) from error
+    problems = check_algorithm("tuner", tuner, space) if space is not None else ()
+    found = [each for each in problems if each.path[:1] == ("search_space",)]
+    if found:
+        raise BadRequest(f"the search space is not valid: {'; '.join(map(str, found))}", found)

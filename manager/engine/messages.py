@@ -78,7 +78,7 @@ class CancelTrial:
 class AddTrial:
     """Run a trial with these parameters, which no tuner has suggested."""
 
-    parameters: Mapping[str, Any]
+    parameters: Any
     source: str = "customized"
 
 

@@ -294,10 +294,9 @@ class ExperimentRunner:
 
     def _initialize(self) -> protocol.Initialize:
         config = self.around.config
-        first_space = config.search_space
         return protocol.Initialize(
             experiment_id=self.state.row.id,
-            search_space=dict(first_space),
+            search_space=config.search_space,  # the first one; changes of it are in the log
             tuner=_spec(config.tuner),
             assessor=None if config.assessor is None else _spec(config.assessor),
             seed=self.state.row.seed,

@@ -222,7 +222,7 @@ def _messages(
     ]
     if results:
         told.append(protocol.ImportData(1, results))
-    if saved.search_space != dict(config.search_space):
+    if saved.search_space != config.search_space:
         told.append(protocol.UpdateSearchSpace(len(told) + 1, saved.search_space))
     for row in rows:
         if not row.status.is_terminal:

@@ -29,7 +29,7 @@ def create_trial(
     step: Step,
     *,
     parameter_id: int,
-    parameters: dict[str, Any],
+    parameters: Any,
     source: str,
     position: int | None = None,
     algorithm_state: Any = None,

@@ -33,10 +33,11 @@ def add_trial(state: ExperimentState, step: Step, wish: AddTrial) -> TrialRow:
     """A trial with the user's own parameters; the tuner hears of it and of its result."""
     _require_active(state, "take a trial")
     (parameter_id,) = state.take_parameter_ids(1)
-    parameters = dict(wish.parameters)
-    message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, parameters)
+    message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, wish.parameters)
     step.tell(message, trial_moves.message_payload(message))
-    trial = trial_moves.create_trial(state, step, parameter_id=parameter_id, parameters=parameters, source=wish.source)
+    trial = trial_moves.create_trial(
+        state, step, parameter_id=parameter_id, parameters=wish.parameters, source=wish.source
+    )
     return trial.row
 
 

@@ -18,6 +18,7 @@ SqlValue = str | int | float | None
 _JSON = "JSON"
 JsonObject = Annotated[dict[str, Any], _JSON]
 JsonValue = Annotated[Any, _JSON]  # None is SQL's NULL
+JsonWhole = Annotated[Any, _JSON, "null"]  # None is JSON's null, in columns that are never NULL
 
 
 class Row:
@@ -50,14 +51,20 @@ def bind(row_type: type[Row], values: Mapping[str, Any]) -> dict[str, SqlValue]:
 
 
 def _to_sql(value: Any, read: Callable[[Any], Any] | None) -> SqlValue:
+    if read is _decode_whole:
+        return encode(value)
     if value is None or read is None:
         return value  # type: ignore[no-any-return]
     return encode(value) if read is decode else str(value.value)
 
 
+def _decode_whole(text: str) -> Any:
+    return decode(text)
+
+
 def _choose_reader(hint: Any) -> Callable[[Any], Any] | None:
     if get_origin(hint) is Annotated and _JSON in hint.__metadata__:
-        return decode
+        return _decode_whole if "null" in hint.__metadata__ else decode
     for candidate in (hint, *get_args(hint)):
         if isinstance(candidate, type) and issubclass(candidate, Enum):
             return candidate
@@ -74,7 +81,7 @@ class ExperimentRow(Row):
     name: str
     status: ExperimentStatus
     config: JsonObject
-    search_space: JsonObject
+    search_space: JsonWhole
     directory: str
     seed: int
     created_at: float
@@ -103,7 +110,7 @@ class TrialRow(Row):
     sequence_id: int
     status: TrialStatus
     parameter_id: int
-    parameters: JsonObject
+    parameters: JsonWhole
     created_at: float
     reason: str = ""
     state: JsonValue = None
@@ -132,7 +139,7 @@ class TrialJobRow(Row):
     token: str
     status: TrialJobStatus
     parameter_id: int
-    parameters: JsonObject
+    parameters: JsonWhole
     members: int = 1
     stop_reason: EndReason | None = None
     end_reason: EndReason | None = None

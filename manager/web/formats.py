@@ -20,6 +20,11 @@ def show_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def named(parameters: Any) -> Mapping[str, Any]:
+    """Parameters by name; what a tuner of the user's proposed beside that is one value."""
+    return parameters if isinstance(parameters, Mapping) else {"value": parameters}
+
+
 def show_loss(count: float | None, why: Any) -> str:
     """A loss of reports: how many, or why nobody knows how many."""
     return str(why) if count is None else f"{count:.0f} reports lost: the trial's disk was full"

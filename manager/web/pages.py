@@ -193,6 +193,7 @@ def _environment() -> Any:
     for function in (
         formats.show_number,
         formats.show_value,
+        formats.named,
         formats.show_duration,
         formats.show_time,
         formats.machine_time,

@@ -278,9 +278,9 @@ class Client:
         """One trial."""
         return self._get(_path("trials", trial_id))
 
-    def add_trial(self, experiment_id: str, parameters: Mapping[str, Any]) -> JsonObject:
+    def add_trial(self, experiment_id: str, parameters: Any) -> JsonObject:
         """Ask for a trial with these parameters."""
-        return self._post(_path("experiments", experiment_id, "trials"), {"parameters": dict(parameters)})
+        return self._post(_path("experiments", experiment_id, "trials"), {"parameters": parameters})
 
     def kill_trial(self, trial_id: str) -> JsonObject:
         """End a trial."""

@@ -9,7 +9,7 @@ They hold values and check only names; the manager checks the rest and answers w
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from typing import Any, Union
 
@@ -132,7 +132,7 @@ class ExperimentConfig:
     experiment_name: str | None = None
     experiment_type: str | None = None
     search_space_file: Path | None = None
-    search_space: dict[str, Any] | None = None
+    search_space: Any = None
     trial_command: str | None = None
     trial_code_directory: Path | None = None
     trial_concurrency: int | None = None
@@ -174,13 +174,18 @@ class ExperimentConfig:
         return mapping
 
 
+def _is_set(field: Field[Any], value: Any) -> bool:
+    """Whether a value was given: None stands for nothing, and so does what is empty from the beginning."""
+    return value is not None and not (value == {} and field.default_factory is not MISSING)
+
+
 def _plain(value: Any) -> Any:
     """Plain values for JSON; what was not set is left out of objects, but not out of the user's own mappings."""
     if isinstance(value, OtherServiceConfig):
         return {"platform": value.platform, **_plain(value.settings)}
     if hasattr(value, "__dataclass_fields__"):
-        items = ((item.name, getattr(value, item.name)) for item in fields(value))
-        return {name: _plain(item) for name, item in items if item is not None and item != {}}
+        items = ((item, getattr(value, item.name)) for item in fields(value))
+        return {item.name: _plain(given) for item, given in items if _is_set(item, given)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -237,9 +237,9 @@ class Experiment:
         """How many trials are created; None for no limit."""
         self._update(max_trial_number=value)
 
-    def update_search_space(self, value: Mapping[str, Any]) -> None:
+    def update_search_space(self, value: Any) -> None:
         """Where the tuner searches from now on."""
-        self._update(search_space=dict(value))
+        self._update(search_space=value)
 
     def kill_trial_job(self, trial_job_id: str) -> None:
         """End a trial."""

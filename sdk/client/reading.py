@@ -4,15 +4,20 @@ from pathlib import Path
 from typing import Any
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML (1.2) or JSON file. Raises ValueError where it holds something else."""
+def read_document(path: Path) -> Any:
+    """What a YAML (1.2) or JSON file holds. Raises ValueError where it is neither."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        found = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML (1.2) or JSON file. Raises ValueError where it holds something else."""
+    found = read_document(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path}: expected a mapping of keys, found {type(found).__name__}")
     return found

@@ -10,9 +10,9 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True)
 class TrialHyperParameters:
-    """One set of parameters a trial was given."""
+    """One set of parameters a trial was given: a dictionary, or any JSON value that a tuner of the user's proposed."""
 
-    parameters: JsonObject
+    parameters: Any
     parameter_id: int
     parameter_source: str
 
@@ -33,7 +33,7 @@ class TrialMetricData:
 class TrialResult:
     """The parameters and the final metric of one trial."""
 
-    parameter: JsonObject
+    parameter: Any
     value: Any
     trialJobId: str
 

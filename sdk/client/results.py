@@ -19,7 +19,8 @@ class TrialOutcome:
     sequence_id: int
     status: str
     reason: str
-    parameters: dict[str, Any]
+    parameters: Any
+    """A dictionary; any JSON value if a tuner of one's own proposed it."""
     value: float | None
     data: Any
     directory: str
@@ -116,9 +117,9 @@ def _point(metric: dict[str, Any]) -> tuple[int, float]:
 
 
 def _row(trial: TrialOutcome) -> dict[str, Any]:
-    """One flat row; nested parameters by dotted names."""
+    """One flat row; nested parameters by dotted names, what is no dictionary as `parameter`."""
     row = {name: getattr(trial, name) for name in ("sequence_id", "trial_id", "status", "value", "duration_seconds")}
-    return {**row, **flatten(trial.parameters, "parameter")}
+    return {**row, **flatten({"parameter": trial.parameters}, "")}
 
 
 def flatten(value: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -25,19 +25,23 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 """Every `_type` and what its `_value` lists."""
 
 
-def parse_search_space(mapping: Any) -> SearchSpace:
+def parse_search_space(mapping: Any, *, nested: bool = True) -> SearchSpace:
     """Read a search space as NNI writes it: `{name: {"_type": ..., "_value": [...]}}`.
 
     Raises SearchSpaceError with all problems found, not only the first.
+
+    :param nested: whether a choice of mappings with `_name` is a nested one; if not, its options are plain values.
     """
     problems: list[SpaceProblem] = []
-    parameters = _read_parameters((), mapping, problems)
+    parameters = _read_parameters((), mapping, problems, nested=nested)
     if problems:
         raise SearchSpaceError(problems)
     return SearchSpace(parameters)
 
 
-def _read_parameters(path: Path, mapping: Any, problems: list[SpaceProblem]) -> dict[str, Parameter]:
+def _read_parameters(
+    path: Path, mapping: Any, problems: list[SpaceProblem], *, nested: bool = True
+) -> dict[str, Parameter]:
     if not isinstance(mapping, Mapping):
         problems.append(SpaceProblem(path, f"expected a mapping of parameter names, found {_shown(mapping)}"))
         return {}
@@ -48,13 +52,13 @@ def _read_parameters(path: Path, mapping: Any, problems: list[SpaceProblem]) -> 
         if not isinstance(name, str):
             problems.append(SpaceProblem((*path, str(name)), f"a parameter name must be text, found {_shown(name)}"))
             continue
-        parameter = _read_parameter((*path, name), spec, problems)
+        parameter = _read_parameter((*path, name), spec, problems, nested=nested)
         if parameter is not None:
             parameters[name] = parameter
     return parameters
 
 
-def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem]) -> Parameter | None:
+def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem], *, nested: bool) -> Parameter | None:
     kind, value = _type_and_value(path, spec, problems)
     if kind is None:
         return None
@@ -62,7 +66,7 @@ def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem]) -> Para
         problems.append(SpaceProblem((*path, "_value"), f"expected a list, found {_shown(value)}"))
         return None
     if kind == "choice":
-        return _read_choice((*path, "_value"), value, problems)
+        return _read_choice((*path, "_value"), value, problems, nested=nested)
     names = ARGUMENTS[kind]
     if len(value) != len(names):
         wanted = f"{len(names)} numbers [{', '.join(names)}]"
@@ -93,11 +97,11 @@ def _type_and_value(path: Path, spec: Any, problems: list[SpaceProblem]) -> tupl
     return (None, None) if len(problems) > found else (kind, spec["_value"])
 
 
-def _read_choice(path: Path, options: Any, problems: list[SpaceProblem]) -> Parameter | None:
+def _read_choice(path: Path, options: Any, problems: list[SpaceProblem], *, nested: bool) -> Parameter | None:
     if not options:
         problems.append(SpaceProblem(path, "a choice needs at least one option"))
         return None
-    named = [isinstance(option, Mapping) and "_name" in option for option in options]
+    named = [nested and isinstance(option, Mapping) and "_name" in option for option in options]
     if not any(named):
         return Choice(tuple(options))
     if not all(named):

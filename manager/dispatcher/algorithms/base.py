@@ -16,6 +16,7 @@ from typing import Any
 from proctor.sdk.space import SearchSpace
 
 Parameters = dict[str, Any]
+"""What a search space of named parameters gives."""
 
 DEFAULT_KEY = "default"
 
@@ -28,7 +29,7 @@ class NoMoreTrials(Exception):
 class Suggestion:
     """One set of parameters and what the tuner must be told to have made it."""
 
-    parameters: Parameters
+    parameters: Any
     state: Any = None
     """JSON, opaque to everyone else; given back to `restore`."""
 

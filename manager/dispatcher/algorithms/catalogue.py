@@ -29,6 +29,8 @@ class Builtin:
     nested: bool = False
     directed: bool = True
     """Whether its work depends on which values are better."""
+    literal: bool = False
+    """Whether it takes the options of a choice as they stand, even mappings with `_name`."""
     aliases: tuple[str, ...] = ()
     extra: str | None = None
     """The optional dependency group of the package that it needs."""
@@ -69,7 +71,7 @@ BUILTINS = (
     Builtin(TUNER, "GridSearch", "tuners.grid_search:GridSearchTuner", "every combination, ever finer",
             (_IDLE_MODE,), nested=True, directed=False),
     Builtin(TUNER, "Batch", "tuners.batch:BatchTuner", "the parameter sets of one list, in order",
-            (_IDLE_MODE,), types=("choice",), directed=False, aliases=("BatchTuner",)),
+            (_IDLE_MODE,), types=("choice",), directed=False, literal=True, aliases=("BatchTuner",)),
     Builtin(TUNER, "Evolution", "tuners.evolution:EvolutionTuner", "mutates the better of two good trials",
             (_mode("maximize"), Argument("population_size", int, 32, "how many good trials are parents", minimum=1)),
             nested=True),

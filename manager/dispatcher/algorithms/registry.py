@@ -23,7 +23,7 @@ from proctor.manager.dispatcher.algorithms.catalogue import (
     TUNER,
     Builtin,
 )
-from proctor.sdk.space import SearchSpace
+from proctor.sdk.space import SearchSpace, parse_search_space
 
 
 def find_builtin(kind: str, name: str) -> Builtin | None:
@@ -57,6 +57,17 @@ def check_algorithm(
     if search_space is not None and kind == TUNER:
         problems.extend(_check_space(builtin, search_space))
     return tuple(problems)
+
+
+def read_search_space(tuner: Mapping[str, Any], space: Any) -> SearchSpace | None:
+    """Return a search space as the tuner reads it; None for a class of the user's, whose space is its own.
+
+    `tuner` is as in `check_algorithm`. Raises SearchSpaceError.
+    """
+    if tuner.get("class_name") is not None:
+        return None
+    builtin = find_builtin(TUNER, str(tuner.get("name")))
+    return parse_search_space(space, nested=builtin is None or not builtin.literal)
 
 
 def create_algorithm(
@@ -148,17 +159,11 @@ def _check_space(builtin: Builtin, space: SearchSpace) -> list[AlgorithmProblem]
 
 
 def _check_batch_space(space: SearchSpace) -> list[AlgorithmProblem]:
-    axes = list(space.parameters.items())
-    wanted = "Batch needs exactly one parameter, a choice whose options are mappings of parameters"
-    if len(axes) != 1 or axes[0][1].type_name != "choice" or space.is_nested:
-        return [AlgorithmProblem(("search_space",), wanted)]
-    name, parameter = axes[0]
-    options = parameter.to_json()["_value"]
-    return [
-        AlgorithmProblem(("search_space", name, "_value", index), f"{wanted}; found {option!r}")
-        for index, option in enumerate(options)
-        if not isinstance(option, Mapping)
-    ]
+    if [axis.type_name for axis in space.parameters.values()] == ["choice"]:
+        return []
+    wanted = "Batch needs exactly one parameter, a choice whose options are whole parameter sets"
+    found = ", ".join(f"{name} ({axis.type_name})" for name, axis in space.parameters.items())
+    return [AlgorithmProblem(("search_space",), f"{wanted}; found {found}")]
 
 
 def _check_custom(class_name: str, code_directory: Any, class_args: Any) -> list[AlgorithmProblem]:

@@ -94,3 +94,25 @@ def test_methods_that_were_not_overridden_say_so():
         Tuner().generate_parameters(0)
     with pytest.raises(NotImplementedError, match="assess_trial is missing"):
         Assessor().assess_trial("t", [])
+
+
+class ListTuner(Tuner):
+    def update_search_space(self, search_space):
+        self.values = search_space
+
+    def generate_parameters(self, parameter_id, **kwargs):
+        return [self.values[parameter_id % len(self.values)]]
+
+    def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+        pass
+
+
+class TestListTuner(TunerContract):
+    search_space = [1, 2, 3]  # noqa: RUF012 - as a user would write it
+    changed_search_space = [4]  # noqa: RUF012
+
+    def make_tuner(self):
+        return ListTuner()
+
+    def holds(self, search_space, parameters):
+        return set(parameters) <= set(search_space)

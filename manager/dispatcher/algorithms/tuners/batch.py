@@ -3,13 +3,13 @@
 from collections import Counter
 from typing import Any
 
-from proctor.manager.dispatcher.algorithms.base import NoMoreTrials, Parameters, Suggestion, TunerAlgorithm
+from proctor.manager.dispatcher.algorithms.base import NoMoreTrials, Suggestion, TunerAlgorithm
 from proctor.sdk.space import Choice, SearchSpace
 from proctor.sdk.space.choices import canonical
 
 
 class BatchTuner(TunerAlgorithm):
-    """Proposes each option of the only `choice` once; the option itself is the parameter set, as in NNI.
+    """Proposes each option of the only `choice` once. The option itself, any JSON, is the parameter set, as in NNI.
 
     An option that is written twice is proposed twice. An imported result takes the place of one proposal.
     """
@@ -22,14 +22,14 @@ class BatchTuner(TunerAlgorithm):
         """Take the list of `space`, less what was proposed before."""
         choices = [axis for axis in space.parameters.values() if isinstance(axis, Choice)]
         if len(choices) != 1 or len(space.parameters) != 1:
-            raise ValueError("Batch needs exactly one parameter, a choice of mappings")
+            raise ValueError("Batch needs exactly one parameter, a choice of parameter sets")
         spent = Counter(self._used)
-        self._remaining: list[Parameters] = []
+        self._remaining: list[Any] = []
         for option in choices[0].options:
             if spent[canonical(option)] > 0:
                 spent[canonical(option)] -= 1
             else:
-                self._remaining.append(dict(option))
+                self._remaining.append(option)
         self._remaining.reverse()
 
     def suggest(self, parameter_id: int) -> Suggestion:
@@ -40,15 +40,15 @@ class BatchTuner(TunerAlgorithm):
         self._used[canonical(parameters)] += 1
         return Suggestion(parameters)
 
-    def restore(self, parameter_id: int, parameters: Parameters, state: Any) -> None:
+    def restore(self, parameter_id: int, parameters: Any, state: Any) -> None:
         """Take one option off the list."""
         self._take(parameters)
 
-    def import_data(self, parameters: Parameters, value: float) -> None:
+    def import_data(self, parameters: Any, value: float) -> None:
         """Take one option off the list: its result is known."""
         self._take(parameters)
 
-    def _take(self, parameters: Parameters) -> None:
+    def _take(self, parameters: Any) -> None:
         key = canonical(parameters)
         self._used[key] += 1
         for index in range(len(self._remaining) - 1, -1, -1):

@@ -39,6 +39,27 @@ def test_update_reads_a_search_space_from_a_file(running: FakeRest, invoke, tmp_
     assert body == {"search_space": {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}}
 
 
+@pytest.mark.parametrize("space", [[1, "two"], {}, "a name"])
+def test_update_reads_a_search_space_of_any_kind(running: FakeRest, invoke, tmp_path: Path, space) -> None:
+    (tmp_path / "space.json").write_text(json.dumps(space))
+    assert invoke("update", "searchspace", "-f", str(tmp_path / "space.json")).exit_code == 0
+    assert running.requests("PATCH") == [("/experiments/e", {"search_space": space})]
+
+
+@pytest.mark.parametrize("parameters", [[1, {"x": 2}], "a text", 3, None])
+def test_a_trial_is_added_with_parameters_of_any_kind(running: FakeRest, invoke, tmp_path: Path, parameters) -> None:
+    (tmp_path / "parameters.json").write_text(json.dumps(parameters))
+    assert invoke("trial", "add", "-p", json.dumps(parameters)).exit_code == 0
+    assert invoke("trial", "add", "-f", str(tmp_path / "parameters.json")).exit_code == 0
+    assert running.requests("POST") == [("/experiments/e/trials", {"parameters": parameters})] * 2
+
+
+def test_parameters_of_any_kind_are_shown(running: FakeRest, invoke) -> None:
+    running.add_trial("e", "t9", sequence_id=9, parameters=[1, "two"])
+    assert '[1, "two"]' in invoke("trial", "ls", "e").stdout
+    assert '[1, "two"]' in invoke("trial", "show", "t9").stdout
+
+
 def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
     assert invoke("trial", "kill", "t0").exit_code == 0
     assert invoke("trial", "retry", "1").stdout == "againt1\n"

@@ -40,7 +40,7 @@ def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
         ("update", "concurrency", "-v", "1001"),
         ("update", "searchspace", "-f", "nowhere.json"),
         ("trial", "add"),
-        ("trial", "add", "-p", "[1]"),
+        ("trial", "add", "-p", ""),
         ("trial", "add", "-p", "{"),
         ("trial", "ls", "--head", "1", "--tail", "1"),
         ("trial", "log", "a", "-f", "--tail", "3"),

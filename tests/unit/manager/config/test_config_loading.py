@@ -257,6 +257,28 @@ def test_a_number_json_cannot_write_is_told_at_its_place(problems: Problems, sma
     assert (problem.key, problem.line, problem.expected) == ("searchSpace.x._value[1]", 1, "a finite number")
 
 
+OWN_SPACES = ["{}", "[]", "[1, {a: 2}]", "{f: {_type: factor, _value: 96}}", "{f: 3, _name: x}", "text", "0"]
+
+
+@pytest.mark.parametrize("space", OWN_SPACES)
+def test_the_search_space_of_a_tuner_of_the_users_is_its_own(
+    load: Load, small: str, directory: Path, space: str
+) -> None:
+    (directory / "tuners.py").write_text("class Mine: ...\n")
+    own = small.replace("{name: TPE}", "{className: tuners.Mine}")
+    text = own.replace("searchSpace:\n  x: {_type: uniform, _value: [0, 1]}", f"searchSpace: {space}")
+    inline = load(text).config.search_space
+    (directory / "own.yml").write_text(space)
+    assert load(text.replace(f"searchSpace: {space}", "searchSpaceFile: own.yml")).config.search_space == inline
+    assert ExperimentConfig.from_canonical(load(text).config.canonical()).search_space == inline
+
+
+def test_the_search_space_of_a_tuner_of_the_users_has_finite_numbers(problems: Problems, small: str) -> None:
+    own = small.replace("{name: TPE}", "{className: tuners.Mine, codeDirectory: .}")
+    found = problems(own.replace("_value: [0, 1]", "_value: [0, .inf]"))
+    assert found["searchSpace.x._value[1]"].expected == "a finite number"
+
+
 @pytest.mark.parametrize(
     ("space", "line", "text"),
     [

@@ -49,6 +49,13 @@ def test_every_example_follows_the_schema() -> None:
     assert [str(file) for file in experiments() if not accepts(read(file.read_text()))] == []
 
 
+@pytest.mark.parametrize("space", [{}, [1], {"f": {"_type": "factor", "_value": 3}}, "x"])
+def test_only_a_tuner_of_the_users_has_a_search_space_of_its_own_kind(small: str, space: object) -> None:
+    document = read(small) | {"searchSpace": space}
+    assert not accepts(document)
+    assert accepts(document | {"tuner": {"className": "tuners.Mine"}})
+
+
 def test_every_top_key_that_is_not_refused_is_in_the_schema(small: str) -> None:
     properties = json.loads(render_json_schema())["properties"]
     accepted = {row.path for row in KEYS if row.effective is not Treatment.REFUSED and "." not in row.path}

@@ -137,7 +137,7 @@ def test_a_missing_part_is_named(tmp_path: Path, name: str) -> None:
         Archive(tmp_path / "e.zip").experiment()
 
 
-@pytest.mark.parametrize("change", [{"id": "../x"}, {"sequence_id": -1}, {"status": 3}, {"parameters": None}])
+@pytest.mark.parametrize("change", [{"id": "../x"}, {"sequence_id": -1}, {"status": 3}, {"parameter_id": None}])
 def test_a_wrong_record_is_named_by_its_line(write: Write, change: dict[str, Any]) -> None:
     archive = write({"trials.jsonl": SOUND["trials.jsonl"] + json.dumps({**TRIAL, **change})})
     with pytest.raises(BadRequest, match=rf"trials\.jsonl:2: {next(iter(change))}: "):

@@ -272,3 +272,19 @@ def test_durations_are_read(text: object, seconds: float | None) -> None:
 def test_durations_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         read_duration(text)
+
+
+@pytest.mark.parametrize("space", [{}, [], [1, {"a": None}], "text"])
+def test_a_search_space_of_any_kind_is_kept(space: object) -> None:
+    config = ExperimentConfig("local", search_space=space, tuner=CustomAlgorithmConfig("mine.Tuner"))
+    assert config.to_mapping()["search_space"] == space
+
+
+def test_parameters_of_any_kind_are_read(rest: FakeRest) -> None:
+    rest.add_experiment("e")
+    rest.add_trial("e", "a", parameters=[1, "NaN"])
+    experiment = Experiment.connect(id="e", home=rest.home)
+    assert experiment.get_trial_job("a").hyperParameters[0].parameters == [1, "NaN"]
+    (trial,) = experiment.results()
+    assert trial.parameters[0] == 1
+    assert math.isnan(trial.parameters[1])
