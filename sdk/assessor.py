@@ -17,7 +17,8 @@ class AssessResult(Enum):
     Good = True
     """Go on."""
     Bad = False
-    """Stop it: it ends as EARLY_STOPPED, and its last intermediate metric is told to the tuner."""
+    """Stop it: it ends as EARLY_STOPPED. A built-in tuner learns its last intermediate metric; one of your own does so
+    only with `includeIntermediateResults: true`."""
 
 
 class Assessor(Checkpointing):

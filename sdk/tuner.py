@@ -90,8 +90,9 @@ class Tuner(Checkpointing):
     def receive_trial_result(self, parameter_id: int, parameters: Any, value: Any, **kwargs: Any) -> None:
         """Learn a final metric: a number, or a dictionary with the number under "default", as the trial reported it.
 
-        `kwargs` has `customized` (bool: added by the user) and `trial_job_id`. A trial that an assessor stopped
-        comes with its last intermediate metric.
+        `kwargs` has `customized` (bool: added by the user) and `trial_job_id`. This is not called for a trial without a
+        final metric, except, with `includeIntermediateResults: true` in the configuration, for one that was stopped
+        early: with its last intermediate metric.
         """
         raise NotImplementedError(f"{type(self).__name__}.receive_trial_result is missing")
 

@@ -1,7 +1,7 @@
 """An experiment's configuration: NNI's v2 schema (and v1, converted), read, checked and explained."""
 
 from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice, Place, describe_problems
-from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, ObjectiveConfig
+from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, ObjectiveConfig, TunerConfig
 from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.services import LocalConfig, NodeCodeConfig, RemoteConfig, RemoteMachineConfig
 
@@ -18,6 +18,7 @@ __all__ = [
     "Place",
     "RemoteConfig",
     "RemoteMachineConfig",
+    "TunerConfig",
     "describe_problems",
     "load_experiment",
     "load_experiment_mapping",

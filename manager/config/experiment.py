@@ -46,6 +46,20 @@ class AlgorithmConfig(Section):
         return self
 
 
+class TunerConfig(AlgorithmConfig):
+    """A tuner."""
+
+    include_intermediate_results: Truth | None = None
+    """Whether the last intermediate metric of a trial that was stopped early counts as its result. If not given: true
+    for built-in tuners, false for a tuner of your own, as in NNI."""
+
+    @property
+    def counts_intermediate_results(self) -> bool:
+        """`include_intermediate_results` with its default."""
+        given = self.include_intermediate_results
+        return self.class_name is None if given is None else given
+
+
 class ObjectiveConfig(Section):
     """What is optimized. In a file every key is optional; what it does not say is decided when it is read."""
 
@@ -94,7 +108,7 @@ class ExperimentConfig(Section):
     """CUDA_VISIBLE_DEVICES of the process that hosts tuner and assessor."""
     objective: ObjectiveConfig
     """Which values are better."""
-    tuner: AlgorithmConfig
+    tuner: TunerConfig
     """The algorithm that proposes parameters."""
     assessor: AlgorithmConfig | None = None
     """The algorithm that stops trials early."""

@@ -197,6 +197,7 @@ def _algorithms() -> Iterator[Key]:
                 f"{kind}.codeDirectory": "code",
             },
         )
+    yield from _honoured(ALGORITHMS, {"tuner.includeIntermediateResults": True})
 
 
 def _services() -> Iterator[Key]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from proctor.manager.config.algorithms import check_algorithms
 from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import ConfigError, KeyPath, Notice, Place, Report
-from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
+from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, TunerConfig
 from proctor.manager.config.keys import KEYS
 from proctor.manager.config.matching import match_keys
 from proctor.manager.config.objective import settle_objective
@@ -125,9 +125,9 @@ def _with_default(node: Node, key: str, value: str) -> Node:
 def _sound_algorithms(root: Node, directory: Path) -> dict[str, AlgorithmConfig]:
     """The algorithms that follow their model; what is wrong with others is reported already."""
     sound = {}
-    for kind in ("tuner", "assessor"):
+    for kind, model in (("tuner", TunerConfig), ("assessor", AlgorithmConfig)):
         member = root.members.get(kind)
-        algorithm = validate(member.node, AlgorithmConfig, directory, Report()) if member else None
+        algorithm = validate(member.node, model, directory, Report()) if member else None
         if algorithm is not None:
             sound[kind] = algorithm
     return sound

@@ -40,7 +40,7 @@ def render_json_schema() -> str:
         {"anyOf": [{"required": ["trialCommand"]}, {"properties": {"trainingService": _HAS_COMMAND}}]},
         {"if": _HAS_OWN_TUNER, "else": {"properties": {"searchSpace": _SPACE_OF_BUILTINS}}},
     ]
-    root["advisor"] = {"$ref": "#/$defs/AlgorithmConfig", "deprecated": True, "description": "Old name of tuner."}
+    root["advisor"] = {"$ref": "#/$defs/TunerConfig", "deprecated": True, "description": "Old name of tuner."}
     _add_keys_without_effect(schema)
     _add_inherited(schema)
     return json.dumps(_ordered(schema), indent=2, ensure_ascii=False) + "\n"

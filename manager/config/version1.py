@@ -37,7 +37,6 @@ def _algorithm(kind: str) -> tuple[OldKey, ...]:
         OldKey(f"{kind}.builtin{kind.capitalize()}Name", f"{kind}.name", "Random"),
         OldKey(f"{kind}.codeDir", f"{kind}.codeDirectory", "code"),
         OldKey(f"{kind}.gpuIndices", "tunerGpuIndices", "0"),
-        OldKey(f"{kind}.includeIntermediateResults", None, False),
     )
 
 
@@ -65,6 +64,7 @@ OLD_KEYS: tuple[OldKey, ...] = (
     *_algorithm("tuner"),
     *_algorithm("assessor"),
     *_algorithm("advisor"),
+    OldKey("assessor.includeIntermediateResults", "tuner.includeIntermediateResults", False),
 )
 OLD_MACHINE_KEYS = {
     "ip": "host",

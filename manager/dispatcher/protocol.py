@@ -103,7 +103,8 @@ class TrialRestarted:
 
 @dataclass(frozen=True)
 class TrialEnd:
-    """A trial has ended for good. `status` is a trial status; `value` is its final metric, if it has one."""
+    """A trial has ended for good. `status` is a trial status; `value` is its result, if it has one: its final metric,
+    or what the manager counts as one."""
 
     position: int
     parameter_id: int

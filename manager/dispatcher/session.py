@@ -39,7 +39,6 @@ class Session:
         self._tuner: TunerHand | None = None
         self._assessor: AssessorHand | None = None
         self._customs: list[Any] = []
-        self._last_values: dict[str, Any] = {}
 
     def handle(self, message: ToDispatcher | FromDispatcher) -> None:
         """Take one message. Never raises for what an algorithm does."""
@@ -157,31 +156,12 @@ class Session:
 
     def _report(self, message: protocol.ReportMetrics) -> None:
         if self._assessor is not None:
-            for _, trial_id, _, value in message.rows:
-                self._last_values[trial_id] = value
             self._assessor.report(message)
 
     def _trial_end(self, tuner: TunerHand, message: protocol.TrialEnd) -> None:
-        tuner.trial_end(self._with_last_value(message))
+        tuner.trial_end(message)
         if self._assessor is not None:
             self._assessor.trial_end(message)
-
-    def _with_last_value(self, message: protocol.TrialEnd) -> protocol.TrialEnd:
-        """As in NNI, the last intermediate metric of a trial that was stopped early is its result."""
-        stopped_early = message.status == "EARLY_STOPPED" and not message.has_value
-        last = self._last_values.pop(message.trial_id, None)
-        if not stopped_early or last is None:
-            return message
-        return protocol.TrialEnd(
-            message.position,
-            message.parameter_id,
-            message.trial_id,
-            message.parameters,
-            message.status,
-            has_value=True,
-            value=last,
-            customized=message.customized,
-        )
 
     # ---- failing
 

@@ -54,6 +54,8 @@ class ProcessDispatchers:
         ours = {name: value for name, value in os.environ.items() if name.startswith("PROCTOR_FAILPOINT")}
         before = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([str(self._prepared_path()), *([before] if before else [])])
+        counts = config.tuner.counts_intermediate_results
+        environment["NNI_INCLUDE_INTERMEDIATE_RESULTS"] = "true" if counts else "false"
         if config.tuner_gpu_indices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in config.tuner_gpu_indices)
         return environment | ours

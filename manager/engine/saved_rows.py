@@ -24,7 +24,6 @@ from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
 
 _CUT_OFF = "it had not ended when the experiment was saved"
-_TOLD = frozenset({TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED})
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,7 @@ def _messages(
     results = [
         {"parameter": trial.parameters, "value": value}
         for trial in found
-        if trial.status in _TOLD and (value := _outcome(trial)) is not None
+        if trial.status.is_terminal and (value := _outcome(trial, config)) is not None
     ]
     if results:
         told.append(protocol.ImportData(1, results))
@@ -230,8 +229,12 @@ def _messages(
     return told
 
 
-def _outcome(trial: SavedTrial) -> Any:
-    return trial.latest_value if trial.final_data is None else trial.final_data
+def _outcome(trial: SavedTrial, config: ExperimentConfig) -> Any:
+    """The result of an ended trial for the tuner, as `trials.outcome` had it."""
+    if trial.final_data is not None:
+        return trial.final_data
+    counts = config.tuner.counts_intermediate_results and trial.status is TrialStatus.EARLY_STOPPED
+    return trial.latest_value if counts else None
 
 
 def _number(value: float | str | None) -> float | None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+from proctor.manager.config import TunerConfig
 from proctor.manager.lifecycle.experiment import Progress
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
@@ -49,6 +51,11 @@ class ExperimentState:
     behind: dict[str, dict[str, Any]] = field(default_factory=dict)  # by trial id: columns its stored row lacks
     caught_up: int = 0  # id of the last metric that was told when the experiment was taken up, not when it came
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
+
+    @cached_property
+    def counts_intermediate_results(self) -> bool:
+        """Whether the last intermediate metric of a trial that was stopped early is its result for the tuner."""
+        return TunerConfig.model_validate(self.row.config["tuner"]).counts_intermediate_results
 
     def take_position(self) -> int:
         """The next place in the dispatcher's input log."""

@@ -158,7 +158,7 @@ def end_trial(state: ExperimentState, step: Step, trial: LiveTrial, status: Tria
     _move(step, trial, ENDS[status], reason, ended_at=step.now)
     del state.trials[trial.row.id]
     state.exhausted = False  # a tuner that had nothing to suggest may have learnt something
-    value, has_value = outcome(trial, status)
+    value, has_value = outcome(trial, status, counts_intermediate=state.counts_intermediate_results)
     message = protocol.TrialEnd(
         state.take_position(),
         trial.row.parameter_id,
@@ -172,11 +172,12 @@ def end_trial(state: ExperimentState, step: Step, trial: LiveTrial, status: Tria
     step.tell(message, message_payload(message))
 
 
-def outcome(trial: LiveTrial, status: TrialStatus) -> tuple[Any, bool]:
-    """What the tuner is told of an ended trial: its final metric; of one stopped early, else its latest one."""
+def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool) -> tuple[Any, bool]:
+    """An ended trial's result for the tuner: its final metric; where that counts, the latest one of a trial that was
+    stopped early without one."""
     if trial.has_final:
         return trial.row.final_data, True
-    if status is TrialStatus.EARLY_STOPPED and trial.has_latest:
+    if counts_intermediate and status is TrialStatus.EARLY_STOPPED and trial.has_latest:
         return trial.latest, True
     return None, False
 

@@ -38,6 +38,8 @@ class AlgorithmConfig:
 
     name: str | None = None
     class_args: dict[str, Any] = field(default_factory=dict)
+    include_intermediate_results: bool | None = None
+    """Of a tuner: whether a trial that was stopped early counts with its last intermediate metric; None: yes."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,8 @@ class CustomAlgorithmConfig:
     class_name: str | None = None
     code_directory: Path | None = "."
     class_args: dict[str, Any] = field(default_factory=dict)
+    include_intermediate_results: bool | None = None
+    """Of a tuner: whether a trial that was stopped early counts with its last intermediate metric; None: no."""
 
 
 @dataclass(slots=True)

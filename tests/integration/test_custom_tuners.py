@@ -2,24 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.test_dispatcher_restarts import config, create_service, dispatchers, trial_count
+from integration.test_dispatcher_restarts import config, dispatchers, trial_count
+from integration.test_dispatcher_restarts import script as two_reports
 
 from proctor.manager.clock import SystemClock
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.store import events, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
+from proctor.training_services.base import TrainingService, TrialJobForm
+from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.scripts import Final, Report, Script, Step
 
 pytestmark = pytest.mark.anyio
 
@@ -86,10 +91,11 @@ SAVING = """
 class Place:
     """A home with one tuner, and what that tuner wrote down."""
 
-    def __init__(self, folder: Path, *, saves: bool = False, **arguments: Any) -> None:
+    def __init__(self, folder: Path, *, saves: bool = False, script: Script = two_reports, **arguments: Any) -> None:
         self.home = Home(folder / "home")
         self.home.prepare()
         self._diary = folder / "diary"
+        self._script = script
         (folder / "own_tuner.py").write_text(DIARY + (SAVING if saves else ""))
         arguments = {"diary": str(self._diary), **arguments}
         tuner = {"className": "own_tuner.Own", "codeDirectory": str(folder), "classArgs": arguments}
@@ -107,10 +113,13 @@ class Place:
                 hub=KeeperHub(pool),
                 clock=SystemClock(),
                 open_dispatcher=ProcessDispatchers(self.home),
-                create_service=create_service,
+                create_service=self._create_service,
             )
             async with manager.serve():
                 yield manager
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        return InMemoryTrainingService(self._script, platform=InMemoryPlatform())
 
     def diary(self, *words: str) -> list[list[Any]]:
         """What the tuner wrote, in order; only what begins with one of the words, if any are given."""
@@ -264,3 +273,28 @@ async def test_a_stopped_experiment_resumes_with_what_its_tuner_had_saved(tmp_pa
     assert tried == [{"x": n / 100} for n in range(1, len(tried) + 1)]
     results = place.diary("result")
     assert results == [["result", n] for n in range(len(results))]
+
+
+def falling_behind(form: TrialJobForm) -> Iterable[Step]:
+    """The third trial is worse than the others, and does not end by itself."""
+    for _ in range(2 if form.sequence_id < 2 else 1000):
+        yield Report(0.01, 0.5 if form.sequence_id < 2 else 0.25)
+    yield Final(0.01, 0.5)
+
+
+@pytest.mark.parametrize(("given", "results"), [(None, [0, 1]), (False, [0, 1]), (True, [0, 1, 2])])
+async def test_a_trial_that_was_stopped_early_has_a_result_only_where_intermediate_results_are_included(
+    tmp_path: Path, given: bool | None, results: list[int]
+) -> None:
+    place = Place(tmp_path, script=falling_behind)
+    place.config["assessor"] = {"name": "Medianstop", "classArgs": {"optimize_mode": "maximize"}}
+    if given is not None:
+        place.config["tuner"]["includeIntermediateResults"] = given
+    async with place.manager() as manager:
+        experiment_id = await place.create(manager)
+        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        await stop(manager, experiment_id)
+        page = await manager.control.read(lambda c: trials.page(c, experiment_id))
+    assert page.items[2].status is TrialStatus.EARLY_STOPPED
+    assert place.diary("result") == [["result", n] for n in results]
+    assert sorted(place.diary("end")) == [["end", 0], ["end", 1], ["end", 2]]

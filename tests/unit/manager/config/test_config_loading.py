@@ -58,7 +58,13 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "experiment_working_directory": None,
         "tuner_gpu_indices": None,
         "objective": {"metric": "default", "direction": "maximize"},
-        "tuner": {"name": "TPE", "class_name": None, "code_directory": None, "class_args": {}},
+        "tuner": {
+            "name": "TPE",
+            "class_name": None,
+            "code_directory": None,
+            "class_args": {},
+            "include_intermediate_results": None,
+        },
         "assessor": None,
         "training_service": {
             "platform": "local",

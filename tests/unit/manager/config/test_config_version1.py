@@ -191,3 +191,13 @@ def test_an_old_cluster_file_is_refused_for_its_platform_alone(
     text = small.replace("trainingService:\n  platform: local\n", "trainingServicePlatform: pai\n")
     found = problems(text + "paiConfig: {userName: me, token: x}\ntrial: {cpuNum: 1, image: b}\n")
     assert [problem.message for problem in found.values()] == [PLATFORMS["openpai"].refusal]
+
+
+@pytest.mark.parametrize("kind", ["tuner", "assessor"])
+@pytest.mark.parametrize("given", [True, False])
+def test_the_old_place_of_include_intermediate_results_is_understood(
+    load: Callable[[str], LoadedExperiment], kind: str, given: bool
+) -> None:
+    text = OLD.replace(f"{kind}:\n", f"{kind}:\n  includeIntermediateResults: {str(given).lower()}\n")
+    tuner = load(text).config.tuner
+    assert (tuner.include_intermediate_results, tuner.counts_intermediate_results) == (given, given)

@@ -132,15 +132,13 @@ def test_a_tuner_has_the_direction_of_the_experiment_unless_its_own_arguments_na
     assert [entry[0] for entry in known] == losses
 
 
-def test_the_last_metric_of_a_trial_stopped_early_is_its_result():
-    reported, told = Conversation(tuner="Evolution", assessor="Medianstop"), Conversation(tuner="Evolution")
-    for conversation, value in ((reported, {}), (told, {"has_value": True, "value": 0.75})):
-        (suggestion,) = conversation.ask(1, 0)
-        conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 0.5], [0, "t0", 1, {"default": 0.75}]]))
-        conversation.tell(end(3, 0, suggestion.parameters, status="EARLY_STOPPED", **value))
-    for conversation in (reported, told):
-        population = conversation.session._tuner._algorithm._population
-        assert [loss for loss, _, _ in population] == [-0.75]
+@pytest.mark.parametrize(("result", "losses"), [({}, []), ({"has_value": True, "value": 0.75}, [-0.75])])
+def test_the_manager_says_whether_a_trial_that_was_stopped_early_has_a_result(result, losses):
+    conversation = Conversation(tuner="Evolution", assessor="Medianstop")
+    (suggestion,) = conversation.ask(1, 0)
+    conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 0.5], [0, "t0", 1, {"default": 0.75}]]))
+    conversation.tell(end(3, 0, suggestion.parameters, status="EARLY_STOPPED", **result))
+    assert [loss for loss, _, _ in conversation.session._tuner._algorithm._population] == losses
 
 
 def test_an_algorithm_that_raises_is_reported_at_once_and_nothing_follows():

@@ -199,7 +199,10 @@ def test_infrastructure_that_fails_for_ever_ends_the_trial_as_canceled_by_the_sy
     play(tmp_path, scenario, script)
 
 
-def test_the_assessor_stops_a_bad_trial_and_the_tuner_hears_its_latest_value(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("given", "result"), [({}, 0.25), ({"includeIntermediateResults": False}, None)])
+def test_the_assessor_stops_a_bad_trial_and_the_tuner_may_hear_its_latest_value(
+    tmp_path: Path, given: dict[str, bool], result: float | None
+) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         for _ in range(20):
             yield Report(1.0, 0.25 if form.sequence_id == 3 else 0.75)
@@ -207,7 +210,9 @@ def test_the_assessor_stops_a_bad_trial_and_the_tuner_hears_its_latest_value(tmp
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         assessor = {"name": "Medianstop", "classArgs": {"optimize_mode": "maximize", "start_step": 2}}
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=4, trialConcurrency=1, assessor=assessor)
+        limits = {"maxTrialNumber": 4, "trialConcurrency": 1}
+        tuner = {"name": "Random", **given}
+        experiment_id = await create(manager, tmp_path, tuner=tuner, assessor=assessor, **limits)
         await simulation.ended(manager, experiment_id)
         rows = await all_trials(manager, experiment_id)
         assert [trial.status for trial in rows[:3]] == [TrialStatus.SUCCEEDED] * 3
@@ -216,7 +221,8 @@ def test_the_assessor_stops_a_bad_trial_and_the_tuner_hears_its_latest_value(tmp
         assert rows[3].intermediate_count < 20
         log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
         ends = [row.payload for row in log if row.kind == "TrialEnd"]
-        assert (ends[3]["status"], ends[3]["value"]) == ("EARLY_STOPPED", 0.25)
+        assert (ends[3]["status"], ends[3]["value"]) == ("EARLY_STOPPED", result)
+        assert ends[3]["has_value"] is (result is not None)
 
     play(tmp_path, scenario, script)
 
