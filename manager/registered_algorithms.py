@@ -78,13 +78,15 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
         raise RegistrationError(f"algoType: expected tuner, assessor or advisor, found {kind!r}")
     if "." not in class_name:
         raise RegistrationError(f"className: expected module.Class, found {class_name!r}")
-    validator = given.get("classargsvalidator")
+    validator = _text(given, "classargsvalidator", "classArgsValidator") if given.get("classargsvalidator") else None
+    if validator is not None and "." not in validator:
+        raise RegistrationError(f"classArgsValidator: expected module.Class, found {validator!r}")
     return RegisteredAlgorithm(
         name=name,
         kind=kind,
         class_name=class_name,
         code_directory=_code_directory(given.get("codedirectory"), class_name, directory),
-        class_args_validator=None if validator is None else str(validator),
+        class_args_validator=validator,
     )
 
 

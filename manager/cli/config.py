@@ -1,5 +1,6 @@
 """`proctor config`: check a file, or show what an experiment was asked to be."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,13 @@ def schema() -> None:
 
 def load_checked(session: Session, path: Path) -> Any:
     """The LoadedExperiment of a file; notices go to stderr. Raises CommandError with every problem."""
+    from proctor.manager.class_args import Caller, refusal
     from proctor.manager.config import ConfigError, describe_problems, load_experiment
     from proctor.manager.registered_algorithms import registered_algorithms
 
+    registered = registered_algorithms(session.home.path)
     try:
-        loaded = load_experiment(path, registered=registered_algorithms(session.home.path))
+        loaded = load_experiment(path, registered=registered, refusal=partial(refusal, caller=Caller.captured({})))
     except ConfigError as error:
         raise CommandError(
             f"{path} is not a valid configuration:\n{describe_problems(error)}", ExitCode.USAGE

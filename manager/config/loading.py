@@ -14,7 +14,14 @@ from proctor.manager.config.keys import KEYS
 from proctor.manager.config.matching import match_keys
 from proctor.manager.config.objective import settle_objective
 from proctor.manager.config.quantities import expanded
-from proctor.manager.config.registered import NONE_REGISTERED, Registered, resolve_registered
+from proctor.manager.config.registered import (
+    NONE_REGISTERED,
+    Refusal,
+    Registered,
+    check_class_args,
+    find_registered,
+    resolve_registered,
+)
 from proctor.manager.config.search_spaces import settle_search_space
 from proctor.manager.config.secrets import empty_secrets
 from proctor.manager.config.service_section import settle_service
@@ -44,11 +51,14 @@ class LoadedExperiment:
     """Secrets by path in the canonical configuration, `training_service.machine_list.0.password`."""
 
 
-def load_experiment(path: str | Path, *, registered: Mapping[str, Registered] = NONE_REGISTERED) -> LoadedExperiment:
+def load_experiment(
+    path: str | Path, *, registered: Mapping[str, Registered] = NONE_REGISTERED, refusal: Refusal | None = None
+) -> LoadedExperiment:
     """Read and check an experiment's YAML (or JSON) file; nothing is started.
 
     Relative paths in it start at its directory. `registered` are classes that may be named like built-in algorithms,
-    by lower-case name. Raises ConfigError with every problem found.
+    by lower-case name; `refusal` asks their validators, which are the user's code. Raises ConfigError with every
+    problem found.
     """
     file, report = Path(path), Report()
     text = read_text(file, report)
@@ -56,16 +66,20 @@ def load_experiment(path: str | Path, *, registered: Mapping[str, Registered] = 
     if text is None or root is None:
         report.raise_if_any()
         raise AssertionError("a document that could not be read was not reported")
-    return _load(root, file.parent.absolute(), report, text, registered)
+    return _load(root, file.parent.absolute(), report, text, registered, refusal)
 
 
 def load_experiment_mapping(
-    mapping: Mapping[str, Any], directory: str | Path, *, registered: Mapping[str, Registered] = NONE_REGISTERED
+    mapping: Mapping[str, Any],
+    directory: str | Path,
+    *,
+    registered: Mapping[str, Registered] = NONE_REGISTERED,
+    refusal: Refusal | None = None,
 ) -> LoadedExperiment:
     """Check an experiment given as Python values, keys in camelCase or snake_case.
 
-    Relative paths start at `directory`. `registered` is as in `load_experiment`. Raises ConfigError with every problem
-    found, without positions.
+    Relative paths start at `directory`. `registered` and `refusal` are as in `load_experiment`. Raises ConfigError with
+    every problem found, without positions.
     """
     report = Report()
     try:
@@ -73,11 +87,16 @@ def load_experiment_mapping(
     except TypeError as error:
         report.problem(Place(), (), message=str(error))
         raise ConfigError(report.problems) from error
-    return _load(root, Path(directory).absolute(), report, None, registered)
+    return _load(root, Path(directory).absolute(), report, None, registered, refusal)
 
 
 def _load(
-    root: Node, directory: Path, report: Report, text: str | None, registered: Mapping[str, Registered]
+    root: Node,
+    directory: Path,
+    report: Report,
+    text: str | None,
+    registered: Mapping[str, Registered],
+    refusal: Refusal | None,
 ) -> LoadedExperiment:
     if not isinstance(root.value, dict):
         report.problem(root.place, (), expected="a mapping of keys", found=describe(plain(root)))
@@ -88,13 +107,17 @@ def _load(
     root = advisor_as_tuner(root, report)
     root = settle_service(root, report)
     root = match_keys(root, ExperimentConfig, report, _KNOWN_BESIDES)
-    root = resolve_registered(root, registered)
+    named = find_registered(root, registered)
+    root = resolve_registered(root, named)
     root = settle_objective(root, report)
     root, vault = empty_secrets(root, report)
     root = _with_defaults(root)
     root, space = settle_search_space(root, directory, report)
     config = validate(root, ExperimentConfig, directory, report)
-    check_algorithms(root, _sound_algorithms(root, directory), space, report)
+    algorithms = _sound_algorithms(root, directory)
+    check_algorithms(root, algorithms, space, report)
+    if refusal is not None:
+        check_class_args(root, named, algorithms, refusal, report)
     _check_directories(root, directory, report)
     report.raise_if_any()
     assert config is not None, "a configuration that is not valid was not reported"

@@ -6,9 +6,11 @@ import shutil
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.class_args import Caller, refusal
 from proctor.manager.config import (
     ConfigError,
     ExperimentConfig,
@@ -41,13 +43,16 @@ class Handover:
     secrets: Mapping[str, str]
 
 
-def check(config: Mapping[str, Any], directory: str, home: Path) -> LoadedExperiment:
+def check(config: Mapping[str, Any], directory: str, home: Path, *, caller: Caller | None = None) -> LoadedExperiment:
     """Validate a configuration as it was written; it may name the algorithms that are registered in the home.
+
+    :param caller: where their validators are run; None: they are not asked.
 
     Raises BadRequest with every problem, Unavailable when the registered algorithms cannot be read.
     """
     try:
-        return load_experiment_mapping(config, directory, registered=registered_algorithms(home))
+        refuses = None if caller is None else partial(refusal, caller=caller)
+        return load_experiment_mapping(config, directory, registered=registered_algorithms(home), refusal=refuses)
     except ConfigError as error:
         text = "; ".join(describe_problems(error).splitlines())
         raise BadRequest(f"the configuration is not valid: {text}", error.problems) from error
@@ -63,15 +68,21 @@ def handed_over(home: Home, name: str) -> Path:
     return path
 
 
-def take_handover(home: Home, name: str | None) -> Handover:
-    """Read and remove a handed-over file. Raises BadRequest for a name that is not one."""
+def read_handover(home: Home, name: str | None) -> Handover:
+    """Read a handed-over file. Raises BadRequest for a name that is not one."""
     if name is None:
         return Handover({}, {})
-    path = handed_over(home, name)
-    body = json.loads(path.read_text())
-    path.unlink()
+    body = json.loads(handed_over(home, name).read_text())
     secrets = body.pop("secrets", None) or {}
     return Handover(body, secrets)
+
+
+def take_handover(home: Home, name: str | None) -> Handover:
+    """Read and remove a handed-over file. Raises BadRequest for a name that is not one."""
+    handover = read_handover(home, name)
+    if name is not None:
+        handed_over(home, name).unlink()
+    return handover
 
 
 def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:

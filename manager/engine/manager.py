@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.class_args import Caller
 from proctor.manager.clock import Clock
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
 from proctor.manager.engine import creation
@@ -108,7 +109,8 @@ class Manager:
         dry_run: bool = False,
     ) -> ExperimentRow:
         """Check, write down and start an experiment. Raises BadRequest with every problem, Conflict for a used id."""
-        loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path)
+        caller = Caller.captured(creation.read_handover(self.home, handover).environment)
+        loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path, caller=caller)
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())

@@ -42,7 +42,7 @@ _OFFERED = (
     "nni.experiment"
 )
 _HOME_OF = {
-    "ClassArgsValidator": "nni.validation",
+    "ClassArgsValidator": "nni.utils",
     "dump": "nni.documents",
     "load": "nni.documents",
     "trace": "nni.documents",

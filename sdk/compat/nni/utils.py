@@ -3,7 +3,14 @@
 from enum import Enum
 from typing import Any
 
-__all__ = ["MetricType", "OptimizeMode", "extract_scalar_history", "extract_scalar_reward", "merge_parameter"]
+__all__ = [
+    "ClassArgsValidator",
+    "MetricType",
+    "OptimizeMode",
+    "extract_scalar_history",
+    "extract_scalar_reward",
+    "merge_parameter",
+]
 
 
 class OptimizeMode(Enum):
@@ -19,6 +26,24 @@ class MetricType:
     FINAL = "FINAL"
     PERIODICAL = "PERIODICAL"
     REQUEST_PARAMETER = "REQUEST_PARAMETER"
+
+
+class ClassArgsValidator:
+    """Subclass it and raise from `validate_class_args` when the arguments are wrong."""
+
+    def validate_class_args(self, **kwargs: Any) -> None:
+        """Check the arguments of the algorithm's constructor; the base class accepts all."""
+
+    def choices(self, key: str, *args: Any) -> Any:
+        """Return a rule for the third-party `schema` package: the value of `key` is one of `args`."""
+        return _rule(lambda value: value in args, f"{key} must be one of {args}")
+
+    def range(self, key: str, keyType: type, start: Any, end: Any) -> Any:
+        """Return a rule for the third-party `schema` package: `key` is a `keyType` from `start` to `end`."""
+        return _rule(
+            lambda value: isinstance(value, keyType) and start <= value <= end,
+            f"{key} must be of type {keyType.__name__}, from {start} to {end}",
+        )
 
 
 def merge_parameter(base_params: Any, override_params: "dict[str, Any] | None") -> Any:
@@ -66,3 +91,14 @@ def _fit(name: str, value: Any, default: Any) -> Any:
         f"the parameter {name!r} is of type {type(default).__name__} by default ({default!r}); the tuner proposes "
         f"{value!r}, of type {type(value).__name__}. Change the default or the search space."
     )
+
+
+def _rule(test: Any, error: str) -> Any:
+    try:
+        from schema import Schema  # type: ignore[import-not-found]
+    except ImportError as missing:
+        raise ImportError(
+            "ClassArgsValidator.choices and .range make rules for the package 'schema', which is not installed; "
+            "install it, or check the values in validate_class_args"
+        ) from missing
+    return Schema(test, error=error)

@@ -287,6 +287,34 @@ async def test_a_registered_algorithm_is_known_by_its_name(api: Any, tmp_path: P
     assert answer.json()["config"]["tuner"]["class_name"] == "mine.Mine"
 
 
+VALIDATOR = """
+import os
+from nni.utils import ClassArgsValidator
+
+class Mine: ...
+
+class Strict(ClassArgsValidator):
+    def validate_class_args(self, **kwargs):
+        raise ValueError(f"nothing is good enough for {os.environ.get('WHO')}")
+"""
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_the_validator_of_a_registered_algorithm_is_asked_in_the_callers_environment(
+    api: Any, tmp_path: Path, dry_run: bool
+) -> None:
+    (tmp_path / "mine.py").write_text(VALIDATOR)
+    register(api.context.home.path, RegisteredAlgorithm("Mine", "tuner", "mine.Mine", str(tmp_path), "mine.Strict"))
+    (api.context.home.incoming_directory / "h.json").write_text('{"environment": {"WHO": "Ada"}}')
+    config = {**api.config, "tuner": {"name": "mine"}}
+    body = {"config": config, "directory": str(tmp_path), "handover": "h.json", "dry_run": dry_run}
+    answer = await api.client.post("/api/v1/experiments", json=body)
+    (problem,) = answer.json()["problems"]
+    assert (answer.status_code, problem["key"]) == (422, "tuner.classArgs")
+    assert "mine.Strict refuses them: nothing is good enough for Ada" in problem["message"]
+    assert list(api.context.home.experiments_directory.iterdir()) == []
+
+
 async def test_registered_algorithms_that_cannot_be_read_are_said(api: Any) -> None:
     (api.context.home.path / "algorithms.json").write_text("{")
     answer = await api.client.post("/api/v1/experiments", json={"config": api.config, "directory": "/"})
