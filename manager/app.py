@@ -20,7 +20,7 @@ from proctor.manager.log import start_logging, stop_logging
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, Settings
 from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
-from proctor.manager.store import experiments, jobs
+from proctor.manager.store import jobs
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.sdk.failpoints import failpoint
@@ -123,7 +123,7 @@ async def open_manager(settings: Settings, url: str, stop: Callable[[], None]) -
         async with _background(context, keeper), providers.serve(), manager.serve():
             yield context
         hub.close()
-        idle = not await control.read(lambda c: any(jobs.live(c, row.id) for row in experiments.active(c)))
+        idle = not await control.read(jobs.all_live)
     if idle:
         await _dismiss_keeper(home)
 

@@ -20,6 +20,7 @@ class ExpectedJob:
     update: Update | None = None
     handed_over: bool = False  # a keeper may have been given its launch
     started: bool = False  # a keeper has said that it runs
+    has_ended: bool = False  # a keeper has said so, and was not acknowledged yet
     stored: dict[str, int] = field(default_factory=dict)  # how far each member's journal is stored
 
     def remember(self, order: Launch | Cancel | Update) -> None:
@@ -42,13 +43,17 @@ class ExpectedJobs:
         self._jobs: dict[str, ExpectedJob] = {}
         self._by_node: dict[str, dict[str, ExpectedJob]] = {}
 
-    def expect(self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None) -> None:
+    def expect(
+        self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None, started: bool = False
+    ) -> None:
         """Add a job, and place it if its node is named; one that is known with this token stays as it is."""
         if self.find(job_id, token) is None:
             self.forget(job_id)
             self._jobs[job_id] = ExpectedJob(job_id, token, experiment_id)
+        job = self._jobs[job_id]
+        job.started = job.started or started
         if node_id is not None:
-            self.place(self._jobs[job_id], node_id)
+            self.place(job, node_id)
 
     def find(self, job_id: str, token: str) -> ExpectedJob | None:
         """The job, if it is expected with this token."""

@@ -155,6 +155,7 @@ class KeeperHub:
             job = self._jobs.known(command.order.get("job_id", ""))
             if job is not None and command.type == Launch.__name__:
                 job.handed_over = True
+                session.jobs.setdefault(job.job_id, JobReport(job.job_id, job.token, None, 0.0))
         if commands:
             failpoint("hub.commands.handed_over")
         return CommandBatch(commands)
@@ -200,9 +201,14 @@ class KeeperHub:
         if client is None or self._clients.get(experiment_id) is client:
             self._clients.pop(experiment_id, None)
 
-    def expect(self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None) -> None:
-        """Say whose a job is, before anything is ordered about it, and where it will be sent. Twice is once."""
-        self._jobs.expect(job_id, token, experiment_id, node_id=node_id)
+    def expect(
+        self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None, started: bool = False
+    ) -> None:
+        """Say whose a job is, before anything is ordered about it, and where it will be sent. Idempotent.
+
+        :param started: it is known to have run: a keeper that does not have it cannot be given it again.
+        """
+        self._jobs.expect(job_id, token, experiment_id, node_id=node_id, started=started)
 
     def forget(self, job_id: str) -> None:
         """Nobody cares for a job any more: its keeper is told to stop and forget it when it next speaks of it."""
@@ -233,21 +239,38 @@ class KeeperHub:
     def adopt(self, node_id: str, launch: Launch) -> None:
         """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
         keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
-        arrived = self.find_again(node_id, launch.job_id)
         self._jobs.require(launch.job_id).remember(launch)
-        if arrived is False:
+        if self.find_again(node_id, launch.job_id) is False:
             self.send(node_id, launch)
 
     def find_again(self, node_id: str, job_id: str) -> bool | None:
-        """Whether a job that was sent to a node before the manager was restarted has arrived there; then it goes on.
-        None while its keeper is away. Raises UnknownTrialJob if it was not announced by `expect`."""
+        """Whether a job that was sent to a node before the manager was restarted has arrived there; then it goes on,
+        or its end is reported if it is not there any more. None while its keeper is away. Raises UnknownTrialJob if it
+        was not announced by `expect`."""
         job = self._jobs.require(job_id)
         self._jobs.place(job, node_id)
         session = self._sessions.find(node_id)
-        job.handed_over = session is None or job_id in session.jobs
+        found = None if session is None else session.jobs.get(job_id)
+        job.handed_over = session is None or found is not None or job.started
         if session is not None and job.handed_over:
-            self._resume(job, session.jobs[job_id], session)
+            self._resume(job, found, session)
         return None if session is None else job.handed_over
+
+    def cancel_unattached(self, node_id: str, job_id: str) -> None:
+        """Have a job stopped whose experiment is not attached. Its end and what it has reported stay with its keeper.
+        Idempotent; a job that never arrived, or that is not expected, is no error."""
+        job = self._jobs.known(job_id)
+        if job is not None and job.cancel is None and self.find_again(node_id, job_id) is not False:
+            self.send(node_id, Cancel(job_id, job.token))
+
+    def is_over(self, node_id: str, job_id: str) -> bool:
+        """Whether nothing of a job runs on its node any more, as far as its keeper says; False while that is away."""
+        job = self._jobs.known(job_id)
+        session = self._sessions.find(node_id)
+        if job is None or job.has_ended:
+            return True
+        found = None if session is None else session.jobs.get(job_id)
+        return session is not None and (found is None or found.exit is not None)
 
     async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
         """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is
@@ -326,10 +349,12 @@ class KeeperHub:
 
     def _give_up(self, node_id: str, clause: str, is_lost: bool) -> bool:
         """A node is lost with its jobs, or may be: then nobody waits any longer for those that are to stop. Should its
-        keeper come back, it is told to stop them. False: there were none."""
+        keeper come back, it is told to stop them. Jobs whose experiment is not attached are kept: it must hear of their
+        end. False: there were none."""
         if is_lost:
             self._sessions.end(node_id)
-        jobs = [job for job in self._jobs.on_node(node_id) if is_lost or job.cancel is not None]
+        attached = [job for job in self._jobs.on_node(node_id) if job.experiment_id in self._clients]
+        jobs = [job for job in attached if is_lost or job.cancel is not None]
         for job in jobs:
             reason = EndReason.NODE_LOST if job.cancel is None else EndReason.CANCELED
             self._end(job, reason, f"node {node_id}: {clause}")
@@ -354,6 +379,8 @@ class KeeperHub:
         for end in header.ends:
             if (parcel := self._parcel(parcels, end.job_id, end.token, fenced)) is not None:
                 parcel.ends.append(ended(end, node_id))
+            elif (job := self._jobs.find(end.job_id, end.token)) is not None:
+                job.has_ended = True
         return list(parcels.values())
 
     def _parcel(self, parcels: dict[str, Parcel], job_id: str, token: str, fenced: set[str]) -> Parcel | None:

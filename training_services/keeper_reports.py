@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from proctor.training_services.base import EndReason, Exit, JournalChunk, StatusChange, TrialJobStatus
-from proctor.training_services.errors import MalformedReport
+from proctor.training_services.errors import MalformedReport, ServiceUnavailable
 from proctor.training_services.expected_jobs import ExpectedJob
 from proctor.trial_keeper.protocol import Acknowledgement, Chunk, End, ReportHeader, Start
 
@@ -103,6 +103,9 @@ async def _attempt(delivery: Awaitable[None]) -> bool:
     """Whether the client took it."""
     try:
         await delivery
+    except ServiceUnavailable as error:  # who refuses it says so where people look
+        log.debug("what a keeper reported cannot be taken now; it is asked to send it again: %s", error)
+        return False
     except Exception:
         log.warning("what a keeper reported was not taken; it is asked to send it again", exc_info=True)
         return False

@@ -66,9 +66,11 @@ class KeeperWatch:
 
     def limit(self, node_id: str, lost_after_seconds: float | None) -> None:
         """How long this node may stay away before it is lost, at least two heartbeats; None: for ever. The window
-        begins now. Needs a running event loop when there is a limit."""
+        begins now, also of a node that was lost: it may have new jobs to lose. Needs a running event loop when there is
+        a limit."""
         pulse = self._pulses.setdefault(node_id, _Pulse())
         pulse.limit_seconds = None
+        pulse.lost = False
         if lost_after_seconds is not None:
             pulse.limit_seconds = max(lost_after_seconds, _FEWEST * self._heartbeat_seconds)
             self._start()

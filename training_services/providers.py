@@ -91,6 +91,15 @@ class NodeProvider(ABC):
         """An experiment is about to be deleted: from now on nothing is written to its folder. It has released its
         nodes."""
 
+    def hold(self, experiment_id: str) -> None:  # noqa: B027
+        """Keep the nodes that an experiment had claimed when the manager was last running, as they are written down:
+        the experiment is not loaded, and its jobs go on. No record of them is no error. Idempotent; `claim` and
+        `unhold` end it."""
+
+    async def unhold(self, experiment_id: str) -> None:  # noqa: B027
+        """An experiment that was never loaded needs its nodes no more. They are left; files that are still there are
+        collected before. Does not wait for that; an experiment that has none is no error."""
+
     @abstractmethod
     def has(self, node_id: str) -> bool:
         """Whether the node is one of this provider's."""
@@ -162,9 +171,20 @@ class Providers:
                 self._tasks.append(self._start(self._group, kind, provider))
         return self._made[kind]
 
+    def hold(self, experiment_id: str) -> None:
+        """Keep the nodes of an experiment that is not loaded."""
+        for provider in self._made.values():
+            provider.hold(experiment_id)
+
+    async def unhold(self, experiment_id: str) -> None:
+        """An experiment that was never loaded needs its nodes no more."""
+        for provider in self._made.values():
+            await provider.unhold(experiment_id)
+
     async def forget(self, experiment_id: str) -> None:
         """An experiment is about to be deleted: nothing of it is collected any more."""
         for provider in self._made.values():
+            await provider.unhold(experiment_id)
             await provider.forget(experiment_id)
 
     def of_node(self, node_id: str) -> NodeProvider:

@@ -28,8 +28,10 @@ def is_maximized(experiment: ExperimentRow) -> bool:
 
 
 def reason_of(context: ApiContext, row: ExperimentRow) -> str:
-    """Why an experiment is where it is; while nothing can be written, what is in the way, and while it is being
-    stopped, what that waits for."""
+    """Why an experiment is where it is; while it cannot be loaded or nothing can be written, what is in the way, and
+    while it is being stopped, what that waits for."""
+    if absence := context.manager.not_loaded(row):
+        return absence
     trouble = context.manager.trouble_of(row)
     return f"no new trials are started: {trouble}" if trouble else context.manager.awaited(row) or row.reason
 

@@ -1,5 +1,6 @@
 """Making an experiment: checked, written down in its folder, then in the store; and taking it away again."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -25,12 +26,17 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.registered_algorithms import RegistrationError, registered_algorithms
 from proctor.manager.settings import Home
 from proctor.manager.store import events, experiments
+from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.client.logins import wanted_secrets
+from proctor.trial_keeper.files import sync_folder
 
 CONFIG_FILE = "config.json"
 ENVIRONMENT_FILE = "environment.json"
 SECRETS_FILE = "secrets.json"
+METRICS_FILE = "metrics.db"
+UNFINISHED_FILE = "unfinished"
+"""Marks the folder of an experiment whose rows are not written yet."""
 CHECKPOINT_FOLDER = "checkpoint"
 """Where a tuner of the user's own keeps its state."""
 
@@ -105,11 +111,25 @@ def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) 
 
 
 def make_folder(directory: Path, config: ExperimentConfig) -> None:
-    """A new folder, with what shows that it is ours. Raises FileExistsError."""
+    """A new folder, marked as unfinished, with what shows that it is ours. Raises FileExistsError."""
     directory.mkdir(mode=0o700, parents=True)
+    (directory / UNFINISHED_FILE).touch(mode=0o600)
     _write(directory / CONFIG_FILE, config.canonical())
     for name in ("log", CHECKPOINT_FOLDER, "trials"):
         (directory / name).mkdir(mode=0o700)
+
+
+async def make_metrics(directory: Path, *, threads: bool) -> None:
+    """The experiment's metrics database, empty, on the disk when this returns: from now on it must be there. Raises
+    DatabaseUnusable, OSError."""
+    await (await Database.open(str(directory / METRICS_FILE), "metrics", threads=threads)).close()
+    for folder in (directory, directory.parent):
+        await asyncio.to_thread(sync_folder, str(folder))
+
+
+def finish_folder(directory: Path) -> None:
+    """The experiment's rows are written."""
+    (directory / UNFINISHED_FILE).unlink(missing_ok=True)
 
 
 def write_handover(directory: Path, handover: Handover) -> None:

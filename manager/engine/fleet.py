@@ -2,43 +2,37 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from proctor.manager.clock import Clock
 from proctor.manager.config import ExperimentConfig
-from proctor.manager.dispatcher.client import Opener
+from proctor.manager.engine import messages as m
 from proctor.manager.engine.code import CodeWatch
-from proctor.manager.engine.creation import read_secrets
-from proctor.manager.engine.forms import FormWriter
+from proctor.manager.engine.creation import METRICS_FILE, read_secrets
+from proctor.manager.engine.forms import FormWriter, placement_from
+from proctor.manager.engine.means import Means
 from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.recovery import load_state
-from proctor.manager.engine.runner import ExperimentRunner
+from proctor.manager.engine.runner import ExperimentRunner, is_passing
 from proctor.manager.engine.stopping import awaited
 from proctor.manager.engine.surroundings import Surroundings
+from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, Loaded, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
-from proctor.manager.events import ChangeFeed
-from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.settings import Home
-from proctor.manager.store import experiments
+from proctor.manager.store import experiments, jobs
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
-from proctor.training_services.providers import Providers
 from proctor.training_services.registry import ServiceContext
 
 log = logging.getLogger(__name__)
 
 _LEAVING = {ExperimentStatus.STOPPING, ExperimentStatus.STOPPED}
-
-DispatcherFactory = Callable[[ExperimentRow, ExperimentConfig], Opener]
-ServiceFactory = Callable[[str, ServiceContext], TrainingService]
 
 
 @dataclass
@@ -50,22 +44,6 @@ class Running:
     task: asyncio.Task[None]
 
 
-@dataclass(frozen=True)
-class Means:
-    """What all experiments of a manager share."""
-
-    home: Home
-    control: Database
-    pool: NodePool
-    hub: KeeperHub
-    clock: Clock
-    feed: ChangeFeed
-    open_dispatcher: DispatcherFactory
-    create_service: ServiceFactory
-    providers: Providers | None = None
-    threads: bool = True  # whether databases have threads of their own; a simulation has none
-
-
 class Fleet:
     """One engine for every active experiment. Opened with `serve`."""
 
@@ -75,44 +53,56 @@ class Fleet:
         self._metrics: dict[str, Database] = {}
         self._group: asyncio.TaskGroup | None = None
         self._stack = AsyncExitStack()
+        self._unloaded = Unloaded(means, self.load, self.start)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
-        """Take up every active experiment, then serve. On leaving, trials go on under their keepers."""
+        """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
         async with self._stack, asyncio.TaskGroup() as group:
             self._group = group
-            for row in await self._means.control.read(experiments.active):
-                await self._take_up_again(row)
-            for running in tuple(self._running.values()):
-                await running.runner.attached.wait()
+            await self._announce_jobs()
+            active = await self._means.control.read(experiments.active)
+            await self._unloaded.load_all(group, [row.id for row in active])
+            await self._until_attached()
+            await self._hold_nodes()
             self._means.hub.ready()
             try:
                 yield
             finally:
                 self._group = None
+                self._unloaded.close()
                 for running in list(self._running.values()):
                     running.task.cancel()
 
-    async def _take_up_again(self, row: ExperimentRow) -> None:
-        """After a restart of the manager. An experiment that cannot be taken up is in ERROR; the others go on."""
-        try:
-            await self.take_up(row.id)
-        except Exception as error:
-            extra = {"action": "experiment.fail", "experiment_id": row.id}
-            log.exception("experiment %s cannot be taken up", row.id, extra=extra)
-            if not EXPERIMENT.allows(row.status, ExperimentEvent.FAIL):
-                return
-            now, reason = self._means.clock.now(), f"cannot be taken up after a restart of the manager: {error}"
-            await self._means.control.write(
-                lambda c: experiments.move(
-                    c, row.id, expected=(row.status,), status=ExperimentStatus.ERROR, reason=reason, time=now
-                )
-            )
+    async def _announce_jobs(self) -> None:
+        """Have the hub expect every job that has not ended, whether its experiment can be loaded or not, and keep what
+        the jobs of active experiments hold on their nodes."""
+        active = {row.id for row in await self._means.control.read(experiments.active)}
+        for job, sequence_id in await self._means.control.read(jobs.all_live):
+            started = job.started_at is not None
+            self._means.hub.expect(job.id, job.token, job.experiment_id, started=started)
+            placement = placement_from(job.placement)
+            if placement is not None and job.experiment_id in active:
+                holder = f"trial {sequence_id} of experiment {job.experiment_id}"
+                self._means.pool.restore(job.id, placement, holder)
 
-    async def take_up(self, experiment_id: str) -> None:
-        """Start the engine of one experiment. Raises Unavailable while the manager leaves."""
-        if self._group is None:
-            raise Unavailable("the manager is shutting down")
+    async def _until_attached(self) -> None:
+        """Until the engines have found their jobs again, or it takes too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_PATIENCE_SECONDS):
+                for running in tuple(self._running.values()):
+                    await running.runner.attached.wait()
+
+    async def _hold_nodes(self) -> None:
+        """Keep the nodes of experiments that are not loaded, and of those that were stopped while they were not."""
+        if self._means.providers is not None:
+            live = {job.experiment_id for job, _ in await self._means.control.read(jobs.all_live)}
+            for experiment_id in sorted({*live, *self._unloaded.ids()} - self._running.keys()):
+                self._means.providers.hold(experiment_id)
+
+    async def load(self, experiment_id: str) -> Loaded:
+        """Read an experiment back and make all that its engine needs. Changes nothing. Raises NotFound, and whatever is
+        in the way."""
         metrics = await self.metrics(experiment_id)
         state = await load_state(self._means.control, metrics, experiment_id)
         config = ExperimentConfig.from_canonical(state.row.config)
@@ -132,25 +122,67 @@ class Fleet:
             open_dispatcher=self._means.open_dispatcher(state.row, config),
             checkpoint_directory=str(directory / "checkpoint"),
         )
-        runner = ExperimentRunner(state, around)
-        task = self._group.create_task(self._run(experiment_id, runner), name=f"experiment {experiment_id}")
-        self._running[experiment_id] = Running(runner, service, task)
+        return Loaded(ExperimentRunner(state, around), service)
 
-    async def _run(self, experiment_id: str, runner: ExperimentRunner) -> None:
+    def start(self, loaded: Loaded) -> None:
+        """Start the engine of an experiment that was read back. Raises Unavailable while the manager leaves."""
+        if self._group is None:
+            raise Unavailable("the manager is shutting down")
+        state = loaded.runner.state
+        for trial in state.by_job.values():
+            if (job := trial.job) is not None:  # a keeper that does not have it any more must not be given it again
+                self._means.hub.expect(job.id, job.token, state.row.id, started=job.started_at is not None)
+        task = self._group.create_task(self._run(loaded), name=f"experiment {state.row.id}")
+        self._running[state.row.id] = Running(loaded.runner, loaded.service, task)
+
+    async def _run(self, loaded: Loaded) -> None:
         """One engine's life. Its failure is its experiment's, not the manager's."""
+        runner, failure = loaded.runner, None
+        experiment_id = runner.state.row.id
         try:
             await runner.run()
-            await runner.around.service.clean_up()
-        except Exception:
-            extra = {"action": "engine.fail", "experiment_id": experiment_id}
-            log.exception("the engine of experiment %s failed", experiment_id, extra=extra)
+            await loaded.service.clean_up()
+        except Exception as error:
+            failure = error
+            if not is_passing(error):
+                extra = {"action": "engine.fail", "experiment_id": experiment_id}
+                log.exception("the engine of experiment %s failed", experiment_id, extra=extra)
         finally:
             del self._running[experiment_id]
             self._means.feed.notify()
+        if failure is not None and self._group is not None and runner.state.row.status.is_active:
+            self._unloaded.add(experiment_id, failure)
+
+    async def load_now(self, experiment_id: str) -> None:
+        """Load an experiment that is not loaded now rather than after its pause. Raises Unavailable with what is in the
+        way; one that is loaded is no error."""
+        await self._unloaded.try_now(experiment_id)
+
+    def leave_unloaded(self, experiment_id: str, error: Exception) -> None:
+        """No engine works on an active experiment, because of `error`: load it again after a pause."""
+        if self._group is not None:
+            self._unloaded.add(experiment_id, error)
+
+    async def ask(self, experiment_id: str, message: m.Message) -> Any:
+        """Give a message to the engine of an experiment, and wait until what it led to is committed. What can be done
+        without an engine is done for one that is not loaded, too. Raises Conflict, Unavailable."""
+        if experiment_id not in self._running and isinstance(message, WithoutEngine):
+            async with self._unloaded.lock(experiment_id):
+                if self._unloaded.has(experiment_id):
+                    return await self._unloaded.carry_out(experiment_id, message)
+        return await self.runner(experiment_id).inbox.ask(message)
+
+    def forget(self, experiment_id: str) -> None:
+        """An experiment is about to be deleted: its keepers are told to stop and forget what they still have of it."""
+        self._unloaded.drop(experiment_id)
+        for job_id in self._means.hub.abandon(experiment_id):
+            self._means.pool.release(job_id)
 
     def runner(self, experiment_id: str) -> ExperimentRunner:
-        """The engine of an experiment. Raises Conflict when none works on it."""
+        """The engine of an experiment. Raises Unavailable while it is not loaded, Conflict when none works on it."""
         running = self._running.get(experiment_id)
+        if running is None and self._unloaded.has(experiment_id):
+            raise self._unloaded.obstacle(experiment_id)
         if running is None:
             raise Conflict(f"experiment {experiment_id} is not running; resume it first")
         return running.runner
@@ -224,9 +256,9 @@ class Fleet:
         database = self._metrics.get(experiment_id)
         if database is None:
             row = await self.experiment(experiment_id)
-            path = str(Path(row.directory) / "metrics.db")
+            path = str(Path(row.directory) / METRICS_FILE)
             means = self._means
-            database = await Database.open(path, "metrics", threads=means.threads)
+            database = await Database.open(path, "metrics", threads=means.threads, create=False)
             database.on_health_change(lambda health: means.feed.notify())
             self._metrics[experiment_id] = database
             self._stack.push_async_callback(database.close)
@@ -243,10 +275,21 @@ class Fleet:
         running = self._running.get(experiment_id)
         return "" if running is None else awaited(running.runner.state, self._means.pool)
 
+    def not_loaded(self, experiment: ExperimentRow) -> str:
+        """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
+        for any other."""
+        return self._unloaded.describe(experiment.id, experiment.status)
+
+    def sees_running(self, job: TrialJobRow) -> bool:
+        """Whether a keeper that is there says that a job runs."""
+        hub, node_id = self._means.hub, job.node_id
+        return node_id is not None and not self._means.pool.absence(node_id) and not hub.is_over(node_id, job.id)
+
     @property
     def trouble(self) -> str:
-        """Why something cannot be written at the moment, or ''."""
-        return _trouble(self._means.control, *self._metrics.values())
+        """Why something cannot be written or loaded at the moment, or ''."""
+        unwritten = _trouble(self._means.control, *self._metrics.values())
+        return "; ".join(filter(None, (unwritten, self._unloaded.trouble)))
 
     def trouble_of(self, experiment_id: str) -> str:
         """The same for what one experiment writes; and why its dispatcher suggests nothing."""

@@ -1,5 +1,6 @@
 """From a training service's listeners into the stores and the loop: metrics are committed here, by whoever delivers."""
 
+import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
 
@@ -9,10 +10,11 @@ from proctor.manager.engine.state import ExperimentState
 from proctor.manager.store import jobs
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.database import Database
-from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
 from proctor.manager.store.metrics import StoredChunk
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import JournalChunk, StatusChange
+from proctor.training_services.errors import ServiceUnavailable
 
 Offsets = dict[tuple[str, int], int]
 
@@ -27,20 +29,36 @@ class Intake:
         self._metrics = metrics
 
     async def on_metrics(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
-        """Store chunks of journals; returns how far each journal is stored. A refused job is left out."""
+        """Store chunks of journals; returns how far each journal is stored. A refused job is left out. Raises
+        ServiceUnavailable while they cannot be written, at once: a report also speaks of other experiments."""
         live = [chunk for chunk in chunks if self._is_live(chunk)]
         offsets: Offsets = await self._settled([chunk for chunk in chunks if not self._is_live(chunk)])
         if live:
             failpoint("manager.metrics.before")
-            resumed = {chunk.job_id: self._resumed_from(chunk) for chunk in live}
-            stored = await self._metrics.write(lambda connection: _store(connection, live, resumed))
+            stored = await self._store(live)
             failpoint("manager.metrics.after")
             for chunk, result in zip(live, stored, strict=True):
                 offsets[chunk.job_id, chunk.member] = min(result.end_offset, chunk.end)
-            news = [(chunk.job_id, result) for chunk, result in zip(live, stored, strict=True)]
-            urgent = any(result.intermediates for _, result in news)
-            self._inbox.post(MetricsStored(news), lazy=not urgent)
         return offsets
+
+    async def _store(self, live: Sequence[JournalChunk]) -> Sequence[StoredChunk]:
+        """Chunks that have to wait for room are stored after this has raised, and the loop hears of them then."""
+        resumed = {chunk.job_id: self._resumed_from(chunk) for chunk in live}
+        try:
+            self._metrics.require_writable()
+            writing = self._metrics.write(lambda connection: _store(connection, live, resumed))
+            writing.add_done_callback(lambda done: self._post_stored(live, done))
+            await self._metrics.until_done_or_unwritable(writing)
+        except DatabaseUnusable as error:
+            raise ServiceUnavailable(str(error)) from error
+        return writing.result()
+
+    def _post_stored(self, live: Sequence[JournalChunk], writing: "asyncio.Future[list[StoredChunk]]") -> None:
+        if writing.cancelled() or writing.exception() is not None:
+            return
+        news = [(chunk.job_id, result) for chunk, result in zip(live, writing.result(), strict=True)]
+        urgent = any(result.intermediates for _, result in news)
+        self._inbox.post(MetricsStored(news), lazy=not urgent)
 
     async def on_status(self, changes: Sequence[StatusChange]) -> None:
         """Changes of jobs; returns when what they led to is committed."""

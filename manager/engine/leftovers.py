@@ -6,14 +6,11 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from proctor.manager.engine.creation import CONFIG_FILE
+from proctor.manager.engine.creation import UNFINISHED_FILE
 from proctor.manager.settings import Home
 
 log = logging.getLogger(__name__)
 
-METRICS_FILE = "metrics.db"
-LOADING_FILE = "loading"
-"""Marks the folder of an experiment that is being loaded from an archive."""
 DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
 HANDOVER_SECONDS = 3600.0
 """A handed-over file that is older was left by a `create` that was killed: nobody will ask for it any more."""
@@ -21,7 +18,8 @@ HANDOVER_SECONDS = 3600.0
 
 def remove_leftovers(home: Home, known: Collection[str]) -> None:
     """Remove drafts of files, handed-over files that nobody came for, and the folders of experiments that were being
-    created: not `known`, and without the metrics that every experiment has from its first moment on.
+    created or loaded: not `known`, and marked as unfinished. Any other folder that is not known is left alone, with a
+    warning: it may be an experiment whose row was lost.
 
     Only for the home's one manager, before it serves. A file that cannot be removed is no reason not to start.
     """
@@ -45,9 +43,12 @@ def _drafts(home: Home) -> Iterator[Path]:
 
 def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:
     for path in home.experiments_directory.glob("*"):
-        ours = path.is_dir() and ((path / CONFIG_FILE).exists() or not any(path.iterdir()))
-        loading = (path / LOADING_FILE).exists()
-        if path.name not in known and ours and (loading or not (path / METRICS_FILE).exists()):
+        unfinished = (path / UNFINISHED_FILE).exists()
+        if path.name in known:
+            if unfinished:
+                yield path / UNFINISHED_FILE
+        elif unfinished or (path.is_dir() and not any(path.iterdir())):
             yield path
-        elif path.name in known and loading:
-            yield path / LOADING_FILE
+        else:
+            text = "%s belongs to no experiment that the database knows; it is left alone"
+            log.warning(text, path, extra={"action": "leftover.leave"})

@@ -12,7 +12,6 @@ from pathlib import Path
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine import creation
 from proctor.manager.engine.archives import Archive, SavedExperiment, SavedJob, SavedTrial
-from proctor.manager.engine.leftovers import LOADING_FILE, METRICS_FILE
 from proctor.manager.engine.saved_rows import check_records, convert, read_config
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.store import saved_metrics
@@ -20,7 +19,7 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, MetricRow
 from proctor.sdk.failpoints import failpoint
 
-_NOT_UNPACKED = frozenset({creation.CONFIG_FILE, LOADING_FILE, creation.CHECKPOINT_FOLDER})
+_NOT_UNPACKED = frozenset({creation.CONFIG_FILE, creation.UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
 """A tuner's saved state belongs to the old input log; the results are told to a new one."""
 
 
@@ -56,7 +55,7 @@ class Loading:
             await self._remove()
             raise
         failpoint("manager.load.after")
-        (self.folder / LOADING_FILE).unlink()
+        creation.finish_folder(self.folder)
         return row
 
     async def _fill(
@@ -90,7 +89,6 @@ class Loading:
         return found, attempts
 
     def _unpack(self) -> None:
-        (self.folder / LOADING_FILE).touch(mode=0o600)
         creation.write_handover(self.folder, self.handover)
         self.archive.unpack(self.folder, but=_NOT_UNPACKED)
 
@@ -102,7 +100,7 @@ class Loading:
         def write(connection: sqlite3.Connection) -> int:
             return saved_metrics.insert(connection, self._metrics(known), first_sequences=starts)
 
-        path = str(self.folder / METRICS_FILE)
+        path = str(self.folder / creation.METRICS_FILE)
         try:
             async with await Database.open(path, "metrics", threads=threads) as database:
                 return await database.write(write)

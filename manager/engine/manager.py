@@ -13,9 +13,10 @@ from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read
 from proctor.manager.engine import creation
 from proctor.manager.engine import messages as m
 from proctor.manager.engine.archives import Archive
-from proctor.manager.engine.fleet import DispatcherFactory, Fleet, Means, ServiceFactory
+from proctor.manager.engine.fleet import Fleet
 from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.loading import Loading
+from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, NotFound, Unavailable
@@ -24,9 +25,9 @@ from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.node_records import NodeRecords
 from proctor.manager.settings import Home
-from proctor.manager.store import experiments, trials
+from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database
-from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -90,7 +91,7 @@ class Manager:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["Manager"]:
-        """Take up every active experiment, then serve. On leaving, trials go on under their keepers."""
+        """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
         await self.nodes.load()
         known = await self.control.read(experiments.ids)
         await asyncio.to_thread(remove_leftovers, self.home, known)
@@ -123,15 +124,17 @@ class Manager:
         failpoint("manager.create.before")
         try:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
-        except OSError as error:
+            await creation.make_metrics(folder, threads=self._threads)
+        except (OSError, DatabaseUnusable) as error:
             with suppress(OSError):
                 await asyncio.to_thread(creation.remove_folder, folder)
             raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
         failpoint("manager.create.after")
         await self.control.write(lambda c: creation.insert(c, row, loaded))
+        await asyncio.to_thread(creation.finish_folder, folder)
         self.feed.notify()
         try:
-            await self._fleet.take_up(experiment_id)
+            self._fleet.start(await self._fleet.load(experiment_id))
         except TrainingServiceError as error:
             await self._take_back(row)
             raise BadRequest(
@@ -169,12 +172,9 @@ class Manager:
         row = await self.experiment(experiment_id)
         if row.status is ExperimentStatus.VIEWED:
             await self._move(row, ExperimentEvent.CLOSE)
-        elif row.status is ExperimentStatus.ERROR and not self._fleet.has(experiment_id):
-            stopping = await self._move(row, ExperimentEvent.STOP)
-            await self._move(stopping, ExperimentEvent.FINISH_STOP)
         elif row.status is not ExperimentStatus.STOPPED:
             try:
-                await self._fleet.runner(experiment_id).inbox.ask(m.Stop())
+                await self._fleet.ask(experiment_id, m.Stop())
             except Conflict:  # it may have come to its stop meanwhile
                 if (await self.experiment(experiment_id)).status is not ExperimentStatus.STOPPED:
                     raise
@@ -188,16 +188,31 @@ class Manager:
         return [row.id for row in rows]
 
     async def resume_experiment(self, experiment_id: str) -> None:
-        """Start a STOPPED or failed experiment again, or let a PAUSED one go on."""
+        """Start a STOPPED or failed experiment again, let a PAUSED one go on, or load one that is not loaded now.
+        Raises Unavailable with what is in the way; then the experiment is where it was."""
         row = await self.experiment(experiment_id)
+        is_loaded = not self._fleet.not_loaded(row)
+        if not is_loaded:
+            await self._fleet.load_now(experiment_id)
+            row = await self.experiment(experiment_id)
         if row.status is ExperimentStatus.PAUSED:
-            await self._fleet.runner(experiment_id).inbox.ask(m.Continue())
-            return
-        if not EXPERIMENT.allows(row.status, ExperimentEvent.RESUME):
+            await self._fleet.ask(experiment_id, m.Continue())
+        elif EXPERIMENT.allows(row.status, ExperimentEvent.RESUME):
+            await self._start_again(row)
+        elif is_loaded:
             raise Conflict(f"experiment {experiment_id} is {row.status}; only a stopped or failed one can be resumed")
-        await self._fleet.leave(experiment_id)
-        await self._move(row, ExperimentEvent.RESUME)
-        await self._fleet.take_up(experiment_id)
+
+    async def _start_again(self, row: ExperimentRow) -> None:
+        """Read an experiment back first, so that it stays where it is when that fails."""
+        await self._fleet.leave(row.id)
+        try:
+            loaded = await self._fleet.load(row.id)
+        except Exception as error:
+            if row.status.is_active:
+                self._fleet.leave_unloaded(row.id, error)
+            raise Unavailable(f"experiment {row.id} cannot be resumed and stays {row.status}: {error}") from error
+        loaded.runner.state.row = await self._move(row, ExperimentEvent.RESUME)
+        self._fleet.start(loaded)
 
     async def view_experiment(self, experiment_id: str) -> None:
         """Open a STOPPED experiment for reading only."""
@@ -209,17 +224,12 @@ class Manager:
     async def pause_experiment(self, experiment_id: str) -> None:
         """Create no new trials; running ones go on."""
         await self.experiment(experiment_id)
-        await self._fleet.runner(experiment_id).inbox.ask(m.Pause())
+        await self._fleet.ask(experiment_id, m.Pause())
 
     async def delete_experiment(self, experiment_id: str) -> None:
         """Remove everything of a stopped experiment: its rows and its folder."""
         row = await self.experiment(experiment_id)
-        if row.status is ExperimentStatus.STOPPING:
-            waits = self.awaited(row)
-            why = f": it {waits}" if waits else ""
-            raise Conflict(f"experiment {experiment_id} is being stopped{why}; delete it when it is STOPPED")
-        if row.status not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}:
-            raise Conflict(f"experiment {experiment_id} is {row.status}; stop it before you delete it")
+        await self._require_deletable(row)
         await self._fleet.leave(experiment_id)
         await self._fleet.close_metrics(experiment_id)
         if self.providers is not None:
@@ -229,7 +239,20 @@ class Manager:
         failpoint("manager.delete.after")
         now = self.clock.now()
         await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now))
+        self._fleet.forget(experiment_id)
         self.feed.notify()
+
+    async def _require_deletable(self, row: ExperimentRow) -> None:
+        """Raise Conflict for an experiment that goes on, or whose trials may still be running. One that is being
+        stopped but cannot be loaded may never come to its end: it can be deleted when no trial is seen to run."""
+        if row.status is ExperimentStatus.STOPPING:
+            waits = self.awaited(row)
+            live = await self.control.read(lambda c: jobs.live(c, row.id)) if self._fleet.not_loaded(row) else None
+            if live is None or any(self._fleet.sees_running(job) for job in live):
+                why = f": it {waits}" if waits else ""
+                raise Conflict(f"experiment {row.id} is being stopped{why}; delete it when it is STOPPED")
+        elif row.status not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}:
+            raise Conflict(f"experiment {row.id} is {row.status}; stop it before you delete it")
 
     async def update_experiment(
         self,
@@ -253,8 +276,8 @@ class Manager:
         row = await self.experiment(experiment_id)
         if search_space is not None:
             _check_space(row, search_space)
-        if self._fleet.has(experiment_id):
-            await self._fleet.runner(experiment_id).inbox.ask(m.ChangeLimits(columns))
+        if row.status.is_active:
+            await self._fleet.ask(experiment_id, m.ChangeLimits(columns))
         elif "search_space" in columns:
             raise Conflict(f"experiment {experiment_id} is {row.status}; resume it before you change its search space")
         else:
@@ -266,7 +289,7 @@ class Manager:
     async def import_data(self, experiment_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Tell the tuner of results from elsewhere: rows of {"parameter", "value"}."""
         await self.experiment(experiment_id)
-        await self._fleet.runner(experiment_id).inbox.ask(m.ImportRows(rows))
+        await self._fleet.ask(experiment_id, m.ImportRows(rows))
 
     # ---- trials
 
@@ -275,7 +298,7 @@ class Manager:
         row = await self.trial(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status} already; there is nothing to kill")
-        await self._fleet.runner(row.experiment_id).inbox.ask(m.CancelTrial(trial_id))
+        await self._fleet.ask(row.experiment_id, m.CancelTrial(trial_id))
 
     async def retry_trial(self, trial_id: str) -> TrialRow:
         """Run an ended trial's parameters again, as a new trial. Returns it."""
@@ -283,12 +306,12 @@ class Manager:
         if not row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
         wish = m.AddTrial(row.parameters, source="retry")
-        return await self._fleet.runner(row.experiment_id).inbox.ask(wish)  # type: ignore[no-any-return]
+        return await self._fleet.ask(row.experiment_id, wish)  # type: ignore[no-any-return]
 
     async def add_trial(self, experiment_id: str, parameters: Any) -> TrialRow:
         """Run a trial with the user's own parameters. Returns it."""
         await self.experiment(experiment_id)
-        return await self._fleet.runner(experiment_id).inbox.ask(m.AddTrial(parameters))  # type: ignore[no-any-return]
+        return await self._fleet.ask(experiment_id, m.AddTrial(parameters))  # type: ignore[no-any-return]
 
     # ---- nodes
 
@@ -353,8 +376,15 @@ class Manager:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be written at the moment, or ''."""
+        """Why something cannot be written or loaded at the moment, or ''."""
         return self._fleet.trouble
+
+    def not_loaded(self, experiment: ExperimentRow) -> str:
+        """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
+        for any other."""
+        clause = self._fleet.not_loaded(experiment)
+        has_failed = experiment.status is ExperimentStatus.ERROR and experiment.reason
+        return f"{experiment.reason}; {clause}" if clause and has_failed else clause
 
     def trouble_of(self, experiment: ExperimentRow) -> str:
         """Why an experiment cannot go on at the moment though its status says that it does, or ''."""

@@ -18,7 +18,7 @@ from proctor.manager.store.rows import InputRow, MetricRow
 
 async def load_state(control: Database, metrics: Database, experiment_id: str) -> ExperimentState:
     """The experiment as the stores have it. What the metrics database knows better is taken from there."""
-    state = await control.read(lambda c: _read_state(c, experiment_id), time_limit_seconds=60.0)
+    state = await control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
     for trial in state.trials.values():
         columns = await _refresh(metrics, trial)
         if columns:
@@ -26,7 +26,8 @@ async def load_state(control: Database, metrics: Database, experiment_id: str) -
     return state
 
 
-def _read_state(connection: sqlite3.Connection, experiment_id: str) -> ExperimentState:
+def read_state(connection: sqlite3.Connection, experiment_id: str) -> ExperimentState:
+    """The experiment as the control database alone has it. Raises RowNotFound."""
     row = experiments.get(connection, experiment_id)
     state = ExperimentState(row, created=sum(trials.counts(connection, experiment_id).values()))
     for trial_row in trials.live(connection, experiment_id):

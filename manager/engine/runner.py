@@ -29,7 +29,9 @@ from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import experiments, trials
 from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
 from proctor.training_services.base import Exit, SupportsEvents, SupportsReattach
+from proctor.training_services.errors import ServiceUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class ExperimentRunner:
             silent=lambda trouble: self.inbox.post(m.DispatcherSilent(trouble)),
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
-        self._counters: dict[str, Any] = {}
+        self._counters: dict[str, int] = {}
         self._unwatch: Callable[[], None] = lambda: None
 
     @property
@@ -79,7 +81,8 @@ class ExperimentRunner:
     # ---- life -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until the experiment is STOPPED. Raises what the loop could not survive, after writing it down."""
+        """Serve until the experiment is STOPPED. Raises what the loop could not survive: what may pass by itself at
+        once, anything else after writing it down."""
         service = self.around.service
         service.add_trial_job_metric_listener(self._intake.on_metrics)
         if isinstance(service, SupportsEvents):
@@ -93,7 +96,8 @@ class ExperimentRunner:
                 await self._loop(group)
                 serving.cancel()
         except Exception as error:
-            await self._give_up(error)
+            if not is_passing(error):
+                await self._give_up(error)
             raise
         finally:
             self.attached.set()
@@ -264,17 +268,12 @@ class ExperimentRunner:
             )
 
     async def _commit(self, step: Step) -> None:
-        row = self.state.row
-        counters = {
-            "next_sequence_id": row.next_sequence_id,
-            "next_parameter_id": row.next_parameter_id,
-            "next_position": row.next_position,
-            "metrics_told": row.metrics_told,
-        }
+        experiment_id = self.state.row.id
+        counters = self.state.counters()
         if not step.writes and counters == self._counters:
             return
         seconds = self.state.active_seconds(self.around.clock.monotonic())
-        step.write(lambda c: experiments.set_counters(c, row.id, active_seconds=seconds, **counters))
+        step.write(lambda c: experiments.set_counters(c, experiment_id, active_seconds=seconds, **counters))
         await self.around.control.write(step.apply)
         for level, text, ids in step.sayings:
             log.log(level, text, extra=ids)
@@ -329,6 +328,13 @@ class ExperimentRunner:
         except (DispatcherGone, protocol.ProtocolError, OSError) as error:
             self.inbox.post(m.DispatcherFailed(str(error)))
         self.inbox.post(m.DispatcherLeft())
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error is the machine's, so that it may pass by itself: a disk or a service that is not there now."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_passing(part) for part in error.exceptions)
+    return isinstance(error, (DatabaseUnusable, ReadTimeout, ServiceUnavailable, OSError))
 
 
 def _spec(algorithm: Any) -> protocol.AlgorithmSpec:

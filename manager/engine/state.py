@@ -80,6 +80,15 @@ class ExperimentState:
         running = 0.0 if self.active_since is None else monotonic - self.active_since
         return self.row.active_seconds + running
 
+    def counters(self) -> dict[str, int]:
+        """The columns of the row that only count up."""
+        return {
+            "next_sequence_id": self.row.next_sequence_id,
+            "next_parameter_id": self.row.next_parameter_id,
+            "next_position": self.row.next_position,
+            "metrics_told": self.row.metrics_told,
+        }
+
     def progress(self, monotonic: float) -> Progress:
         """What the lifecycle's rules look at."""
         return Progress(

@@ -8,6 +8,7 @@ from proctor.manager.store.migrations import Schema, check_version, migrate
 
 BUSY_TIMEOUT_MILLISECONDS = 5_000
 WAL_LIMIT_BYTES = 16 * 1024 * 1024  # what the file is cut down to when the log starts over
+RESTORE = "Restore it from a copy."
 SAFETY_CHECKPOINT_PAGES = 4_000  # inside a commit, when the ones beside it did not keep up
 
 _WAIT_FOR = {
@@ -20,19 +21,25 @@ _WAIT_FOR = {
 
 
 def open_writer(
-    path: str, schema: Schema, connection_class: type[sqlite3.Connection] = sqlite3.Connection
+    path: str,
+    schema: Schema,
+    connection_class: type[sqlite3.Connection] = sqlite3.Connection,
+    *,
+    create: bool = True,
 ) -> sqlite3.Connection:
-    """The connection that changes the file; the file is made (0600) and migrated as needed.
+    """The connection that changes the file, which is migrated as needed and made (0600) only with `create`.
 
     Raises DatabaseUnusable or NewerDatabase.
     """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _require_file(path, create=create)
         connection = _connect(path, connection_class)
     except (OSError, sqlite3.Error) as error:
-        raise DatabaseUnusable(f"The database {path} cannot be opened: {error}. Check its folder.") from error
+        raise DatabaseUnusable(f"The database {path} cannot be opened: {_describe_any(error)}.") from error
     try:
         version = check_version(connection, path, schema)
+        if version == 0 and not create:
+            raise DatabaseUnusable(f"The database {path} is empty. {RESTORE}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
@@ -41,7 +48,8 @@ def open_writer(
         migrate(connection, version, schema)
     except sqlite3.Error as error:
         connection.close()
-        raise DatabaseUnusable(f"The database {path} cannot be used: {describe(error)}.") from error
+        advice = advise(error)
+        raise DatabaseUnusable(f"The database {path} cannot be used: {describe(error)}; {advice}.") from error
     except StoreError:
         connection.close()
         raise
@@ -67,8 +75,16 @@ def trouble_of(error: BaseException) -> sqlite3.Error | None:
 
 def explain(path: str, error: sqlite3.Error) -> str:
     """The sentence for people while a database cannot be written."""
-    advice = _WAIT_FOR.get(primary_code(error), "check the file")
-    return f"The database {path} cannot be written: {describe(error)}. It is tried again until it works; {advice}."
+    return (
+        f"The database {path} cannot be written: {describe(error)}. It is tried again until it works; {advise(error)}."
+    )
+
+
+def advise(error: sqlite3.Error) -> str:
+    """What to do about an error, as a clause."""
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:  # there is no room for the index
+        return _WAIT_FOR[sqlite3.SQLITE_FULL]
+    return _WAIT_FOR.get(primary_code(error), "check the file")
 
 
 def describe(error: sqlite3.Error) -> str:
@@ -81,6 +97,22 @@ def primary_code(error: sqlite3.Error) -> int:
     """SQLite's primary result code, -1 for errors of the Python module itself."""
     code = getattr(error, "sqlite_errorcode", None)
     return -1 if code is None else int(code) & 0xFF
+
+
+def _require_file(path: str, *, create: bool) -> None:
+    """Make the file, or see that it is there and not empty: SQLite would drop the log of an empty one."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+    size = os.fstat(descriptor).st_size
+    os.close(descriptor)
+    if size == 0 and not create:
+        raise DatabaseUnusable(f"The database {path} is empty. {RESTORE}")
+
+
+def _describe_any(error: Exception) -> str:
+    if isinstance(error, sqlite3.Error):
+        return f"{describe(error)}; {advise(error)}"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{text}; check its folder and its disk"
 
 
 def _connect(path: str, connection_class: type[sqlite3.Connection]) -> sqlite3.Connection:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -38,6 +39,7 @@ class Database:
         self._on_pending = on_pending
         self._loop = asyncio.get_running_loop()
         self._health_callbacks: list[Callable[[str], None]] = []
+        self._impatient: set[asyncio.Future[None]] = set()
         self._outbox: list[Request] = []
         self._closing: asyncio.Future[None] | None = None
         self._writer = Writer(
@@ -61,8 +63,9 @@ class Database:
         on_pending: Callable[[int], None] = lambda change: None,
         connection_class: type[sqlite3.Connection] = sqlite3.Connection,
         threads: bool = True,
+        create: bool = True,
     ) -> Self:
-        """Open the file, made and migrated as needed.
+        """Open the file, made and migrated as needed. Without `create` it must be there already.
 
         `on_pending` is called in the loop with +1 and -1 as work begins and ends outside of it (a virtual clock
         stands still meanwhile). Without `threads` everything is done in the loop, which it blocks, in the same order
@@ -70,7 +73,8 @@ class Database:
         do.
         """
         on_pending(1)
-        opening = asyncio.get_running_loop().run_in_executor(None, open_writer, path, schema, connection_class)
+        open_file = partial(open_writer, path, schema, connection_class, create=create)
+        opening = asyncio.get_running_loop().run_in_executor(None, open_file)
         try:
             connection = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -93,7 +97,7 @@ class Database:
         """How many transactions that changed something were committed since the file was opened."""
         return self._writer.commits
 
-    def write(self, function: Callable[[sqlite3.Connection], T]) -> Awaitable[T]:
+    def write(self, function: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
         """Run `function` in the writer thread and return its result once it is committed and synced.
 
         Writes take effect in the order of the calls; many share a commit. What `function` raises takes back what it
@@ -107,6 +111,27 @@ class Database:
             self._loop.call_soon(self._hand_over)
         self._outbox.append(Request(function, future))
         return future
+
+    def require_writable(self) -> None:
+        """Raise DatabaseUnusable, with `health`, while the file cannot be written."""
+        if self.health != HEALTHY:
+            raise DatabaseUnusable(self.health)
+
+    async def until_done_or_unwritable(self, writing: "asyncio.Future[Any]") -> None:
+        """Wait for a write, but not while the file cannot be written: then raises DatabaseUnusable. The write is
+        carried out all the same, once that is possible."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+
+        def note_done(done: "asyncio.Future[Any]") -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        writing.add_done_callback(note_done)
+        self._impatient.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._impatient.discard(waiter)
 
     def read(self, function: Callable[[sqlite3.Connection], T], time_limit_seconds: float = 5.0) -> Awaitable[T]:
         """Run `function` in a reader thread, on one consistent state of the database. It sees every write that was
@@ -192,6 +217,10 @@ class Database:
 
     def _heal(self, health: str) -> None:
         self.health = health
+        if health != HEALTHY:
+            for waiter in self._impatient:
+                if not waiter.done():
+                    waiter.set_exception(DatabaseUnusable(health))
         for callback in self._health_callbacks:
             callback(health)
 

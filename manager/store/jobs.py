@@ -35,6 +35,12 @@ def live(connection: sqlite3.Connection, experiment_id: str) -> list[TrialJobRow
     return [TrialJobRow.from_row(row) for row in rows]
 
 
+def all_live(connection: sqlite3.Connection) -> list[tuple[TrialJobRow, int]]:
+    """The jobs of all experiments that have not ended, with the sequence ids of their trials. For the start of a
+    manager."""
+    return [(TrialJobRow.from_row(row[:-1]), row[-1]) for row in connection.execute(query("jobs.all_live"))]
+
+
 def move(
     connection: sqlite3.Connection,
     job_id: str,

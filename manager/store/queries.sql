@@ -120,6 +120,12 @@ SELECT * FROM trial_jobs WHERE trial_id = :trial_id ORDER BY number;
 -- name: jobs.live
 SELECT * FROM trial_jobs WHERE experiment_id = :experiment_id AND status <> 'ENDED' ORDER BY trial_id, number;
 
+-- name: jobs.all_live
+-- of every experiment, with the numbers of their trials
+SELECT trial_jobs.*, trials.sequence_id
+FROM trial_jobs INDEXED BY trial_jobs_live JOIN trials ON trials.id = trial_jobs.trial_id
+WHERE trial_jobs.status <> 'ENDED' ORDER BY trial_jobs.experiment_id, trial_jobs.trial_id, trial_jobs.number;
+
 -- name: jobs.move
 UPDATE trial_jobs SET {assignments}
 WHERE id = :id AND token = :fencing_token AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;

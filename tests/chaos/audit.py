@@ -47,6 +47,8 @@ class Ending:
     """All that is left of the experiment."""
 
     home: Path
+    folder: Path
+    """That of the experiment."""
     experiments: list[dict[str, Any]]
     trials: dict[str, dict[str, Any]]
     jobs: dict[str, dict[str, Any]]
@@ -57,17 +59,21 @@ class Ending:
     ledgers: dict[str, Ledger] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, home: Path, ledgers: Path) -> "Ending":
-        """Read a home that no process uses any more."""
+    def read(cls, home: Path, ledgers: Path, folder: Path | None = None) -> "Ending":
+        """Read a home that no process uses any more.
+
+        :param folder: that of the experiment, where it is not in the home.
+        """
         control = home / "control.db"
         ending = cls(
             home,
+            folder or home / "experiments" / EXPERIMENT_ID,
             experiments=_rows(control, "SELECT * FROM experiments"),
             trials={row["id"]: row for row in _rows(control, "SELECT * FROM trials ORDER BY sequence_id")},
             jobs={row["id"]: row for row in _rows(control, "SELECT * FROM trial_jobs ORDER BY trial_id, number")},
             events=_rows(control, "SELECT * FROM events ORDER BY id"),
         )
-        database = home / "experiments" / EXPERIMENT_ID / "metrics.db"
+        database = ending.folder / "metrics.db"
         for row in _rows(database, "SELECT * FROM metrics ORDER BY trial_id, job, member, offset, id"):
             ending.metrics.setdefault(f"{row['trial_id']}.{row['job']}", []).append(row)
         for row in _rows(database, "SELECT * FROM journals"):
@@ -110,7 +116,8 @@ def check_list(ending: Ending, trials: int) -> None:
     """The experiment is there, once, and has as many trials as it should, numbered without a gap."""
     found = [(row["id"], row["status"]) for row in ending.experiments]
     assert found in ([(EXPERIMENT_ID, "DONE")], [(EXPERIMENT_ID, "STOPPED")]), found
-    assert os.listdir(ending.home / "experiments") == [EXPERIMENT_ID]
+    inside = ending.home / "experiments"
+    assert os.listdir(inside) == [EXPERIMENT_ID] * ending.folder.is_relative_to(inside)
     assert [row["sequence_id"] for row in ending.trials.values()] == list(range(trials))
     assert len({row["parameter_id"] for row in ending.trials.values()}) == trials
 
@@ -171,18 +178,19 @@ def check_values(ending: Ending) -> None:
 def check_nothing_left(ending: Ending) -> None:
     """No lock is held, no temporary file and no half of anything is left."""
     for pattern in TEMPORARY:
-        assert not (found := sorted(ending.home.rglob(pattern))), f"left behind: {found}"
+        found = {*ending.home.rglob(pattern), *ending.folder.rglob(pattern)}
+        assert not found, f"left behind: {sorted(found)}"
     locks = [ending.home / "manager.lock", ending.home / "nodes/local/keeper.lock"]
     for path in locks:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert not (ending.home / "manager.json").exists()
     for folder in ("incoming", "nodes/local/jobs"):
-        assert not (found := os.listdir(ending.home / folder)), f"left behind in {folder}: {found}"
+        assert not (names := os.listdir(ending.home / folder)), f"left behind in {folder}: {names}"
     stays = {"socket", "port"}  # the pointer, for keepers that wait, and the port to come back on
     assert set(os.listdir(ending.home / "run")) <= stays, os.listdir(ending.home / "run")
     assert not Path((ending.home / "run" / "socket").read_text()).exists()
-    trials = ending.home / "experiments" / EXPERIMENT_ID / "trials"
+    trials = ending.folder / "trials"
     numbers = Counter(path.parent.parent.name.partition("-")[2] for path in trials.glob("*/jobs/*"))
     assert numbers == {key: row["jobs"] for key, row in ending.trials.items()}, "a folder for every job, and no other"
 
@@ -191,7 +199,7 @@ def _check_journal(ending: Ending, job_id: str) -> None:
     """The journal's file and what is stored of it are the same."""
     trial_id, _, number = job_id.rpartition(".")
     sequence_id = ending.trials[trial_id]["sequence_id"]
-    folder = ending.home / "experiments" / EXPERIMENT_ID / "trials"
+    folder = ending.folder / "trials"
     (path,) = folder.glob(f"{sequence_id}-{trial_id}/jobs/{number}/journal")
     data, place, places = path.read_bytes(), 0, []
     for line in data.splitlines(keepends=True):

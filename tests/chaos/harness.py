@@ -77,6 +77,14 @@ class House:
         self.start()
         return False
 
+    def end_manager(self) -> None:
+        """Have the manager leave; trials go on. The next question starts another one."""
+        self.ask(lambda client: client.shutdown() or True)
+        assert self._process is not None
+        assert self._process.wait(PATIENCE_SECONDS) == 0, self.said()
+        self._close_client()
+        self._process = None
+
     def ask(self, question: Callable[[Client], T]) -> T:
         """Ask the manager over REST, as often and of as many managers as it takes. Raises what no retry helps."""
 
@@ -94,6 +102,12 @@ class House:
                 return None
 
         return self.wait_for(answer, "an answer of the manager")
+
+    def ask_once(self, question: Callable[[Client], T]) -> T:
+        """Ask a manager that is up. Raises whatever it answers."""
+        self.ask(lambda client: client.health())
+        assert self._client is not None
+        return question(self._client)
 
     def wait_for(self, look: Callable[[], T | None], what: str) -> T:
         """Look until there is something, between looks wait for the manager's end."""
@@ -178,10 +192,7 @@ class House:
         self.wait_for(
             lambda: True if self.is_up() and not any(records.glob("*")) else None, "the keeper to forget its jobs"
         )
-        self.ask(lambda client: client.shutdown() or True)
-        assert self._process is not None
-        assert self._process.wait(PATIENCE_SECONDS) == 0, self.said()
-        self._close_client()
+        self.end_manager()
         self.wait_for(lambda: None if tagged(self.tag) else True, f"the end of {tagged(self.tag)}")
 
     def kill_everything(self) -> None:

@@ -1,10 +1,10 @@
 """The trial of the chaos tests: reports values, and keeps a ledger of its own of what it has reported.
 
-`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers]`: every job appends to `LEDGERS/<job id>` by
-single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind, value]` before each report,
-`["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes follows from its
-parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has reason to stop it,
-and then waits to be stopped.
+`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers] [--gate PATH AFTER]`: every job appends to
+`LEDGERS/<job id>` by single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind, value]` before
+each report, `["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes follows from
+its parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has reason to stop
+it, and then waits to be stopped. With --gate a trial that has reported AFTER values waits until PATH is there.
 """
 
 import json
@@ -45,6 +45,16 @@ class Ledger:
         self.write("done", kind, value)
 
 
+def wait_at_gate(reported: int) -> None:
+    """Wait for the gate, if there is one after so many values."""
+    if "--gate" not in sys.argv:
+        return
+    path, after = sys.argv[sys.argv.index("--gate") + 1 :][:2]
+    gives_up = time.monotonic() + PATIENCE_SECONDS
+    while reported == int(after) and not os.path.exists(path) and time.monotonic() < gives_up:
+        time.sleep(0.02)
+
+
 def main() -> None:
     """Run one trial."""
     folder, steps, least, most = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
@@ -56,6 +66,7 @@ def main() -> None:
     for step in range(steps):
         time.sleep(pause)
         ledger.report("intermediate", 0.0 if loses else 1.0 + step)
+        wait_at_gate(step + 1)
     if loses:
         gives_up = time.monotonic() + PATIENCE_SECONDS
         while not proctor.should_stop() and time.monotonic() < gives_up:

@@ -60,6 +60,8 @@ class RemoteProvider(NodeProvider):
         self._machines: dict[str, Machine] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._records: dict[str, NodeRecord] | None = None  # by address; read when they are first needed
+        self._wanted: set[str] = set()  # the experiments that have claimed machines since this manager was started
+        self._held: set[str] = set()  # those that are not loaded, with the claims that are on record
         self._group: asyncio.TaskGroup | None = None
         self._building = asyncio.Lock()
         self._built: Archive | None = None
@@ -88,12 +90,16 @@ class RemoteProvider(NodeProvider):
                 self._add(record).give_up()
 
     async def _sweep(self) -> None:
-        """A manager that was killed may not have released what nobody needs any more: once every experiment is taken
-        up, machines that none has claimed are left, with whatever files of theirs are found there."""
+        """A manager that was killed may not have released what nobody needs any more: once every experiment has claimed
+        its machines or is held, claims of others are released, and machines that none has claimed are left, with
+        whatever files of theirs are found there."""
         await self._context.hub.until_ready()
         for record in self._known().values():
             if record.node_id not in self._machines and record.claims:
                 self._add(record).give_up()
+        for machine in list(self._machines.values()):
+            for experiment_id in set(machine.experiments) - self._wanted - self._held:
+                machine.release(experiment_id, owing=True)
 
     async def _finish_leaving(self) -> None:
         leaving = [self._tasks[id] for id, machine in self._machines.items() if machine.is_leaving]
@@ -119,6 +125,8 @@ class RemoteProvider(NodeProvider):
         :param secrets_file: where the experiment keeps its secrets, for a manager that still has to leave a machine
             after it was started again; None: in the experiment's folder of the home.
         """
+        self._wanted.add(experiment_id)
+        self._held.discard(experiment_id)
         home = self._context.nodes_directory.parent
         kept = secrets_file or home / "experiments" / experiment_id / SECRETS_FILE
         node_ids = self.node_ids_of(settings)
@@ -137,6 +145,18 @@ class RemoteProvider(NodeProvider):
         """
         for node_id, machine in self._machines.items():
             machine.release(experiment_id, owing=node_id in owing)
+
+    def hold(self, experiment_id: str) -> None:
+        self._held.add(experiment_id)
+        for record in self._known().values():
+            claimed = not record.released and any(claim.experiment_id == experiment_id for claim in record.claims)
+            if claimed and record.node_id not in self._machines:
+                self._add(record)
+
+    async def unhold(self, experiment_id: str) -> None:
+        if experiment_id in self._held:
+            self._held.discard(experiment_id)
+            await self.release(experiment_id, owing=tuple(self._machines))
 
     async def forget(self, experiment_id: str) -> None:
         for machine in list(self._machines.values()):

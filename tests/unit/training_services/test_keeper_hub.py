@@ -469,6 +469,79 @@ async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> N
     assert await restarted.keeper.orders() == []
 
 
+async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(restarted: Stage) -> None:
+    restarted.hub.expect("a.1", token("a.1"), "e1", started=True)
+    restarted.hub.ready()
+    await restarted.keeper.register()
+    restarted.hub.expect("a.1", token("a.1"), "e1")
+    restarted.hub.adopt(NODE, launch("a.1"))
+    assert [note.exit and note.exit.reason for note in restarted.client.notes] == [EndReason.EXIT_UNKNOWN]
+    assert await restarted.keeper.orders() == []
+
+
+# ---- jobs of experiments that are not attached
+
+
+@pytest.fixture
+async def unattached(restarted: Stage) -> Stage:
+    """A manager that is ready, and one of whose experiments is not attached; its jobs are a.1, which runs, and b.1,
+    which never arrived."""
+    restarted.hub.detach("e1")
+    restarted.hub.expect("a.1", token("a.1"), "e1", started=True)
+    restarted.hub.expect("b.1", token("b.1"), "e1")
+    restarted.hub.ready()
+    return restarted
+
+
+async def test_a_job_of_an_experiment_that_is_not_attached_goes_on_and_is_not_acknowledged(unattached: Stage) -> None:
+    assert await unattached.keeper.register(found("a.1")) == []
+    answer = await unattached.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
+    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
+    assert await unattached.keeper.orders() == []
+    unattached.hub.attach("e1", unattached.client)
+    unattached.hub.adopt(NODE, launch("a.1"))
+    assert (await unattached.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])).ended == ["a.1"]
+    assert unattached.client.journals == {"a.1": LINE}
+
+
+async def test_a_job_of_an_experiment_that_is_not_attached_can_be_stopped(unattached: Stage) -> None:
+    await unattached.keeper.register(found("a.1"))
+    for job_id in ("a.1", "b.1", "a.1"):
+        unattached.hub.cancel_unattached(NODE, job_id)
+    assert await unattached.keeper.orders() == [("Cancel", "a.1")]
+    assert [unattached.hub.is_over(NODE, job_id) for job_id in ("a.1", "b.1")] == [False, True]
+    assert (await unattached.keeper.say(ends=["a.1"])).ended == []
+    assert unattached.hub.is_over(NODE, "a.1")
+
+
+async def test_a_stop_without_an_experiment_reaches_a_keeper_that_comes_back(unattached: Stage) -> None:
+    unattached.hub.cancel_unattached(NODE, "a.1")
+    assert not unattached.hub.is_over(NODE, "a.1")
+    await unattached.keeper.register(found("a.1"))
+    assert await unattached.keeper.orders() == [("Cancel", "a.1")]
+    await unattached.keeper.register(found("a.1", ended=True))
+    assert unattached.hub.is_over(NODE, "a.1")
+
+
+async def test_a_job_that_was_launched_in_this_session_is_known_to_run(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1")
+    await stage.keeper.take()
+    await stage.keeper.say(starts=["a.1"])
+    stage.hub.detach("e1")
+    assert not stage.hub.is_over(NODE, "a.1")
+    stage.hub.cancel_unattached(NODE, "a.1")
+    assert await stage.keeper.orders() == [("Cancel", "a.1")]
+
+
+async def test_a_job_of_an_experiment_that_is_not_attached_is_not_given_up_with_its_node(unattached: Stage) -> None:
+    unattached.hub.cancel_unattached(NODE, "a.1")
+    assert not unattached.hub._give_up(NODE, "no word from its keeper for 20 s", True)
+    unattached.hub.attach("e1", unattached.client)
+    assert unattached.hub._give_up(NODE, "no word from its keeper for 20 s", True)
+    assert [note.exit and note.exit.reason for note in unattached.client.notes] == [EndReason.CANCELED]
+
+
 async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has_not_arrived(restarted: Stage) -> None:
     restarted.hub.expect("a.1", token("a.1"), "e1")
     assert restarted.hub.find_again(NODE, "a.1") is None

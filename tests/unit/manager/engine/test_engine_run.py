@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -529,25 +528,6 @@ def test_a_tuner_that_had_nothing_to_suggest_is_asked_again_when_a_trial_ends(tm
             assert row.reason == "maxTrialNumber 3 is reached"
             assert (await all_trials(manager, experiment_id))[0].parameters["x"] == 0
             assert len(await all_trials(manager, experiment_id)) == 3
-
-    run_virtual(main)
-
-
-def test_an_experiment_that_cannot_be_taken_up_is_in_error_and_the_others_go_on(tmp_path: Path) -> None:
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = Simulation(Home(tmp_path / "home"), loop, script=three_reports)
-        async with simulation.manager() as manager:
-            broken, sound = await create(manager, tmp_path), await create(manager, tmp_path)
-            await asyncio.sleep(0.5)
-            directory = (await manager.experiment(broken)).directory
-        shutil.rmtree(directory)
-        async with simulation.manager() as manager:
-            row = await manager.experiment(broken)
-            assert row.status is ExperimentStatus.ERROR
-            assert "cannot be taken up after a restart of the manager" in row.reason
-            assert (await simulation.ended(manager, sound)).status is ExperimentStatus.DONE
-            await manager.stop_experiment(broken)
-            assert (await manager.experiment(broken)).status is ExperimentStatus.STOPPED
 
     run_virtual(main)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.engine.creation import CONFIG_FILE, remove_folder
-from proctor.manager.engine.leftovers import HANDOVER_SECONDS, LOADING_FILE, METRICS_FILE, remove_leftovers
+from proctor.manager.engine.creation import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, remove_folder
+from proctor.manager.engine.leftovers import HANDOVER_SECONDS, remove_leftovers
 from proctor.manager.settings import Home
 
 
@@ -26,15 +26,16 @@ def experiment(home: Home, name: str, *files: str) -> Path:
 
 
 def test_an_experiment_that_was_being_created_goes(home: Home) -> None:
-    folders = [experiment(home, "half", CONFIG_FILE), experiment(home, "less")]
+    folders = [experiment(home, "half", UNFINISHED_FILE, CONFIG_FILE), experiment(home, "less")]
     remove_leftovers(home, known=set())
     assert [folder for folder in folders if folder.exists()] == []
 
 
-def test_a_known_experiment_and_one_with_metrics_and_what_is_not_ours_stay(home: Home) -> None:
+def test_an_experiment_whose_row_or_metrics_were_lost_and_what_is_not_ours_stay(home: Home) -> None:
     folders = [
         experiment(home, "known", CONFIG_FILE),
         experiment(home, "old", CONFIG_FILE, "metrics.db"),
+        experiment(home, "without metrics", CONFIG_FILE),
         experiment(home, "foreign", "notes.txt"),
     ]
     remove_leftovers(home, known={"known"})
@@ -71,8 +72,8 @@ def test_deleting_a_folder_can_be_begun_again(home: Home, monkeypatch: pytest.Mo
 
 
 def test_an_experiment_that_was_being_loaded_goes_unless_it_is_known(home: Home) -> None:
-    half = experiment(home, "half", CONFIG_FILE, METRICS_FILE, LOADING_FILE)
-    whole = experiment(home, "whole", CONFIG_FILE, METRICS_FILE, LOADING_FILE)
+    half = experiment(home, "half", CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE)
+    whole = experiment(home, "whole", CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE)
     remove_leftovers(home, known={"whole"})
     assert not half.exists()
     assert {path.name for path in whole.iterdir()} == {CONFIG_FILE, METRICS_FILE}

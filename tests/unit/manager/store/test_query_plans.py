@@ -9,7 +9,8 @@ import pytest
 from proctor.manager.store.queries import load_queries, query_with
 
 _METRICS = ("journals.", "metrics.", "checkpoints.")
-_GROWING = re.compile(r"SCAN (trials|trial_jobs|trial_counts|dispatcher_inputs|events|metrics|journals|checkpoints)\b")
+_TABLES = "trials|trial_jobs|trial_counts|dispatcher_inputs|events|metrics|journals|checkpoints"
+_GROWING = re.compile(rf"SCAN ({_TABLES})\b(?! USING INDEX trial_jobs_live)")  # that index holds live jobs only
 _ALLOWED = {
     # This walks the table in the order of its own key and stops at the first row.
     "metrics.last_id",

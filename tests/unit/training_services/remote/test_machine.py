@@ -294,6 +294,41 @@ def test_after_a_restart_machines_wait_for_their_experiments_and_those_that_nobo
     play(tmp_path, claim_one)
 
 
+def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_until_it_needs_them_no_more(
+    tmp_path: Path,
+) -> None:
+    async def claim(scene: Scene) -> None:
+        scene.claim("gpu-1", "gpu-2")
+        scene.claim("gpu-1", by="E2")
+        await scene.until_status("gpu-1", "CONNECTED")
+        await scene.until_status("gpu-2", "CONNECTED")
+
+    async def hold(scene: Scene) -> None:
+        scene.provider.hold("E1")
+        scene.provider.hold("E1")
+        scene.hub.ready()
+        await scene.until_status("gpu-1", "CONNECTED")
+        await scene.until_status("gpu-2", "CONNECTED")
+        await asyncio.sleep(600)
+        assert scene.provider.machine("gpu-1").experiments == ("E1",), "E2 is gone"
+        scene.claim("gpu-1")
+        await scene.provider.unhold("E1")
+        await asyncio.sleep(600)
+        assert scene.provider.machine("gpu-1").experiments == ("E1",), "it has claimed what it needs"
+
+    async def let_go(scene: Scene) -> None:
+        scene.provider.hold("E1")
+        scene.hub.ready()
+        await scene.until_status("gpu-1", "CONNECTED")
+        await scene.until_status("gpu-2", "CONNECTED")
+        await scene.provider.unhold("E1")
+        await scene.until(lambda: not list((tmp_path / "nodes").glob("gpu-*")))
+
+    play(tmp_path, claim)
+    play(tmp_path, hold)
+    play(tmp_path, let_go)
+
+
 def test_code_is_brought_once_however_many_ask_and_only_while_connected(tmp_path: Path) -> None:
     class Code:
         path = tmp_path / "code.tar.gz"

@@ -1,0 +1,342 @@
+"""Experiments that are active and that no engine works on: why not, and when loading them is tried again.
+
+An experiment cannot be loaded while its metrics database is on a disk that is full or away, while its configuration
+cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they go on, and
+their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing pauses, and at
+once when a user resumes the experiment.
+
+Meanwhile a user can stop it, kill its trials and change its limits: that is committed to the control database as an
+engine would do it, and keepers are told through the hub. An engine that loads the experiment later finds it there.
+"""
+
+import asyncio
+import logging
+import math
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from proctor.manager.engine import messages as m
+from proctor.manager.engine import suggestions, wishes
+from proctor.manager.engine.means import Means
+from proctor.manager.engine.recovery import read_state
+from proctor.manager.engine.runner import ExperimentRunner, is_passing
+from proctor.manager.engine.state import ExperimentState
+from proctor.manager.engine.step import Step
+from proctor.manager.errors import NotFound, Unavailable
+from proctor.manager.lifecycle.experiment import ExperimentEvent
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.store import experiments
+from proctor.manager.store.errors import RowNotFound
+from proctor.training_services.base import TrainingService
+
+log = logging.getLogger(__name__)
+
+START_PATIENCE_SECONDS = 10.0
+"""How long the start of the manager waits for all first attempts: a disk that hangs must not hold it up."""
+RESUME_PATIENCE_SECONDS = 15.0
+"""How long a user who resumes an experiment waits for the attempt."""
+STOP_LOOK_SECONDS = 2.0
+"""How often an experiment that is being stopped is looked at."""
+FIRST_PASSING_SECONDS, LONGEST_PASSING_SECONDS = 1.0, 30.0
+"""The first and the longest pause after what may pass by itself, such as a full disk."""
+FIRST_LASTING_SECONDS, LONGEST_LASTING_SECONDS = 60.0, 600.0
+"""The same after what needs somebody to change something, such as a plug-in that is not installed."""
+
+WithoutEngine = m.Stop | m.CancelTrial | m.ChangeLimits
+"""What can be done for an experiment that no engine works on."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment that was read back, with all that its engine needs. Nothing was changed yet."""
+
+    runner: ExperimentRunner
+    service: TrainingService
+
+
+@dataclass(eq=False)
+class _Entry:
+    """One experiment, and the attempts to load it."""
+
+    experiment_id: str
+    since: float  # monotonic
+    clause: str = ""  # why it is not loaded; "" before the first attempt has failed
+    began: int = 0
+    failed: int = 0
+    failed_alike: int = 0  # in a row, in the same way: passing or lasting
+    is_passing: bool = True
+    due: float | None = None  # monotonic; None while an attempt is under way
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    bell: asyncio.Event = field(default_factory=asyncio.Event)  # of the end of the next attempt
+    task: asyncio.Task[None] | None = None
+
+    def ring(self) -> None:
+        """An attempt has ended."""
+        self.bell.set()
+        self.bell = asyncio.Event()
+
+
+class Unloaded:
+    """The experiments of a manager that are not loaded.
+
+    :param load: reads an experiment back and changes nothing; raises whatever is in the way.
+    :param start: starts the engine of an experiment that was read back.
+    """
+
+    def __init__(self, means: Means, load: Callable[[str], Awaitable[Loaded]], start: Callable[[Loaded], None]) -> None:
+        self._means = means
+        self._load = load
+        self._start = start
+        self._entries: dict[str, _Entry] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._changes: Counter[str] = Counter()  # by experiment: steps committed here, which a load may have missed
+        self._group: asyncio.TaskGroup | None = None
+        self._loaded: dict[str, tuple[float, int]] = {}  # when (monotonic), and after how many failures
+
+    # ---- attempts
+
+    async def load_all(self, group: asyncio.TaskGroup, experiment_ids: Sequence[str]) -> None:
+        """Load experiments one after another, the later ones in the background when that takes long. Returns when each
+        is loaded, has failed once, or the time is over."""
+        self._group = group
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + START_PATIENCE_SECONDS
+        for experiment_id in experiment_ids:
+            bell = self.add(experiment_id).bell
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(ends):
+                    await bell.wait()
+
+    def add(self, experiment_id: str, error: Exception | None = None) -> _Entry:
+        """Try to load an experiment until it is loaded: at once, or after a pause because of `error`."""
+        assert self._group is not None, "experiments are loaded while the fleet serves"
+        now = self._means.clock.monotonic()
+        entry = _Entry(experiment_id, now)
+        self._entries[experiment_id] = entry
+        loaded_at, failures = self._loaded.pop(experiment_id, (-math.inf, 0))
+        if now - loaded_at < LONGEST_PASSING_SECONDS:
+            entry.failed_alike = failures  # its engine did not last: it is tried less and less often
+        if error is not None:
+            self._note_failure(entry, error)
+        name = f"loading experiment {experiment_id}"
+        entry.task = self._group.create_task(self._keep_loading(entry), name=name)
+        return entry
+
+    async def try_now(self, experiment_id: str) -> None:
+        """Have an experiment loaded now rather than after its pause. Raises Unavailable with what is in the way; one
+        that is loaded is no error."""
+        entry = self._entries.get(experiment_id)
+        if entry is None:
+            return
+        wanted = entry.began + 1  # an attempt that is under way may have seen what was in the way before
+        entry.woken.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESUME_PATIENCE_SECONDS):
+                while self._entries.get(experiment_id) is entry and entry.failed < wanted:
+                    await entry.bell.wait()
+        if self._entries.get(experiment_id) is entry:
+            raise self.obstacle(experiment_id)
+
+    def drop(self, experiment_id: str) -> None:
+        """Try no more: the experiment is stopped, or about to be deleted. One that is not here is no error."""
+        entry = self._entries.pop(experiment_id, None)
+        if entry is not None and entry.task is not None and entry.task is not asyncio.current_task():
+            entry.task.cancel()
+
+    def close(self) -> None:
+        """The manager leaves."""
+        for experiment_id in self.ids():
+            self.drop(experiment_id)
+
+    def ids(self) -> list[str]:
+        """The experiments that are not loaded."""
+        return list(self._entries)
+
+    async def _keep_loading(self, entry: _Entry) -> None:
+        try:
+            is_over = entry.failed > 0 and not await self._pause(entry)
+            while not is_over:
+                is_over = await self._try(entry) or not await self._pause(entry)
+        finally:
+            if self._entries.get(entry.experiment_id) is entry:
+                del self._entries[entry.experiment_id]
+            entry.ring()
+            self._means.feed.notify()
+
+    async def _try(self, entry: _Entry) -> bool:
+        """One attempt. True: nothing is left to try."""
+        entry.began += 1
+        entry.due = None
+        try:
+            await self._attempt(entry)
+        except NotFound:  # it was deleted
+            return True
+        except Exception as error:
+            self._note_failure(entry, error)
+            return False
+        return True
+
+    async def _attempt(self, entry: _Entry) -> None:
+        experiment_id, is_current = entry.experiment_id, False
+        while not is_current:
+            before = self._changes[experiment_id]
+            loaded = await self._load(experiment_id)
+            async with self._locks[experiment_id]:
+                is_current = before == self._changes[experiment_id]
+                if is_current and loaded.runner.state.row.status.is_active:
+                    self.drop(experiment_id)
+                    self._loaded[experiment_id] = (self._means.clock.monotonic(), entry.failed_alike)
+                    self._start(loaded)
+        if entry.failed:
+            text = f"experiment {experiment_id} is loaded, {self._means.clock.monotonic() - entry.since:.0f} s late"
+            log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})
+
+    def _note_failure(self, entry: _Entry, error: Exception) -> None:
+        passing, clause = is_passing(error), _clause(error)
+        entry.failed_alike = entry.failed_alike + 1 if passing is entry.is_passing else 1
+        entry.is_passing = passing
+        first = FIRST_PASSING_SECONDS if passing else FIRST_LASTING_SECONDS
+        longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
+        entry.due = self._means.clock.monotonic() + min(first * 2 ** min(entry.failed_alike - 1, 16), longest)
+        if clause != entry.clause:
+            extra = {"action": "experiment.load", "experiment_id": entry.experiment_id}
+            text = "experiment %s is not loaded: %s; its trials go on"
+            log.warning(text, entry.experiment_id, clause, exc_info=None if passing else error, extra=extra)
+        entry.clause = clause
+        entry.failed += 1
+        entry.ring()
+        self._means.feed.notify()
+
+    async def _pause(self, entry: _Entry) -> bool:
+        """Wait until the next attempt is due or wanted. False: none is, the experiment has stopped meanwhile."""
+        while (seconds := (entry.due or 0.0) - self._means.clock.monotonic()) > 0 and not entry.woken.is_set():
+            try:
+                is_stopping = await self._see_to_stops(entry)
+            except Exception:
+                log.exception("experiment %s", entry.experiment_id, extra={"action": "experiment.load"})
+                is_stopping = False
+            if is_stopping is None:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(seconds, STOP_LOOK_SECONDS) if is_stopping else seconds):
+                    await entry.woken.wait()
+        entry.woken.clear()
+        return True
+
+    # ---- what users want meanwhile
+
+    def lock(self, experiment_id: str) -> asyncio.Lock:
+        """Held while somebody decides between the engine and `carry_out`; no engine is started meanwhile."""
+        return self._locks[experiment_id]
+
+    def has(self, experiment_id: str) -> bool:
+        """Whether it is waiting to be loaded."""
+        return experiment_id in self._entries
+
+    async def carry_out(self, experiment_id: str, wish: WithoutEngine) -> Any:
+        """Do without an engine what a user wants; returns when it is committed. Only with the experiment's lock."""
+        state = await self._means.control.read(lambda c: read_state(c, experiment_id))
+        step = Step(experiment_id, self._means.clock.now())
+        monotonic = self._means.clock.monotonic()
+        answer: Any = None
+        match wish:
+            case m.Stop():
+                wishes.stop(state, step, monotonic)
+            case m.CancelTrial(trial_id):
+                wishes.cancel_trial(state, step, trial_id)
+            case m.ChangeLimits():
+                answer = wishes.change_limits(state, step, wish)
+        await self._commit(state, step)
+        self._cancel_jobs(state)
+        if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
+            await self._finish_stop(state)
+        elif (entry := self._entries.get(experiment_id)) is not None:
+            entry.woken.set()
+        return answer
+
+    async def _see_to_stops(self, entry: _Entry) -> bool | None:
+        """Have the jobs stopped that are to stop. Whether the experiment is being stopped; None when it has."""
+        async with self._locks[entry.experiment_id]:
+            try:
+                state = await self._means.control.read(lambda c: read_state(c, entry.experiment_id))
+            except RowNotFound:
+                return None
+            self._cancel_jobs(state)
+            if state.row.status is not ExperimentStatus.STOPPING:
+                return False if state.row.status.is_active else None
+            if not all(self._is_over(job_id, state) for job_id in state.by_job):
+                return True
+            await self._finish_stop(state)
+            return None
+
+    def _cancel_jobs(self, state: ExperimentState) -> None:
+        for job_id, trial in state.by_job.items():
+            job = trial.job
+            if job is not None and job.stop_reason is not None and job.node_id is not None:
+                self._means.hub.cancel_unattached(job.node_id, job_id)
+
+    def _is_over(self, job_id: str, state: ExperimentState) -> bool:
+        job = state.by_job[job_id].job
+        return job is not None and job.node_id is not None and self._means.hub.is_over(job.node_id, job_id)
+
+    async def _finish_stop(self, state: ExperimentState) -> None:
+        """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""
+        step = Step(state.row.id, self._means.clock.now())
+        reason = "stopped by the user" + (f"; {_pending(len(state.by_job))}" if state.by_job else "")
+        monotonic = self._means.clock.monotonic()
+        suggestions.move_experiment(state, step, ExperimentEvent.FINISH_STOP, reason, monotonic=monotonic)
+        await self._commit(state, step)
+        for job_id in state.by_job:
+            self._means.pool.release(job_id)
+        if not state.by_job and self._means.providers is not None:
+            await self._means.providers.unhold(state.row.id)
+        self.drop(state.row.id)
+
+    async def _commit(self, state: ExperimentState, step: Step) -> None:
+        counters, seconds = state.counters(), state.row.active_seconds
+        step.write(lambda c: experiments.set_counters(c, state.row.id, active_seconds=seconds, **counters))
+        await self._means.control.write(step.apply)
+        self._changes[state.row.id] += 1
+        for level, text, ids in step.sayings:
+            log.log(level, text, extra=ids)
+        self._means.feed.notify()
+
+    # ---- in words
+
+    def describe(self, experiment_id: str, status: ExperimentStatus | None = None) -> str:
+        """Why an experiment is not loaded, what becomes of its trials, and when it is tried again; "" if it is."""
+        entry = self._entries.get(experiment_id)
+        if entry is None:
+            return ""
+        stopping = status is ExperimentStatus.STOPPING
+        trials = "its trials are being stopped" if stopping else "its trials go on untouched"
+        if entry.due is None or entry.due <= self._means.clock.monotonic():
+            when = "it is being tried again now"
+        else:
+            when = f"tried again in {math.ceil(entry.due - self._means.clock.monotonic())} s"
+        return f"not loaded: {entry.clause or 'opening its files takes long'}; {trials}; {when}"
+
+    def obstacle(self, experiment_id: str) -> Unavailable:
+        """The error for who wants something of an experiment that needs an engine."""
+        return Unavailable(f"experiment {experiment_id} is {self.describe(experiment_id)}")
+
+    @property
+    def trouble(self) -> str:
+        """The experiments that are not loaded, each with the reason, or ''."""
+        return "; ".join(f"experiment {id} is {self.describe(id)}" for id, e in self._entries.items() if e.clause)
+
+
+def _clause(error: BaseException) -> str:
+    """An error as part of a sentence."""
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return _clause(error.exceptions[0])
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return text[0].lower() + text[1:] if text.startswith("The ") else text
+
+
+def _pending(jobs: int) -> str:
+    trials = "1 trial" if jobs == 1 else f"{jobs} trials"
+    return f"what {trials} reported last is with the keepers, and is stored when the experiment is resumed"
