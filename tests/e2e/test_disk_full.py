@@ -44,7 +44,7 @@ proctor.get_next_parameter()
 step = 0
 gate = "gate-%d" % number
 while step < 5 or not os.path.exists(os.path.join(folder, gate)):
-    report("intermediate", {"default": float(step), "text": "x" * 500})
+    report("intermediate", {"default": float(step), "text": "x" * 50})  # many fit into what a journal has left
     step += 1
     time.sleep(0.05)
 report("final", float(number))
