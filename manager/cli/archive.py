@@ -8,7 +8,6 @@ code/…                    the code directory, when asked for
 
 import json
 import os
-import shutil
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -47,24 +46,19 @@ def load_archive(
     client: "Client", path: Path, *, code_directory: Path | None, identifier: str | None
 ) -> dict[str, Any]:
     """Hand a saved experiment to the manager, which takes it in as STOPPED. Raises CommandError."""
+    from proctor.sdk.client.handover import held_copy
+
     experiment = read_archive(path)
     if code_directory is not None:
         _unpack_code(path, code_directory)
-    incoming = client.home / "incoming"
-    incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handed = incoming / f"{experiment['id']}-{os.urandom(8).hex()}.zip"
     logins = find_logins(experiment["config"])
-    try:
-        shutil.copyfile(path, handed)
-        with handed_over(client, logins) as handover:
-            return client.load_experiment(
-                handed.name,
-                experiment_id=identifier,
-                code_directory=None if code_directory is None else str(code_directory.absolute()),
-                handover=handover,
-            )
-    finally:
-        handed.unlink(missing_ok=True)
+    with held_copy(client.home, path) as handed, handed_over(client, logins) as handover:
+        return client.load_experiment(
+            handed,
+            experiment_id=identifier,
+            code_directory=None if code_directory is None else str(code_directory.absolute()),
+            handover=handover,
+        )
 
 
 def read_archive(path: Path) -> dict[str, Any]:

@@ -1,19 +1,25 @@
 """What managers that were killed have left half done, found and removed when the next one starts."""
 
+import fcntl
 import logging
+import os
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from proctor.manager.engine.creation import UNFINISHED_FILE
 from proctor.manager.settings import Home
+from proctor.sdk.client.handover import HELD_PREFIX
 
 log = logging.getLogger(__name__)
 
 DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
 HANDOVER_SECONDS = 3600.0
 """A handed-over file that is older was left by a `create` that was killed: nobody will ask for it any more."""
+LOCK_SECONDS = 2.0
+"""A held file that is younger may not be locked yet."""
 
 
 def remove_leftovers(home: Home, known: Collection[str]) -> None:
@@ -37,8 +43,25 @@ def remove_leftovers(home: Home, known: Collection[str]) -> None:
 def _drafts(home: Home) -> Iterator[Path]:
     for pattern in DRAFTS:
         yield from home.path.glob(pattern)
-    oldest = time.time() - HANDOVER_SECONDS
-    yield from (path for path in home.incoming_directory.glob("*") if path.stat().st_mtime < oldest)
+    now = time.time()
+    for path in home.incoming_directory.glob("*"):
+        is_held = path.name.startswith(HELD_PREFIX)
+        with suppress(FileNotFoundError):  # whoever wrote it has removed it just now
+            age = now - path.stat().st_mtime
+            if (is_held and age > LOCK_SECONDS and not _is_locked(path)) or (not is_held and age > HANDOVER_SECONDS):
+                yield path
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether the process that wrote a file still needs it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:

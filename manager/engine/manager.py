@@ -9,6 +9,7 @@ from typing import Any
 
 from proctor.manager.class_args import Caller
 from proctor.manager.clock import Clock
+from proctor.manager.config import LoadedExperiment
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
 from proctor.manager.engine import creation
 from proctor.manager.engine import messages as m
@@ -19,7 +20,7 @@ from proctor.manager.engine.loading import Loading
 from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.trial_files import TrialFiles
-from proctor.manager.errors import BadRequest, Conflict, NotFound, Unavailable
+from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -122,25 +123,32 @@ class Manager:
         if folder.exists() or await self._exists(experiment_id):
             raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
         failpoint("manager.create.before")
-        try:
-            await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
-            await creation.make_metrics(folder, threads=self._threads)
-        except (OSError, DatabaseUnusable) as error:
-            with suppress(OSError):
-                await asyncio.to_thread(creation.remove_folder, folder)
-            raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
+        await self._write_folder(folder, loaded, handed)
         failpoint("manager.create.after")
-        await self.control.write(lambda c: creation.insert(c, row, loaded))
+        try:
+            await self.control.write(lambda c: creation.insert(c, row, loaded))
+        except Exception:
+            await asyncio.to_thread(creation.remove_folder, folder)
+            raise
         await asyncio.to_thread(creation.finish_folder, folder)
         self.feed.notify()
         try:
             self._fleet.start(await self._fleet.load(experiment_id))
-        except TrainingServiceError as error:
-            await self._take_back(row)
-            raise BadRequest(
-                f"the experiment cannot run on platform {loaded.config.training_service.platform}: {error}"
-            ) from error
+        except Exception as error:
+            raise await self._take_back(row, error) from error
         return row
+
+    async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.Handover) -> None:
+        """Everything of a new experiment but its row. Nothing is left when this raises Conflict or Unavailable."""
+        try:
+            await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
+            await creation.make_metrics(folder, threads=self._threads)
+        except FileExistsError as error:  # another request was faster
+            raise Conflict(f"the folder {folder} is there already; choose another id or remove it") from error
+        except (OSError, DatabaseUnusable) as error:
+            with suppress(OSError):
+                await asyncio.to_thread(creation.remove_folder, folder)
+            raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
 
     async def load_experiment(
         self,
@@ -235,7 +243,10 @@ class Manager:
         if self.providers is not None:
             await self.providers.forget(experiment_id)
         failpoint("manager.delete.before")
-        await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+        try:
+            await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+        except OSError as error:
+            raise Unavailable(f"the folder {row.directory} cannot be removed, delete it again: {error}") from error
         failpoint("manager.delete.after")
         now = self.clock.now()
         await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now))
@@ -396,12 +407,23 @@ class Manager:
 
     # ---- inside
 
-    async def _take_back(self, row: ExperimentRow) -> None:
-        """An experiment whose service cannot be made was never begun."""
+    async def _take_back(self, row: ExperimentRow, error: Exception) -> ManagerError:
+        """An experiment whose engine could not be started was never begun: nothing of it stays. Returns what to tell
+        the user. Where it cannot be removed it is in ERROR, from which it can be stopped and deleted."""
         await self._fleet.close_metrics(row.id)
-        await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+        try:
+            await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+        except OSError as obstacle:
+            reason = f"it could not be started: {error}; its folder {row.directory} could not be removed: {obstacle}"
+            await self._move(row, ExperimentEvent.FAIL, reason=reason)
+            self._fleet.leave_unloaded(row.id, error)
+            return Unavailable(f"experiment {row.id} is in ERROR: {reason}; stop it and delete it")
         await self.control.write(lambda c: experiments.delete(c, row.id, time=self.clock.now()))
         self.feed.notify()
+        if isinstance(error, TrainingServiceError):
+            platform = row.config["training_service"]["platform"]
+            return BadRequest(f"the experiment cannot run on platform {platform}: {error}")
+        return Unavailable(f"the experiment could not be started, and nothing of it is left: {error}")
 
     async def _exists(self, experiment_id: str) -> bool:
         try:
@@ -410,11 +432,12 @@ class Manager:
             return False
         return True
 
-    async def _move(self, row: ExperimentRow, event: ExperimentEvent) -> ExperimentRow:
-        """A transition of an experiment that no engine works on."""
+    async def _move(self, row: ExperimentRow, event: ExperimentEvent, *, reason: str | None = None) -> ExperimentRow:
+        """A transition of an experiment that no engine works on. The reason stays unless there is a new one."""
         status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
         now = self.clock.now()
-        cleared = {"reason": "", "error": ""} if event is ExperimentEvent.RESUME else {"reason": row.reason}
+        kept = row.reason if reason is None else reason
+        cleared = {"reason": "", "error": ""} if event is ExperimentEvent.RESUME else {"reason": kept}
         moved = await self.control.write(
             lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, time=now, **cleared)
         )

@@ -4,16 +4,21 @@ Neither may travel over REST or lie in a database, so they go through a file in 
 The manager moves it into the experiment's folder; whoever wrote it removes it when the experiment was not taken.
 """
 
+import fcntl
 import json
 import os
 import re
 import secrets
+import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 REDACTED = "********"
+HELD_PREFIX = "held-"
+"""A file in `incoming` with such a name is locked (flock) by the process that wrote it while that needs it."""
 _SECRETS = ("password", "ssh_passphrase")
 _OF_A_LOGIN = [f"{secret}{ending}" for secret in _SECRETS for ending in ("", "_env", "_prompt")]
 _NAMES = ("training_service", "machine_list", "host", "port", "user", *_OF_A_LOGIN)
@@ -41,6 +46,24 @@ def write_handover(home: Path, *, secret_values: Mapping[str, str] | None = None
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(document, file)
     return name
+
+
+@contextmanager
+def held_copy(home: Path, source: Path) -> Iterator[str]:
+    """A copy of a file for the manager, which is removed in the end; its name. A process that is killed here lets go of
+    the lock, so that the next manager removes the copy."""
+    incoming = home / "incoming"
+    incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = incoming / f"{HELD_PREFIX}{secrets.token_hex(16)}{source.suffix}"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as target:
+        try:
+            fcntl.flock(target, fcntl.LOCK_EX)
+            with source.open("rb") as original:
+                shutil.copyfileobj(original, target)
+            target.flush()
+            yield path.name
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def discard_handover(home: Path, name: str) -> None:

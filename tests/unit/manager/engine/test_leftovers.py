@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.engine.creation import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, remove_folder
-from proctor.manager.engine.leftovers import HANDOVER_SECONDS, remove_leftovers
+from proctor.manager.engine.leftovers import HANDOVER_SECONDS, LOCK_SECONDS, remove_leftovers
 from proctor.manager.settings import Home
+from proctor.sdk.client.handover import HELD_PREFIX, held_copy
 
 
 @pytest.fixture
@@ -52,6 +53,21 @@ def test_drafts_and_old_handovers_go_and_young_handovers_stay(home: Home) -> Non
     assert [path for path in (*drafts, old) if path.exists()] == []
     assert young.exists()
     assert home.token_file.exists()
+
+
+def test_a_copy_whose_process_is_gone_goes_and_one_that_is_being_made_stays(home: Home, tmp_path: Path) -> None:
+    archive = tmp_path / "saved.zip"
+    archive.write_bytes(b"an archive")
+    left = home.incoming_directory / f"{HELD_PREFIX}1234.zip"
+    left.write_bytes(b"half an arch")
+    os.utime(left, (0, left.stat().st_mtime - LOCK_SECONDS - 1))
+    with held_copy(home.path, archive) as name:
+        held = home.incoming_directory / name
+        os.utime(held, (0, 0))
+        remove_leftovers(home, known=set())
+        assert held.read_bytes() == b"an archive"
+        assert not left.exists()
+    assert not held.exists()
 
 
 def test_deleting_a_folder_can_be_begun_again(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
