@@ -192,6 +192,10 @@ class Manager:
         if not EXPERIMENT.allows(row.status, ExperimentEvent.RESUME):
             raise Conflict(f"experiment {experiment_id} is {row.status}; only a stopped or failed one can be resumed")
         await self._fleet.leave(experiment_id)
+        try:
+            self._fleet.make_service(row)
+        except TrainingServiceError as error:  # its package was uninstalled, or refuses the settings by now
+            raise Conflict(f"experiment {experiment_id} cannot be resumed: {error}") from error
         await self._move(row, ExperimentEvent.RESUME)
         await self._fleet.take_up(experiment_id)
 
