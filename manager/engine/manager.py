@@ -218,7 +218,10 @@ class Manager:
         except Exception as error:
             if row.status.is_active:
                 self._fleet.leave_unloaded(row.id, error)
-            raise Unavailable(f"experiment {row.id} cannot be resumed and stays {row.status}: {error}") from error
+            problem = f"experiment {row.id} cannot be resumed and stays {row.status}: {error}"
+            if isinstance(error, TrainingServiceError):  # its package was uninstalled, or refuses the settings by now
+                raise Conflict(problem) from error
+            raise Unavailable(problem) from error
         loaded.runner.state.row = await self._move(row, ExperimentEvent.RESUME)
         self._fleet.start(loaded)
 
