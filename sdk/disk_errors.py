@@ -15,12 +15,12 @@ PASSING = FULL | {errno.EIO, errno.ESTALE}
 HOPELESS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EFBIG})
 """Trying again does not help: the folder is gone, or this process must not write there, or not as much."""
 
-_CLAUSES = {
-    errno.EDQUOT: "the disk quota is used up (%s); free some space or raise the quota",
-    errno.EROFS: "its disk is read-only (%s); check the disk and mount it writable",
+_PROBLEMS = {
+    errno.ENOSPC: ("its disk is full", "free some space"),
+    errno.EDQUOT: ("its disk quota is used up", "free some space or raise the quota"),
+    errno.EROFS: ("its disk is read-only", "check the disk and mount it writable"),
 }
-_NO_BYTES = "its disk is full (%s); free some space"
-_NO_INODES = "its disk has no inodes left (%s); remove some files"
+_NO_INODES = ("its disk has no inodes left", "remove some files")
 
 
 def is_full(error: "BaseException | None") -> bool:
@@ -33,9 +33,19 @@ def describe_full(number: int, path: str) -> str:
 
     :param number: one of `FULL`.
     """
-    if number in _CLAUSES:
-        return _CLAUSES[number] % path
-    return (_NO_INODES if _has_no_inodes(path) else _NO_BYTES) % path
+    problem, advice = _NO_INODES if number == errno.ENOSPC and _has_no_inodes(path) else _PROBLEMS[number]
+    return f"{problem} ({path}); {advice}"
+
+
+def full_problem(name: "str | None") -> str:
+    """What is wrong with a disk, by the system's name of the error ("ENOSPC"), as a clause; "" unless one of `FULL`."""
+    found = (problem for number, (problem, _) in _PROBLEMS.items() if errno.errorcode[number] == name)
+    return next(found, "")
+
+
+def advise(error: OSError) -> str:
+    """What a person can do about an error of the disk, as a clause; "" where that is not known."""
+    return _PROBLEMS.get(error.errno or 0, ("", ""))[1]
 
 
 def _has_no_inodes(path: str) -> bool:

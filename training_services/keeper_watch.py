@@ -88,6 +88,7 @@ class KeeperWatch:
             hostname=registration.hostname,
             version=registration.version,
             seen_at=self._now(),
+            full=registration.full,
         )
         self._start()
 
@@ -103,6 +104,7 @@ class KeeperWatch:
             devices=header.devices,
             disk_free_mb=header.disk_free_mb,
             notes=header.notes,
+            full=header.full,
         )
 
     def stop(self, node_id: str) -> None:

@@ -15,9 +15,9 @@ from proctor.trial_keeper.files import allocate_file
 OWN = ""
 """Stands for the keeper's own directory."""
 
-_ROOM_BYTES = 1024 * 1024  # what new jobs shall find: one takes about a tenth of it
+_ROOM_BYTES = 256 * 1024  # what a new job must find: it takes about half of it
 _ROOM_FILES = 24
-_LITTLE_BYTES = 4 * _ROOM_BYTES
+_LITTLE_BYTES = 16 * _ROOM_BYTES
 _LITTLE_INODES = 64
 _PAUSE_SECONDS = 5.0
 

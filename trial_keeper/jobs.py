@@ -291,7 +291,11 @@ class JobTable:
         elif job.exit is None:
             log.warning("the end of job %s cannot be written; it is told nevertheless", job.job_id)
             self._unwatch_reaper(job)
-            self._tasks.start(self._settle(job, end), f"end of {job.job_id}")
+            self._tasks.start(self._end_from_memory(job, end), f"end of {job.job_id}")
+
+    async def _end_from_memory(self, job: Job, end: Exit) -> None:
+        await asyncio.to_thread(self._disk.look_into, job.directory)
+        await self._settle(job, end)
 
     async def _find_out(self, job: Job) -> None:
         """Who runs this job? Go on with it, end it, or start it."""

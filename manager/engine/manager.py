@@ -349,7 +349,7 @@ class Manager:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be written at the moment, or ''."""
+        """Why nothing can be written at the moment, or no trial be started on this machine; or ''."""
         return self._fleet.trouble
 
     def trouble_of(self, experiment: ExperimentRow) -> str:

@@ -96,5 +96,5 @@ class PoolPlacer:
         return PlacementRequest(self._gpu_number, self._service.placement_strategy())
 
     def _candidates(self) -> list[Candidate]:
-        nodes = self._pool.capacity(self._service.node_ids())
+        nodes = self._pool.capacity(self._service.node_ids(), self._service.job_folder())
         return [Candidate(node, self._service.gpu_rules(node.node_id)) for node in nodes]
