@@ -49,8 +49,11 @@ def advise(error: OSError) -> str:
 
 
 def _has_no_inodes(path: str) -> bool:
+    """Whether it is inodes that its file system, or that of the nearest folder above it, has no more of."""
+    while not os.path.exists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
     try:
         facts = os.statvfs(path)
     except OSError:
         return False
-    return facts.f_files > 0 and facts.f_favail == 0
+    return 0 < facts.f_files and facts.f_favail == 0

@@ -77,14 +77,13 @@ def _try(folder: str) -> str:
     try:
         remove_unfinished(folder)
         os.mkdir(place, 0o700)
-        try:
-            for number in range(_ROOM_FILES):
-                os.close(os.open(f"{place}/{number}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            allocate_file(f"{place}/0", _ROOM_BYTES)
-        finally:
-            remove_tree(place)
+        for number in range(_ROOM_FILES):
+            os.close(os.open(f"{place}/{number}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        allocate_file(f"{place}/0", _ROOM_BYTES)
     except OSError as error:
         return describe_full(error.errno or 0, folder) if is_full(error) else ""
+    finally:
+        remove_tree(place)
     return ""
 
 

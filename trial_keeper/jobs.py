@@ -23,7 +23,7 @@ from proctor.trial_keeper.disk import DiskWatch
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, open_process
 from proctor.trial_keeper.job import Job
-from proctor.trial_keeper.launching import RequestBuilder, Spawner, prepare_directory, release_room
+from proctor.trial_keeper.launching import RequestBuilder, Spawner, discard_directory, prepare_directory, release_room
 from proctor.trial_keeper.leftovers import end_leftovers, end_strays, unknown_exit
 from proctor.trial_keeper.losses import Losses, find_losses, is_reserve_used, remove_reserve
 from proctor.trial_keeper.outbox import Outbox
@@ -209,13 +209,12 @@ class JobTable:
 
     def _not_prepared(self, directory: str, path: str, error: OSError) -> Exit:
         """The end of a job for which `path` could not be written: given back if the disk is full. Blocks."""
-        with contextlib.suppress(OSError):
-            release_room(directory)
+        end = _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; mend it")
         if is_full(error):
-            clause = describe_full(error.errno or 0, path)
-            self._disk.note(directory, clause)
-            return _failed(EndReason.NO_ROOM, clause)
-        return _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; mend it")
+            end = _failed(EndReason.NO_ROOM, describe_full(error.errno or 0, path))
+            self._disk.note(directory, end.detail)
+        discard_directory(directory)
+        return end
 
     async def _write_again(self, job: Job) -> None:
         """A full disk must not keep a job from being stopped: then the decision lives as long as this keeper."""

@@ -14,8 +14,16 @@ from pathlib import Path
 import proctor
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import EXIT_FILE, JOURNAL_FILE, OUTPUT_FOLDER, PARAMETER_FILE, RESERVE_FILE
+from proctor.sdk.protocol import (
+    EXIT_FILE,
+    JOURNAL_FILE,
+    OUTPUT_FOLDER,
+    PARAMETER_FILE,
+    RESERVE_FILE,
+    STDOUT_FILE,
+)
 from proctor.sdk.reserve import RESERVE_BYTES
+from proctor.sdk.unfinished import remove_tree
 from proctor.trial_keeper.environment import CapturedEnvironments, build_environment
 from proctor.trial_keeper.files import (
     allocate_file,
@@ -65,6 +73,13 @@ def release_room(directory: str) -> None:
     """Give back what was allocated for a job that never ran. Raises OSError."""
     remove_replacement(os.path.join(directory, EXIT_FILE))
     remove_file(os.path.join(directory, RESERVE_FILE))
+
+
+def discard_directory(directory: str) -> None:
+    """Give back all that was made for a job which no reaper has begun to start; what cannot be removed stays."""
+    begun = any(os.path.exists(os.path.join(directory, name)) for name in (STDOUT_FILE, EXIT_FILE))
+    if not begun:
+        remove_tree(directory)
 
 
 class RequestBuilder:

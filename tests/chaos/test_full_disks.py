@@ -234,3 +234,25 @@ async def test_a_read_only_disk_is_waited_for_and_what_it_costs_is_told_from_mem
     end = await scene.node.manager.end_of("U.1")
     assert (end.reason, end.lost, end.final_lost) == (EndReason.SIGNALED, 1, True)
     await scene.node.manager.until(lambda: "read-only" in scene.node.manager.headers[-1].full.get("", ""))
+
+
+@pytest.mark.parametrize("state", ["full", "without inodes", "read-only"])
+async def test_a_node_says_that_it_takes_no_new_jobs_and_when_it_does_again(scene: Scene, state: str) -> None:
+    manager = scene.node.manager
+    await manager.command(scene.launch("T.1", REPORTS))
+    await scene.until_reported("T.1")
+    fills = {"full": scene.disk.fill, "without inodes": scene.disk.fill_inodes, "read-only": scene.disk.make_read_only}
+    fills[state]()
+    await manager.command(scene.launch("U.1", "true", name="other"))
+    end = await manager.end_of("U.1")
+    assert end.reason == EndReason.NO_ROOM
+    told = {"full": "its disk is full", "without inodes": "its disk has no inodes left", "read-only": "is read-only"}
+    assert told[state] in end.detail
+    assert told[state] in next(header for header in manager.headers if header.ends).full[""]
+    assert "T.1" not in manager.ends
+    if state == "read-only":  # nothing mounts it writable again while files of it are open
+        return
+    scene.disk.free()
+    await manager.until(lambda: manager.headers[-1].full == {})
+    await manager.command(scene.launch("U.2", "true", name="other"))
+    assert (await manager.end_of("U.2")).reason in (EndReason.EXITED_ERROR, EndReason.EXITED_OK)
