@@ -56,4 +56,4 @@ def _has_no_inodes(path: str) -> bool:
         facts = os.statvfs(path)
     except OSError:
         return False
-    return 0 < facts.f_files and facts.f_favail == 0
+    return facts.f_files > 0 and facts.f_favail == 0

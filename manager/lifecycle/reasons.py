@@ -46,7 +46,8 @@ MEANINGS: dict[EndReason, Meaning] = {
 }
 
 _OVERRIDDEN = {EndReason.EXITED_OK, EndReason.EXITED_ERROR, EndReason.SIGNALED, EndReason.CANCELED}
-_OVERRIDDEN |= {EndReason.EXIT_UNKNOWN, EndReason.OUT_OF_MEMORY, EndReason.RESULT_LOST, EndReason.NO_ROOM}
+_OVERRIDDEN |= {EndReason.EXIT_UNKNOWN, EndReason.OUT_OF_MEMORY, EndReason.RESULT_LOST}
+_OVERRIDDEN |= {end for end, meaning in MEANINGS.items() if meaning.charge is Charge.FREE}
 
 
 @dataclass(frozen=True)
