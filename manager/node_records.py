@@ -90,4 +90,5 @@ def _row(node: Node) -> NodeRow:
 
 
 def _shown(node: Node) -> tuple[str, ...]:
-    return (str(node.status), node.reason, node.hold, node.hostname, node.version, node.driver_note)
+    shortages = (*node.full.values(), node.copy_obstacle)
+    return (str(node.status), node.reason, node.hold, node.hostname, node.version, node.driver_note, *shortages)

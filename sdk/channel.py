@@ -13,6 +13,7 @@ from proctor.sdk.protocol import (
     ENV_EXPERIMENT_ID,
     ENV_JOB_DIRECTORY,
     ENV_MEMBER,
+    ENV_MEMORY_RESERVE,
     ENV_RESUME_CHECKPOINT,
     ENV_SEQUENCE_ID,
     ENV_TRIAL_ID,
@@ -41,7 +42,12 @@ class Channel:
         self.resume_checkpoint = environment.get(ENV_RESUME_CHECKPOINT) or None
         member = environment.get(ENV_MEMBER) or "0"
         name = JOURNAL_FILE if member == "0" else f"{JOURNAL_FILE}.{member}"
-        self.journal = Journal(f"{self.job_directory}/{name}", wait_seconds=read_wait_seconds())
+        self.journal = Journal(
+            f"{self.job_directory}/{name}",
+            wait_seconds=read_wait_seconds(),
+            member=member,
+            memory=environment.get(ENV_MEMORY_RESERVE, ""),
+        )
         self._control_path = f"{self.job_directory}/{CONTROL_FILE}"
         self._control_identity: tuple[int, ...] = ()
         self._stop = False

@@ -10,6 +10,7 @@ import errno
 import os
 from time import monotonic, sleep
 
+from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.errors import CheckpointError
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.notices import notice_once
@@ -17,7 +18,6 @@ from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
 
 _RETRY_SECONDS = 1.0
-_STORAGE_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE}
 _NO_SHARED_BLOCKS = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 _BLOCK_BYTES = 1 << 22
 
@@ -37,7 +37,7 @@ def save_checkpoint(source: str, job_directory: str) -> "str | None":
         try:
             return f"{CHECKPOINT_FOLDER}/{_save(source, folder)}"
         except OSError as problem:
-            if problem.errno not in _STORAGE_PROBLEMS:
+            if problem.errno not in PASSING:
                 raise CheckpointError(f"checkpoint {source} cannot be copied to {folder}: {problem}") from problem
             if monotonic() >= deadline:
                 notice_once(

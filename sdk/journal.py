@@ -3,10 +3,12 @@
 Appending by one `write` makes it safe to share the file between threads, forked children and separate processes of one
 trial, and a record written is safe from the death of its process (`os._exit` and SIGKILL included).
 
-When the disk is full a report waits, for at most `PROCTOR_REPORT_WAIT_SECONDS` (30). Then it is counted instead, and
-the next write that works is preceded by a record that says how many are missing. After one report has waited in vain
-the next ones do not wait again until a write has worked, so a full disk slows a trial once, not at every step; a
-patient append (the final metric) always waits.
+When the disk is full (or read-only, or over quota) a report waits, for at most `PROCTOR_REPORT_WAIT_SECONDS` (30). Then
+it is counted as lost in the job's reserve (`reserve`), which needs no room, so that the job's end tells how many are
+missing even if nothing can ever be written again; the next write that works is preceded by a record that says how many.
+After one report has waited in vain the next ones do not wait again until a write has worked, so a full disk slows a
+trial once, not at every step. A patient append (the final metric) goes to the reserve instead; only where it does not
+fit, it waits for as long as its process lives.
 """
 
 import errno
@@ -14,8 +16,10 @@ import os
 from _thread import RLock
 from time import monotonic, sleep, time
 
+from proctor.sdk.disk_errors import HOPELESS
 from proctor.sdk.notices import notice_once
-from proctor.sdk.protocol import KIND_LOST
+from proctor.sdk.protocol import KIND_LOST, RESERVE_FILE
+from proctor.sdk.reserve import Reserve  # not when it is needed: on a full disk some Pythons write half a .pyc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,25 +29,36 @@ ENV_WAIT_SECONDS = "PROCTOR_REPORT_WAIT_SECONDS"
 DEFAULT_WAIT_SECONDS = 30.0
 
 _RETRY_SECONDS = 0.25
-_HOPELESS = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EFBIG}
 _NEWLINE = b"\n"
 
 
 class Journal:
-    """An append-only file of one-line records; no method raises because of the file system."""
+    """An append-only file of one-line records; no method raises because of the file system.
+
+    :param member: whose journal it is.
+    :param memory: the path of the reserve in the reaper's memory, or "".
+    """
 
     def __init__(
         self,
         path: str,
         *,
         wait_seconds: float,
+        member: str = "0",
+        memory: str = "",
         clock: "Callable[[], float]" = monotonic,
         pause: "Callable[[float], None]" = sleep,
     ) -> None:
         self._path = path
+        self._reserve_path = f"{os.path.dirname(path)}/{RESERVE_FILE}"
+        self._reserve = Reserve(self._reserve_path, member)
+        self._memory = Reserve(memory, member)
         self._descriptor = -1
         self._identity = (0, 0)
-        self._lost = 0
+        self._lost = 0  # reports that no record in the journal tells of yet
+        self._uncounted = 0  # those of them that no reserve has counted
+        self._has_kept = False  # records in the reserve may belong into the journal before what comes next
+        self._moves_at = 0.0  # when they are tried next
         self._gave_up = False
         self._wait_seconds = wait_seconds
         self._clock = clock
@@ -52,52 +67,104 @@ class Journal:
         os.register_at_fork(after_in_child=self._start_over)
 
     def append(self, records: str, *, count: int = 1, patient: bool = False) -> bool:
-        """Append complete lines in one `write`; return whether they are in the file.
+        """Append complete lines in one `write`; return whether they are stored.
 
         :param count: how many reports the lines stand for, should they be lost.
-        :param patient: wait even if the report before has already waited in vain.
+        :param patient: it is one record, which must not be lost: keep it in the reserve or wait without end.
         """
         data = records.encode("ascii")
-        with self._lock:
-            patience = self._wait_seconds if patient or not self._gave_up else 0.0
-            if self._write_losses(patience) and self._write(data, patience):
-                self._gave_up = False
-                return True
-            self._give_up(count)
-            return False
-
-    def _write_losses(self, patience: float) -> bool:
-        if not self._lost:
+        if patient:
+            self._recall()
+        problem, whole = self._attempt(data, whole=False)
+        if not problem or (patient and whole):
             return True
-        record = f'{{"kind":"{KIND_LOST}","count":{self._lost},"time":{time():.6f}}}\n'
-        if not self._write(record.encode("ascii"), patience):
-            return False
-        self._lost = 0
-        return True
+        is_kept = self._keep(data) if patient else None
+        if is_kept:
+            notice_once(
+                "final metric",
+                f"{self._path} cannot be written ({os.strerror(problem)}); the final metric is kept in {RESERVE_FILE} "
+                "beside it, and is stored from there",
+            )
+            return True
+        untold = count if is_kept is None else 0
+        try:
+            problem = self._insist(data, problem, whole, patient=patient)
+        except BaseException:  # a signal handler that raises ends the pause
+            self._give_up(untold)
+            raise
+        if problem:
+            self._say_why(problem)
+            self._give_up(untold)
+        return not problem
 
-    def _write(self, data: bytes, patience: float) -> bool:
-        """Write all of `data`, or nothing that a reader could take for a record."""
-        deadline = None
-        whole = False  # all of it is in the file but the end of its line
-        while True:
-            written, problem = 0, errno.ENOSPC
-            try:
-                descriptor, line_end = self._open()
-                attempt = line_end + (b"" if whole else data)
-                written = os.write(descriptor, attempt)
-                if written == len(attempt):
-                    return True
-            except OSError as error:
-                problem = error.errno or errno.EIO
-                self._close()
-            whole = whole or (written > 0 and written == len(attempt) - 1)
-            now = self._clock()
-            deadline = now + patience if deadline is None else deadline
-            if problem in _HOPELESS or now >= deadline:
-                if not whole:
-                    self._say_why(problem)
-                return whole
+    def _insist(self, data: bytes, problem: int, whole: bool, *, patient: bool) -> int:
+        """Try again until it works or there is no point in it; returns the error's number. Other threads may append
+        while this one pauses."""
+        deadline = self._clock() + (0.0 if self._gave_up else self._wait_seconds)
+        while problem and problem not in HOPELESS and (patient or self._clock() < deadline):
+            if patient:
+                self._say_what_is_awaited(problem)
             self._pause(_RETRY_SECONDS)
+            problem, whole = self._attempt(data, whole=whole)
+        return 0 if whole else problem
+
+    def _attempt(self, data: bytes, *, whole: bool) -> "tuple[int, bool]":
+        """Write what is owed and then `data`, once. Returns the error's number (0: it is done), and whether all of
+        `data` is in the file but the end of its line, now or before."""
+        with self._lock:
+            problem = self._settle() if self._lost or self._has_kept else 0
+            if not problem:
+                problem, whole = self._write(b"" if whole else data, whole)
+                if not problem:
+                    self._gave_up = False
+            return problem, whole
+
+    def _settle(self) -> int:
+        """Write what belongs before the next record; returns the error's number."""
+        if self._has_kept and (problem := self._move_kept()):
+            return problem
+        if self._lost:
+            self._count()
+            record = f'{{"kind":"{KIND_LOST}","count":{self._lost},"time":{time():.6f}}}\n'
+            problem, whole = self._write(record.encode("ascii"), False)
+            if not (whole or not problem):
+                return problem
+            self._lost = self._uncounted = 0
+        return 0
+
+    def _move_kept(self) -> int:
+        """Move what the reserve keeps to the journal; returns the error's number. Tried now and then: it reads all of
+        the journal, because whoever moved a record may have been killed before it could mark it."""
+        if self._clock() < self._moves_at:
+            return errno.EAGAIN
+        problem = errno.EAGAIN
+
+        def write(record: bytes) -> bool:
+            nonlocal problem
+            with open(self._path, "rb") as file:
+                is_there = any(line == record for line in file)
+            problem, whole = (0, True) if is_there else self._write(record, False)
+            return whole or not problem
+
+        if self._reserve.move(write) or not os.path.exists(self._reserve_path):
+            self._has_kept = False
+            return 0
+        self._moves_at = self._clock() + _RETRY_SECONDS
+        return problem or errno.EAGAIN
+
+    def _write(self, data: bytes, whole: bool) -> "tuple[int, bool]":
+        """Write all of `data`, or nothing that a reader could take for a record. Returns as `_attempt`."""
+        written, problem, attempt = 0, errno.ENOSPC, b""
+        try:
+            descriptor, line_end = self._open()
+            attempt = line_end + data
+            written = os.write(descriptor, attempt)
+            if written == len(attempt):
+                return 0, True
+        except OSError as error:
+            problem = error.errno or errno.EIO
+            self._close()
+        return problem, whole or (written > 0 and written == len(attempt) - 1)
 
     def _open(self) -> "tuple[int, bytes]":
         """Return the descriptor and what must come before the next record: a newline after a torn one.
@@ -139,6 +206,56 @@ class Journal:
         except OSError:
             pass
 
+    # ---- what the disk has no room for
+
+    def _recall(self) -> None:
+        """Have what any process of this member has put into the reserve written to the journal before what comes now:
+        the first final metric counts."""
+        try:
+            descriptor = os.open(self._reserve_path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            is_used = os.pread(descriptor, 1, 0) not in (b"", b"\0")
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+        if is_used:
+            self._has_kept = True
+
+    def _keep(self, data: bytes) -> "bool | None":
+        """Put a record into the reserve. True: it is safe there. False: the end of the job will tell of it, should it
+        never be written. None: neither."""
+        with self._lock:
+            is_kept = self._reserve.keep(data)
+            if is_kept:
+                self._has_kept = True
+                return True
+            in_memory = self._memory.keep(data)  # as good as noted: it is lost with the reaper
+            return None if is_kept is None and in_memory is None else False
+
+    def _give_up(self, count: int) -> None:
+        with self._lock:
+            if not self._lost:
+                import atexit
+
+                atexit.unregister(self._settle_at_exit)
+                atexit.register(self._settle_at_exit)
+            self._lost += count
+            self._uncounted += count
+            self._gave_up = True
+            self._count()
+
+    def _count(self) -> None:
+        """Have the losses counted where that needs no room."""
+        if self._uncounted and (self._reserve.count(self._uncounted) or self._memory.count(self._uncounted)):
+            self._uncounted = 0
+
+    def _settle_at_exit(self) -> None:
+        with self._lock:
+            self._settle()
+
     def _say_why(self, problem: int) -> None:
         notice_once(
             "journal",
@@ -146,23 +263,18 @@ class Journal:
             "what is missing is counted and recorded as soon as writing works again",
         )
 
-    def _give_up(self, count: int) -> None:
-        if not self._lost:
-            import atexit
-
-            atexit.unregister(self._write_losses_at_exit)
-            atexit.register(self._write_losses_at_exit)
-        self._lost += count
-        self._gave_up = True
-
-    def _write_losses_at_exit(self) -> None:
-        with self._lock:
-            self._write_losses(patience=0.0)
+    def _say_what_is_awaited(self, problem: int) -> None:
+        notice_once(
+            "final metric",
+            f"the final metric waits until it can be written to {self._path} ({os.strerror(problem)}); make room for "
+            "it, or stop the trial",
+        )
 
     def _start_over(self) -> None:
         """In a forked child: the lock may be held by a thread that is not here, and losses are the parent's to tell."""
         self._lock = RLock()
-        self._lost = 0
+        self._lost = self._uncounted = 0
+        self._has_kept = False
         self._gave_up = False
 
 

@@ -7,7 +7,9 @@ A job's directory:
     control.json     replaced atomically by the keeper: {"stop": bool, "reason": str}; read by `should_stop()`
     journal          appended to by the trial, one record a line; `journal.<rank>` for member `rank` > 0
     stdout, stderr   the trial's own output
-    exit.json        written by rename by the reaper when the trial has ended
+    exit.json        written by rename by the reaper when the trial has ended; its room is allocated as exit.json.new
+                     before the trial starts
+    reserve          room for what a full disk does not take (`reserve`); removed when the trial has ended
     output/          the trial's files ($PROCTOR_OUTPUT_DIR = $NNI_OUTPUT_DIR); checkpoints in output/checkpoints/<n>/
     output/.nni      a link to parameter.json: NNI 2's own package, which wants a folder of this name, fails when it is
                      imported instead of ours; it would wait forever
@@ -20,8 +22,9 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
     {"kind": "checkpoint", "path": "output/checkpoints/3", "step": 3, "time": …}
         path is relative to the job's directory
     {"kind": "lost", "count": 7, "time": …}
-    {"kind": "lost", "why": "a sentence", "time": …}      (from the keeper; how many is not known)
-        reports that could not be written (full disk)
+    {"kind": "lost", "why": "a sentence", "time": …}      (how many, or of what, is not counted)
+        reports that could not be written (full disk). Of those that the trial could not record any more the keeper
+        tells, behind the last byte of the journal, as if they stood there; so it does of a final in the reserve
 
 An optional `"step"` is the step the user named. A record carries no number of its own: its identity is its byte
 offset, and sequence numbers are derived by the reader.
@@ -35,6 +38,7 @@ JOURNAL_FILE = "journal"
 STDOUT_FILE = "stdout"
 STDERR_FILE = "stderr"
 EXIT_FILE = "exit.json"
+RESERVE_FILE = "reserve"
 OUTPUT_FOLDER = "output"
 CHECKPOINT_FOLDER = "output/checkpoints"
 
@@ -58,6 +62,7 @@ ENV_TRIAL_ID = "PROCTOR_TRIAL_ID"
 ENV_JOB_ID = "PROCTOR_JOB_ID"  # also the tag by which the keeper finds stray processes of the job
 ENV_SEQUENCE_ID = "PROCTOR_SEQUENCE_ID"
 ENV_MEMBER = "PROCTOR_MEMBER"  # rank of this member of a distributed trial job, "0" otherwise
+ENV_MEMORY_RESERVE = "PROCTOR_MEMORY_RESERVE"  # path of the reserve in the reaper's memory
 ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # absolute path of the checkpoint to continue from, or unset
 
 

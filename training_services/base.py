@@ -295,6 +295,11 @@ class SupportsNodes(ABC):
     def node_ids(self) -> tuple[str, ...]:
         """The nodes this experiment may use, in the order of preference. Asked at each placement; returns at once."""
 
+    def job_folder(self) -> str:
+        """The absolute path, on the nodes, of the folder that holds the directories of this experiment's jobs; "" if it
+        lies in the directories of their keepers."""
+        return ""
+
     def gpu_rules(self, node_id: str) -> GpuRules:
         """How trials may use the GPUs of one of these nodes, under the settings of now. Asked at each placement, and
         after a restart also for a node that is not one of them any more; returns at once."""

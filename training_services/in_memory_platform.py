@@ -106,15 +106,14 @@ class InMemoryPlatform:
         code: int | None = None,
         signal: int | None = None,
         detail: str = "",
+        **losses: Any,
     ) -> None:
-        """End a job; the first end counts."""
+        """End a job; the first end counts. `losses` are those of `Exit`."""
         if job.is_over:
             return
         self._let_go(job)
         now = self._now()
-        ended = Exit(
-            reason=reason, code=code, signal=signal, started_at=job.started_at or now, ended_at=now, detail=detail
-        )
+        ended = Exit(reason, code, signal, job.started_at or now, now, detail, **losses)
         time = self._time()
         job.detail = replace(job.detail, status=TrialJobStatus.ENDED, end_time=time, exit=ended)
         self._say(job, TrialJobStatus.ENDED, detail, time, ended)
@@ -183,7 +182,8 @@ class InMemoryPlatform:
     def _exit(self, job: Job, step: scripts.Exit) -> None:
         if step.reason in {EndReason.EXITED_OK, EndReason.EXITED_ERROR}:
             self._run(job)
-        self.end(job, step.reason, code=step.code, signal=step.signal, detail=step.detail)
+        losses = {"lost": step.lost, "final_lost": step.final_lost}
+        self.end(job, step.reason, code=step.code, signal=step.signal, detail=step.detail, **losses)
 
     def _run(self, job: Job, node_id: str | None = None) -> None:
         if job.detail.status is not TrialJobStatus.SUBMITTED:

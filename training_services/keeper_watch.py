@@ -90,6 +90,7 @@ class KeeperWatch:
             hostname=registration.hostname,
             version=registration.version,
             seen_at=self._now(),
+            full=registration.full,
         )
         self._start()
 
@@ -105,6 +106,7 @@ class KeeperWatch:
             devices=header.devices,
             disk_free_mb=header.disk_free_mb,
             notes=header.notes,
+            full=header.full,
         )
 
     def stop(self, node_id: str) -> None:

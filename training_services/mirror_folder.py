@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from proctor.sdk.disk_errors import advise
 from proctor.training_services.errors import CollectionFailed
 from proctor.trial_keeper.files import remove_file, sync_folder
 from proctor.trial_keeper.protocol import FileFacts
@@ -168,7 +169,7 @@ class _Failures:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and error.errno not in _NAME_ERRORS:
-            advice = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend it"
+            advice = advise(error) or "mend it"
             raise CollectionFailed(
                 f"{self._file.path} ({self._file.size} bytes) cannot be stored in {self._folder} on the manager's "
                 f"machine: {error.strerror}; {advice}, it stays on its node until then"

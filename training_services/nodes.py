@@ -5,8 +5,8 @@ allow it. Nothing here waits or reads a clock; whoever needs to know of changes 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from proctor.training_services.base import NodePlacement
@@ -22,7 +22,10 @@ from proctor.training_services.holdings import (
 from proctor.training_services.quarantine import Quarantine
 from proctor.trial_keeper.protocol import Device
 
-__all__ = ["Node", "NodePool", "NodeStatus", "Reservation"]
+__all__ = ["LOCAL_KIND", "Node", "NodePool", "NodeStatus", "Reservation"]
+
+LOCAL_KIND = "local"
+"""The kind of the node that is the manager's own machine."""
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,9 @@ class Node:
     `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last word. `hold` is a clause
     that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs go on, and it stays so
     until somebody resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong yet, so
-    that jobs may wait for it.
+    that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and why, as its keeper
+    has told (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be copied to it for
+    lack of room, "" if everything could, and `copy_free_mb` how much was free then.
     """
 
     id: str
@@ -60,6 +65,24 @@ class Node:
     notes: tuple[str, ...] = ()
     hold: str = ""
     arriving: bool = False
+    full: Mapping[str, str] = field(default_factory=dict)
+    copy_obstacle: str = ""
+    copy_free_mb: int = 0
+
+    def shortage(self, folder: str = "") -> str:
+        """Why it has no room for new jobs, as a clause; "" if it has.
+
+        :param folder: the absolute path of the folder there that holds the directories of the jobs; "" for one in its
+            keeper's own directory.
+        """
+        found = [clause for place, clause in self.full.items() if not place or (folder and _overlap(place, folder))]
+        return (found or [self.copy_obstacle])[0]
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Whether one of two folders is, or lies in, the other."""
+    first, second = first.rstrip("/") + "/", second.rstrip("/") + "/"
+    return first.startswith(second) or second.startswith(first)
 
 
 class NodePool:
@@ -122,7 +145,15 @@ class NodePool:
         self._replace(replace(before, status=status, reason=reason, arriving=arriving))
 
     def connect(
-        self, node_id: str, devices: Iterable[Device], *, driver_note: str, hostname: str, version: str, seen_at: float
+        self,
+        node_id: str,
+        devices: Iterable[Device],
+        *,
+        driver_note: str,
+        hostname: str,
+        version: str,
+        seen_at: float,
+        full: Mapping[str, str] | None = None,
     ) -> None:
         """A node's keeper has registered."""
         connected = replace(
@@ -135,6 +166,7 @@ class NodePool:
             version=version,
             seen_at=seen_at,
             notes=(),
+            full=full or {},
             arriving=False,
         )
         self._replace(connected)
@@ -147,14 +179,18 @@ class NodePool:
         devices: Iterable[Device] | None = None,
         disk_free_mb: int | None = None,
         notes: Sequence[str] | None = None,
+        full: Mapping[str, str] | None = None,
     ) -> None:
         """A node's keeper has said something. None: as before."""
         before = self.node(node_id)
+        more_room = disk_free_mb is not None and disk_free_mb > before.copy_free_mb
         after = replace(
             before,
             devices=before.devices if devices is None else tuple(devices),
             disk_free_mb=before.disk_free_mb if disk_free_mb is None else disk_free_mb,
             notes=before.notes if notes is None else tuple(notes),
+            full=before.full if full is None else full,
+            copy_obstacle="" if more_room else before.copy_obstacle,
         )
         self._replace(replace(after, seen_at=seen_at))
 
@@ -174,6 +210,13 @@ class NodePool:
         if node_id in self._nodes:
             self._replace(replace(self._nodes[node_id], hold=""))
 
+    def note_copy_obstacle(self, node_id: str, clause: str) -> None:
+        """Something that a job needs could not be copied to a node for lack of room: it gets no new jobs until this is
+        called with "", or its keeper tells of more free space. One that is not known is no error."""
+        if node_id in self._nodes:
+            node = self._nodes[node_id]
+            self._replace(replace(node, copy_obstacle=clause, copy_free_mb=node.disk_free_mb or 0))
+
     def _hold_unless_held(self, node_id: str, reason: str) -> None:
         if node_id not in self._holds:
             self.hold(node_id, reason)
@@ -187,18 +230,37 @@ class NodePool:
             return ""
         return f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
 
-    def obstacle(self, node_id: str) -> str:
-        """Why no job can be given to a node now, as a clause: its absence, its hold, or both; "" if one can."""
+    def obstacle(self, node_id: str, folder: str = "") -> str:
+        """Why no job can be given to a node now, as a clause: its absence, its hold, or both, or that it has no room;
+        "" if one can.
+
+        :param folder: as in `Node.shortage`.
+        """
         absence, hold = self.absence(node_id), self._holds.get(node_id, "")
         if absence and hold:
             return f"{absence}, and it is {hold}"
-        return f"node {node_id} is {hold}" if hold else absence
+        if absence or hold:
+            return f"node {node_id} is {hold}" if hold else absence
+        shortage = self._nodes[node_id].shortage(folder)
+        return f"node {node_id} takes no new jobs: {shortage}" if shortage else ""
+
+    def shortage(self, node_ids: Sequence[str], folder: str = "") -> str:
+        """Why none of these nodes has room for new jobs, as a clause; "" if one has, or is not known.
+
+        :param folder: as in `Node.shortage`.
+        """
+        found = [self._nodes[node_id].shortage(folder) if node_id in self._nodes else "" for node_id in node_ids]
+        named = (f"node {node_id} takes no new jobs: {clause}" for node_id, clause in zip(node_ids, found, strict=True))
+        return "; ".join(named) if all(found) else ""
 
     # ---- reservations
 
-    def capacity(self, node_ids: Sequence[str]) -> tuple[NodeCapacity, ...]:
-        """What placement looks at, for these nodes, in their order. A node that is not known is not ready."""
-        return tuple(self._capacity(node_id) for node_id in node_ids)
+    def capacity(self, node_ids: Sequence[str], folder: str = "") -> tuple[NodeCapacity, ...]:
+        """What placement looks at, for these nodes, in their order. A node that is not known is not ready.
+
+        :param folder: as in `Node.shortage`.
+        """
+        return tuple(self._capacity(node_id, folder) for node_id in node_ids)
 
     def reserve(
         self,
@@ -314,13 +376,14 @@ class NodePool:
             )
             for device in node.devices or ()
         ]
-        return node.status, node.reason, node.hold, node.arriving, node.notes, node.devices is None, devices
+        room = dict(node.full), node.copy_obstacle
+        return node.status, node.reason, node.hold, node.arriving, node.notes, node.devices is None, room, devices
 
-    def _capacity(self, node_id: str) -> NodeCapacity:
+    def _capacity(self, node_id: str, folder: str) -> NodeCapacity:
         node = self._nodes.get(node_id)
         if node is None:
             return NodeCapacity(node_id, gpus=None, ready=False, reason=self.obstacle(node_id))
-        obstacle = self.obstacle(node_id)
+        obstacle = self.obstacle(node_id, folder)
         return NodeCapacity(
             node_id,
             gpus=None if node.devices is None else self._gpus(node_id, node.devices),

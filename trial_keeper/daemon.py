@@ -16,6 +16,7 @@ from pathlib import Path
 import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.trial_keeper.devices import DeviceFacts, DeviceSurvey
+from proctor.trial_keeper.disk import DiskWatch
 from proctor.trial_keeper.file_answers import FILE_ORDERS, FileAnswers, FileOrder, JobPlaces
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, start_time
@@ -56,7 +57,6 @@ _LOG_BYTES = 1024 * 1024
 _LEASE_GRACE_SECONDS = 5.0
 _SWEEP_SECONDS = 5.0
 _LOW_DISK_MB = 64
-_MEBIBYTE = 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Keeper:
         self._leaving = asyncio.Event()
         self._leave_when_idle = False
         self._facts = DeviceFacts([], [])
-        self._disk_notes: list[str] = []
+        self._disk = DiskWatch(directory)
         lock_folder = settings.gpu_lock_directory or default_lock_folder()
         self._survey = DeviceSurvey(lock_folder)
         self._devices_differ = asyncio.Event()
@@ -92,6 +92,7 @@ class Keeper:
             spawner=spawner,
             outbox=self._outbox,
             tasks=self._tasks,
+            disk=self._disk,
             on_place_taken=self._devices_differ.set,
         )
         self._answers = FileAnswers(str(directory), self._job_places)
@@ -144,6 +145,7 @@ class Keeper:
             devices=self._facts.devices,
             jobs=[job.report() for job in self._jobs.all()],
             driver_note=self._survey.driver_note,
+            full=self._disk.full,
         )
 
     def _begin_session(self, answer: RegistrationAnswer) -> None:
@@ -204,7 +206,7 @@ class Keeper:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._jobs.watch.look()
-            self._look_at_disk()
+            await self._look_at_disk()
             await self._end_leases(loop.time() - self._link.last_answer)
             if loop.time() >= next_sweep:
                 next_sweep = loop.time() + _SWEEP_SECONDS
@@ -222,15 +224,14 @@ class Keeper:
                 detail = f"the keeper was without a manager for {lease:g} s"
                 await self._jobs.stop(job, Stop(EndReason.LEASE_EXPIRED.value, _LEASE_GRACE_SECONDS, detail))
 
-    def _look_at_disk(self) -> None:
-        with contextlib.suppress(OSError):
-            facts = os.statvfs(self._directory)
-            free = facts.f_bavail * facts.f_frsize // _MEBIBYTE
-            self._outbox.disk_free_mb = free
-            self._disk_notes = (
-                [f"only {free} MiB are free on the disk of {self._directory}"] if free < _LOW_DISK_MB else []
-            )
-        self._outbox.notes = self._disk_notes + self._facts.notes
+    async def _look_at_disk(self) -> None:
+        if self._disk.look():
+            await asyncio.to_thread(self._disk.try_again)
+        free = self._disk.free_mb
+        low = [f"only {free} MiB are free on the disk of {self._directory}"]
+        self._outbox.disk_free_mb = free
+        self._outbox.notes = (low if free is not None and free < _LOW_DISK_MB else []) + self._facts.notes
+        self._outbox.mark_full(self._disk.full)
 
     async def _watch_devices(self) -> None:
         """Now and then, and at once when GPUs turned out to be leased by somebody else: placement must know."""

@@ -16,20 +16,54 @@ def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) ->
 
     :param durable: also survive a power cut (`fsync` before the rename); the folder is synced by `sync_folder`.
     """
-    temporary = f"{path}.new"
+    temporary = _beside(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        _write(descriptor, data)
         if durable:
             os.fsync(descriptor)
-        failpoint("file.replace.before")
-        os.rename(temporary, path)
-        failpoint("file.replace.after")
+        _rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+    finally:
+        os.close(descriptor)
+
+
+def allocate_file(path: str, size: int, *, mode: int = 0o600) -> None:
+    """Make a file of `size` zero bytes whose room on the disk is its own from now on.
+
+    :raises OSError: there is no room (and nothing is left of the file), or the file system cannot allocate.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def allocate_replacement(path: str, size: int, *, mode: int = 0o644) -> None:
+    """Allocate room so that `write_replacement` of up to `size` bytes for `path` works on a full disk. Raises OSError
+    as `allocate_file`."""
+    allocate_file(_beside(path), size, mode=mode)
+
+
+def remove_replacement(path: str) -> None:
+    """Give back the room that was allocated for `path`, if any. Raises OSError."""
+    remove_file(_beside(path))
+
+
+def write_replacement(path: str, data: bytes, *, mode: int = 0o644) -> None:
+    """As `replace_file`, within the room that was allocated, if any; it stays allocated when this fails."""
+    temporary = _beside(path)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        _write(descriptor, data)
+        os.ftruncate(descriptor, len(data))
+        _rename(temporary, path)
     finally:
         os.close(descriptor)
 
@@ -47,3 +81,19 @@ def remove_file(path: str) -> None:
     """Remove a file; one that is not there is removed already."""
     with suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def _beside(path: str) -> str:
+    return f"{path}.new"
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _rename(temporary: str, path: str) -> None:
+    failpoint("file.replace.before")
+    os.rename(temporary, path)
+    failpoint("file.replace.after")

@@ -1,9 +1,11 @@
 """One job on this node, as the keeper knows it at the moment."""
 
 import asyncio
-from dataclasses import dataclass, field
+import socket
+from dataclasses import dataclass, field, replace
 
 from proctor.trial_keeper.journal import JournalTail, find_members
+from proctor.trial_keeper.losses import Losses
 from proctor.trial_keeper.protocol import Exit, JobReport
 from proctor.trial_keeper.records import JobRecord, ProcessRecord
 
@@ -18,6 +20,8 @@ class Job:
     exit: Exit | None = None
     start_told: bool = False
     attempts: int = 0
+    channel: socket.socket | None = None  # to its reaper, if this keeper has had it started
+    losses: Losses | None = None  # what it has lost, once it has ended and something was
     deadline: asyncio.TimerHandle | None = None
     tails: dict[str, JournalTail] = field(default_factory=dict)
 
@@ -53,6 +57,15 @@ class Job:
             self.tails.setdefault(member, JournalTail(self.directory, member))
         for member, tail in self.tails.items():
             tail.acknowledged = offsets.get(member, 0)
+
+    def end(self, end: Exit, losses: Losses) -> None:
+        """It has ended; what it has lost is told behind its journals, and with its end."""
+        if losses.lost or losses.endings:
+            self.losses = losses
+        detail = "; ".join(filter(None, (end.detail, losses.describe())))
+        self.exit = replace(end, detail=detail, lost=losses.lost, final_lost=losses.final_lost, memory="")
+        for member, ending in losses.endings.items():
+            self.tails.setdefault(member, JournalTail(self.directory, member)).end(ending)
 
     def close(self) -> None:
         """Close its files and forget its timer."""

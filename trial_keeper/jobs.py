@@ -15,20 +15,24 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, CONTROL_FILE
 from proctor.sdk.unfinished import remove_unfinished
+from proctor.trial_keeper.disk import DiskWatch
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, open_process
 from proctor.trial_keeper.job import Job
-from proctor.trial_keeper.launching import RequestBuilder, Spawner, prepare_directory
+from proctor.trial_keeper.launching import RequestBuilder, Spawner, discard_directory, prepare_directory, release_room
 from proctor.trial_keeper.leftovers import end_leftovers, end_strays, unknown_exit
+from proctor.trial_keeper.losses import Losses, find_losses, is_reserve_used, remove_reserve
 from proctor.trial_keeper.outbox import Outbox
 from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, Update
 from proctor.trial_keeper.records import (
     JobRecord,
     RecordFolder,
     Stop,
+    parse_exit,
     parse_process,
     read_exit,
     sync_exit,
@@ -41,7 +45,8 @@ from proctor.trial_keeper.watching import JournalWatch
 
 _MOST_ATTEMPTS = 3
 _DEADLINE_GRACE_SECONDS = 5.0
-_PACKET_BYTES = 4096
+_START_BYTES = 4096
+_END_BYTES = 256 * 1024
 _CLAIM_PAUSES = (0.01, 0.05, 0.25, 0.5)
 
 log = logging.getLogger(__name__)
@@ -61,6 +66,7 @@ class JobTable:
         spawner: Spawner,
         outbox: Outbox,
         tasks: TaskGroup,
+        disk: DiskWatch,
         on_place_taken: Callable[[], None],
     ) -> None:
         self._folder = folder
@@ -68,10 +74,12 @@ class JobTable:
         self._spawner = spawner
         self._outbox = outbox
         self._tasks = tasks
+        self._disk = disk
         self._on_place_taken = on_place_taken
         self._boot_id = boot_id()
         self._jobs: dict[str, Job] = {}
-        self._unwanted: list[str] = []
+        self._unwanted: dict[str, str] = {}  # jobs whose records are to be removed, with their directories
+        self._is_removing = False
         self._writing = asyncio.Lock()
         self._ended_lately: set[tuple[str, str]] = set()
         self.watch = JournalWatch(outbox.mark)
@@ -109,7 +117,7 @@ class JobTable:
             results = await asyncio.to_thread(self._write_down, list(fresh.values()))
         for job, failure in results:
             if failure is not None:
-                self._end(job, failure)
+                self._end(job, failure, Losses())
             else:
                 self._start(job)
 
@@ -141,8 +149,9 @@ class JobTable:
         job.close()
         self._outbox.drop(job)
         self._jobs.pop(job.job_id, None)
-        self._unwanted.append(job.job_id)
-        if len(self._unwanted) == 1:
+        self._unwanted[job.job_id] = job.directory if job.losses is not None else ""
+        if not self._is_removing:
+            self._is_removing = True
             self._tasks.start(self._remove_records(), "removing records")
 
     def disown(self, job: Job) -> None:
@@ -162,6 +171,8 @@ class JobTable:
         ended, self._ended_lately = self._ended_lately, set()
         if ended:
             await asyncio.to_thread(end_strays, ended - {job.tag for job in self.running()})
+        if self._unwanted:  # what the disk has not let go
+            await self._remove_records()
 
     def close(self) -> None:
         """Let go of everything; the jobs go on under their reapers."""
@@ -186,14 +197,24 @@ class JobTable:
                 prepare_directory(job.record.launch)
                 results.append((job, None))
             except OSError as error:
-                results.append((job, _no_room(job.directory, error)))
+                results.append((job, self._not_prepared(job.directory, job.directory, error)))
             except ValueError as error:
                 results.append((job, _failed(EndReason.LAUNCH_FAILED, f"{job.directory!r} cannot be used: {error}")))
         try:
             self._folder.write([job.record for job, failure in results if failure is None])
         except OSError as error:
-            return [(job, failure or _no_room(str(self._folder.path), error)) for job, failure in results]
+            path = str(self._folder.path)
+            return [(job, failure or self._not_prepared(job.directory, path, error)) for job, failure in results]
         return results
+
+    def _not_prepared(self, directory: str, path: str, error: OSError) -> Exit:
+        """The end of a job for which `path` could not be written: given back if the disk is full. Blocks."""
+        end = _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; mend it")
+        if is_full(error):
+            end = _failed(EndReason.NO_ROOM, describe_full(error.errno or 0, path))
+            self._disk.note(directory, end.detail)
+        discard_directory(directory)
+        return end
 
     async def _write_again(self, job: Job) -> None:
         """A full disk must not keep a job from being stopped: then the decision lives as long as this keeper."""
@@ -206,11 +227,22 @@ class JobTable:
             await self._remove_records(job.job_id)
 
     async def _remove_records(self, *more: str) -> None:
-        """In a thread, for the disk may be slow; a job that was launched again meanwhile keeps its new record."""
+        """In a thread, for the disk may be slow; a job that was launched again meanwhile keeps its new record. What
+        cannot be removed (a read-only disk) is tried again with the next sweep."""
         async with self._writing:
-            unwanted, self._unwanted = [*self._unwanted, *more], []
-            gone = [job_id for job_id in unwanted if job_id not in self._jobs]
-            await asyncio.to_thread(self._folder.remove, gone)
+            self._is_removing = False
+            unwanted, self._unwanted = {**self._unwanted, **dict.fromkeys(more, "")}, {}
+            gone = {job_id: place for job_id, place in unwanted.items() if job_id not in self._jobs}
+            try:
+                await asyncio.to_thread(self._remove, gone)
+            except OSError as error:
+                log.error("the records of %d jobs cannot be removed yet: %s", len(gone), error)
+                self._unwanted.update(gone)
+
+    def _remove(self, gone: dict[str, str]) -> None:
+        for directory in filter(None, gone.values()):
+            remove_reserve(directory)
+        self._folder.remove(list(gone))
 
     def _start(self, job: Job) -> None:
         job.attempts += 1
@@ -218,7 +250,8 @@ class JobTable:
             request = self._requests.build(job.record.launch)
         except (OSError, ValueError, KeyError, TypeError) as error:
             path = job.record.launch.environment_file
-            self._end(job, _failed(EndReason.LAUNCH_FAILED, f"the environment in {path} cannot be read: {error}"))
+            end = _failed(EndReason.LAUNCH_FAILED, f"the environment in {path} cannot be read: {error}")
+            self._end(job, end, Losses())
             return
         try:
             channel = self._spawner.launch(request)
@@ -229,19 +262,39 @@ class JobTable:
         asyncio.get_running_loop().add_reader(channel, self._hear, job, channel)
 
     def _hear(self, job: Job, channel: socket.socket) -> None:
-        """The reaper has told that the trial runs, or is gone without it."""
-        asyncio.get_running_loop().remove_reader(channel)
-        with channel:
-            try:
-                packet, descriptors, _, _ = socket.recv_fds(channel, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-            except OSError:
-                packet, descriptors = b"", []
+        """The reaper has told that the trial runs, or is gone without it; or it cannot write the trial's end."""
+        size = _START_BYTES if job.channel is None else _END_BYTES
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(channel, size, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, descriptors = b"", []
+        if job.process is not None and job.channel is channel:
+            self._hear_end(job, packet)
+            return
         process = parse_process(packet.decode()) if packet else None
         if process is None or not descriptors:
+            asyncio.get_running_loop().remove_reader(channel)
+            channel.close()
             self._tasks.start(self._find_out(job), f"find out {job.job_id}")
             return
-        job.process = process
+        job.process, job.channel = process, channel
         self._watch_job(job, descriptors[0])
+
+    def _hear_end(self, job: Job, packet: bytes) -> None:
+        """From a reaper that goes on trying to write it down, or from one that is gone (no packet)."""
+        end = parse_exit(packet.decode())
+        if end is None:
+            self._close_channel(job)
+        elif job.exit is None:
+            log.warning("the end of job %s cannot be written; it is told nevertheless", job.job_id)
+            self._unwatch_reaper(job)
+            self._tasks.start(self._end_from_memory(job, end), f"end of {job.job_id}")
+
+    async def _end_from_memory(self, job: Job, end: Exit) -> None:
+        await asyncio.to_thread(self._disk.look_into, job.directory)
+        await self._settle(job, end)
 
     async def _find_out(self, job: Job) -> None:
         """Who runs this job? Go on with it, end it, or start it."""
@@ -265,13 +318,19 @@ class JobTable:
             self._start(job)
             return
         if end is None and not was_started and job.record.stop is None:
-            detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
-            end = _failed(EndReason.INFRASTRUCTURE, detail)
+            end = await asyncio.to_thread(self._why_never_started, job)
         if end is None:
             await asyncio.to_thread(end_leftovers, job.tag, job.process)
             end = unknown_exit(job.process, job.record.stop, now=time.time())
             await asyncio.to_thread(write_exit, job.directory, end)
-        self._end(job, end)
+        await self._settle(job, end)
+
+    def _why_never_started(self, job: Job) -> Exit:
+        """The end of a job whose reapers ended without a word. Blocks."""
+        if clause := self._disk.look_into(job.directory):
+            return _failed(EndReason.NO_ROOM, clause)
+        detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
+        return _failed(EndReason.INFRASTRUCTURE, detail)
 
     def _watch_job(self, job: Job, reaper: int) -> None:
         """Wait for the reaper's end, its journals' growth and its deadline."""
@@ -288,28 +347,55 @@ class JobTable:
             asyncio.get_running_loop().remove_reader(job.reaper)
             os.close(job.reaper)
             job.reaper = None
+        self._close_channel(job)
+
+    def _close_channel(self, job: Job) -> None:
+        if job.channel is not None:
+            asyncio.get_running_loop().remove_reader(job.channel)
+            job.channel.close()
+            job.channel = None
 
     def _reaper_ended(self, job: Job) -> None:
         self._unwatch_reaper(job)
         end = read_exit(job.directory)
-        if end is not None:
-            self._end(job, end)
-        else:
+        if end is None:
             self._tasks.start(self._go_on_without_reaper(job), f"reaper of {job.job_id} lost")
+        elif end.memory or end.reason == EndReason.NO_ROOM or is_reserve_used(job.directory):
+            self._tasks.start(self._settle(job, end), f"end of {job.job_id}")
+        else:
+            self._end(job, end, Losses())
 
-    def _end(self, job: Job, end: Exit) -> None:
-        job.exit = end
-        self._tasks.start(asyncio.to_thread(sync_exit, job.directory), f"sync the end of {job.job_id}")
+    async def _settle(self, job: Job, end: Exit) -> None:
+        """A job has ended: find out what it has lost, before anything is told of its end."""
+        if end.reason == EndReason.NO_ROOM:
+            await asyncio.to_thread(self._disk.note, job.directory, end.detail)
+        losses = await asyncio.to_thread(find_losses, job.directory, end)
+        self._end(job, end, losses)
+
+    def _end(self, job: Job, end: Exit, losses: Losses) -> None:
+        job.end(end, losses)
+        self._tasks.start(asyncio.to_thread(self._clear_up, job), f"clear up after {job.job_id}")
         self.watch.remove(job)
         job.close()
-        remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in
+        with contextlib.suppress(OSError):
+            remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in
         self._ended_lately.add(job.tag)
         if end.reason == EndReason.PREEMPTED:
             self._on_place_taken()
+        self._outbox.full = self._disk.full
         if job.record.forgotten:
             self.forget(job)
         else:
             self._outbox.mark(job)
+
+    def _clear_up(self, job: Job) -> None:
+        """Make the end of a job durable, and give back the room that it does not need any more. Blocks."""
+        sync_exit(job.directory)
+        with contextlib.suppress(OSError):
+            if job.process is None:
+                release_room(job.directory)
+            elif job.losses is None:
+                remove_reserve(job.directory)
 
     def _signal_stop(self, job: Job) -> None:
         stop = job.record.stop
@@ -339,10 +425,6 @@ class JobTable:
             job.process.started_monotonic + limit,
             lambda: self._tasks.start(self.stop(job, stop), f"deadline of {job.job_id}"),
         )
-
-
-def _no_room(path: str, error: OSError) -> Exit:
-    return _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; free some space or mend it")
 
 
 def _failed(reason: EndReason, detail: str) -> Exit:

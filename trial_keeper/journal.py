@@ -56,19 +56,19 @@ class JournalTail:
         self._descriptor = -1
         self._head = b""
         self._last: tuple[int, bytes] | None = None  # where the last read ended, and its last bytes
+        self.ending = b""  # what is told behind its last byte, see `end`
 
     @property
     def size(self) -> int:
         """The offset of its end; 0 when it is not there."""
-        descriptor = self._open()
-        return os.fstat(descriptor).st_size + self._anchor.shift if descriptor >= 0 else 0
+        return self._file_end() + len(self.ending)
 
     @property
     def is_behind(self) -> bool:
         """There is something that is not acknowledged (a line that is being written counts), or it has become shorter
         or another file."""
         size = self.size
-        return self._descriptor >= 0 and (size != self.acknowledged or self._is_replaced())
+        return (self._descriptor >= 0 or self.ending != b"") and (size != self.acknowledged or self._is_replaced())
 
     def is_complete(self, *, after: int) -> bool:
         """Whether nothing is left to be told once `after` more bytes are."""
@@ -77,8 +77,15 @@ class JournalTail:
     def read(self, *, final: bool) -> bytes:
         """What follows the acknowledged offset: whole lines, about 1 MiB at most.
 
-        :param final: nothing will be appended any more: an unfinished last line is passed on as it is.
+        :param final: nothing will be appended any more: an unfinished last line is passed on as it is, and the ending.
         """
+        if not self.ending:
+            return self._read_file(final=final)
+        data = self._read_file(final=True) if self.acknowledged < self._file_end() else b""
+        behind = self.acknowledged + len(data) - self._file_end()
+        return data + self.ending[behind:] if behind >= 0 else data
+
+    def _read_file(self, *, final: bool) -> bytes:
         descriptor = self._open()
         if descriptor < 0:
             return b""
@@ -90,11 +97,20 @@ class JournalTail:
         descriptor = self._open()
         return self._read(descriptor, final=final, is_other=True) if descriptor >= 0 else b""
 
+    def end(self, ending: bytes) -> None:
+        """Nothing will be appended any more; `ending` is told behind what is there (`losses`)."""
+        self._read_file(final=True)  # notice that it was cut back, before more bytes are counted than it has
+        self.ending = ending
+
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _file_end(self) -> int:
+        descriptor = self._open()
+        return os.fstat(descriptor).st_size + self._anchor.shift if descriptor >= 0 else 0
 
     def _read(self, descriptor: int, *, final: bool, is_other: bool) -> bytes:
         size = os.fstat(descriptor).st_size

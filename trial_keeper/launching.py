@@ -12,23 +12,43 @@ import sys
 from pathlib import Path
 
 import proctor
+from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import JOURNAL_FILE, NNI_2_BARRIER, NNI_2_BARRIER_TARGET, OUTPUT_FOLDER, PARAMETER_FILE
+from proctor.sdk.protocol import (
+    EXIT_FILE,
+    JOURNAL_FILE,
+    NNI_2_BARRIER,
+    NNI_2_BARRIER_TARGET,
+    OUTPUT_FOLDER,
+    PARAMETER_FILE,
+    RESERVE_FILE,
+    STDOUT_FILE,
+)
+from proctor.sdk.reserve import RESERVE_BYTES
+from proctor.sdk.unfinished import remove_tree
 from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.files import (
+    allocate_file,
+    allocate_replacement,
+    remove_file,
+    remove_replacement,
+    replace_file,
+)
 from proctor.trial_keeper.protocol import JsonObject, Launch
 from proctor.trial_keeper.records import RecordFolder
 
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
 _SPAWNER_CODE = "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.spawner import main; main()"
 _END_SECONDS = 2.0
+_EXIT_BYTES = 4096
 _MOST_LOG_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
 
 
 def prepare_directory(launch: Launch) -> None:
-    """Make what a job's directory holds before its trial starts. Raises OSError."""
+    """Make what a job's directory holds before its trial starts, with the room that its end will need. Raises
+    OSError."""
     os.makedirs(os.path.join(launch.directory, OUTPUT_FOLDER), exist_ok=True)
     parameters = os.path.join(launch.directory, PARAMETER_FILE)
     replace_file(parameters, launch.parameter_file.encode(), durable=False, mode=0o644)
@@ -36,6 +56,34 @@ def prepare_directory(launch: Launch) -> None:
     os.close(os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
     with contextlib.suppress(FileExistsError):
         os.symlink(NNI_2_BARRIER_TARGET, os.path.join(launch.directory, NNI_2_BARRIER))
+    if not os.path.exists(os.path.join(launch.directory, EXIT_FILE)):  # it has ended before: it will not run
+        _allocate_room(launch.directory)
+
+
+def _allocate_room(directory: str) -> None:
+    """What the end of a job needs, and what its trial reports while the disk is full. A file system that cannot
+    allocate (some network file systems) has no room of that kind."""
+    try:
+        allocate_replacement(os.path.join(directory, EXIT_FILE), _EXIT_BYTES)
+        allocate_file(os.path.join(directory, RESERVE_FILE), RESERVE_BYTES, mode=0o644)
+    except OSError as error:
+        release_room(directory)
+        if is_full(error):
+            raise
+        log.warning("no room can be allocated in %s: %s", directory, error)
+
+
+def release_room(directory: str) -> None:
+    """Give back what was allocated for a job that never ran. Raises OSError."""
+    remove_replacement(os.path.join(directory, EXIT_FILE))
+    remove_file(os.path.join(directory, RESERVE_FILE))
+
+
+def discard_directory(directory: str) -> None:
+    """Give back all that was made for a job which no reaper has begun to start; what cannot be removed stays."""
+    begun = any(os.path.exists(os.path.join(directory, name)) for name in (STDOUT_FILE, EXIT_FILE))
+    if not begun:
+        remove_tree(directory)
 
 
 class RequestBuilder:

@@ -6,7 +6,6 @@ run/<random>.sock               one for each SSH connection, made by the SSH ser
 socket                          the pointer: a file with the path of the socket that counts
 """
 
-import errno
 import glob
 import hashlib
 import os
@@ -17,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from proctor.sdk.disk_errors import is_full
 from proctor.sdk.unfinished import UNFINISHED_PREFIX, remove_unfinished
 from proctor.trial_keeper.command_input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused
@@ -110,7 +110,7 @@ def _write_pointer(pointer: str, data: bytes) -> None:
     try:
         replace_file(pointer, data, durable=False)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(pointer):
+        if not is_full(error) or not os.path.exists(pointer):
             raise
         with open(pointer, "r+b") as file:
             file.write(data)

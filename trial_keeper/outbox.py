@@ -52,6 +52,7 @@ class Outbox:
         self._devices: list[Device] | None = None
         self.notes: list[str] = []
         self.disk_free_mb: int | None = None
+        self.full: dict[str, str] = {}
 
     def mark(self, job: Job) -> None:
         """The job has something to tell: journal bytes or its end."""
@@ -70,6 +71,12 @@ class Outbox:
     def mark_devices(self, devices: list[Device]) -> None:
         """The devices have changed; told with the next report."""
         self._devices = devices
+
+    def mark_full(self, full: dict[str, str]) -> None:
+        """Where no jobs can be started has changed."""
+        if full != self.full:
+            self.full = full
+            self._wake.set()
 
     def drop(self, job: Job) -> None:
         """Nobody wants to hear of this job."""
@@ -94,9 +101,14 @@ class Outbox:
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None
-        report = Report(
-            ReportHeader(session, devices=self._devices, disk_free_mb=self.disk_free_mb, notes=list(self.notes))
+        header = ReportHeader(
+            session,
+            devices=self._devices,
+            disk_free_mb=self.disk_free_mb,
+            notes=list(self.notes),
+            full=self.full,
         )
+        report = Report(header)
         room = REPORT_BYTES
         for job in list(self._dirty.values()):
             if room <= 0:

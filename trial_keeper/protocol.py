@@ -43,9 +43,11 @@ class EndReason(str, Enum):
     EXIT_UNKNOWN = "EXIT_UNKNOWN"  # neither its process nor its exit record is there
     NODE_LOST = "NODE_LOST"  # its node has gone silent
     LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper was without a manager for lease_seconds
+    NO_ROOM = "NO_ROOM"  # before it began: its node's disk takes no new jobs (full, no inodes, quota, read-only)
+    RESULT_LOST = "RESULT_LOST"  # the manager's: it exited with 0, and its final metric is lost (full disk)
     PREEMPTED = "PREEMPTED"  # the platform took its place away, or others of the machine its GPUs
     UNPLACEABLE = "UNPLACEABLE"  # no node could ever hold it
-    INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault (full disk, no processes left)
+    INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault (no processes left)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a job ended, from its exit.json. Times are Unix seconds; `detail` is a sentence for people."""
+    """How a job ended, from its exit.json. Times are Unix seconds; `detail` is a sentence for people.
+
+    lost: how many of its reports could not be stored.
+    final_lost: one of its members has reported a final metric, and none of it could be stored.
+    memory: only in exit.json, for the keeper: what the reserve in the reaper's memory holds.
+    """
 
     reason: EndReason
     code: int | None
@@ -93,6 +100,9 @@ class Exit:
     started_at: float
     ended_at: float
     detail: str = ""
+    lost: int = 0
+    final_lost: bool = False
+    memory: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,7 @@ class Registration:
     devices: list[Device]
     jobs: list[JobReport]
     driver_note: str = ""  # why there are no devices, said once
+    full: dict[str, str] = field(default_factory=dict)  # as in a report
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -305,6 +316,9 @@ class ReportHeader:
     devices: list[Device] | None = None
     disk_free_mb: int | None = None
     notes: list[str] = field(default_factory=list)  # sentences for the node's page: what is wrong on this node
+    full: dict[str, str] = field(default_factory=dict)
+    """Where no jobs can be started for lack of room, and why, as clauses: by absolute path of a folder in which the
+    directories of jobs lie; "" stands for the keeper's own directory, and with it for the node."""
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ import socket
 import time
 from contextlib import suppress
 
+from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE, STDOUT_FILE
+from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STDOUT_FILE
+from proctor.sdk.reserve import RESERVE_BYTES, read_content
 from proctor.trial_keeper import kernel
 from proctor.trial_keeper.exits import Ending, classify, last_line_of
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.files import write_replacement
 from proctor.trial_keeper.identity import boot_id, start_time
 from proctor.trial_keeper.leases import LeaseRefused, acquire, release, remove_unused
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members
@@ -35,7 +37,6 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 _EXEC_FAILED = 127
 _LEFTOVER_GRACE_SECONDS = 2.0
 _FULL_DISK_RETRY_SECONDS = 1.0
-_FULL_DISK_TRIES = 3600
 
 
 class _NotStarted(Exception):
@@ -51,7 +52,8 @@ def run(request: "dict[str, Any]", channel: socket.socket) -> None:
     """Live the reaper's life; returns when the job is over and recorded, or was another reaper's.
 
     :param request: what the keeper's `launching` module put together.
-    :param channel: takes one packet when the trial runs: its process record, with a pidfd of this reaper.
+    :param channel: takes one packet when the trial runs: its process record, with a pidfd of this reaper; and one with
+        its end, should that be impossible to write.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     for number in _IGNORED:
@@ -94,6 +96,7 @@ class _Reaper:
         self._started_at = time.time()
         self._killed_for_memory = kernel.oom_kills()
         self._leases: list[int] = []
+        self._memory = _make_memory_reserve()
 
     def run(self) -> None:
         try:
@@ -147,10 +150,10 @@ class _Reaper:
             self._trial = os.fork()
         except OSError as error:
             detail = f"the trial could not be started: {error.strerror} ({error.filename or directory})"
-            raise _NotStarted("INFRASTRUCTURE", detail) from None
+            raise self._not_started(error, detail) from None
         if self._trial == 0:
             os.close(gate_in)
-            _become_trial(self._request, stdout, stderr, gate_out, result_in, self._leases)
+            _become_trial(self._request, stdout, stderr, gate_out, result_in, self._leases, self._memory)
         for descriptor in (stdout, stderr, gate_out, result_in):
             os.close(descriptor)
         record = self._write_process_record()
@@ -180,10 +183,15 @@ class _Reaper:
             os.pwrite(self._claim, record, 0)
         except OSError as error:
             os.ftruncate(self._claim, 0)
-            raise _NotStarted(
-                "INFRASTRUCTURE", f"the trial's identity could not be recorded: {error.strerror}"
-            ) from None
+            detail = f"the trial's identity could not be recorded: {error.strerror}"
+            raise self._not_started(error, detail) from None
         return record
+
+    def _not_started(self, error: OSError, detail: str) -> _NotStarted:
+        """The machine is to blame; a full disk is a state of it that passes."""
+        if is_full(error):
+            return _NotStarted("NO_ROOM", describe_full(error.errno or 0, self._request["directory"]))
+        return _NotStarted("INFRASTRUCTURE", detail)
 
     def _tell_keeper(self, record: bytes) -> None:
         """The keeper may be gone; the next one reads the process record."""
@@ -191,7 +199,6 @@ class _Reaper:
         with suppress(OSError):
             socket.send_fds(self._channel, [record], [pidfd])
         os.close(pidfd)
-        self._channel.close()
 
     def _wait(self) -> None:
         """Until the trial has ended and, when told to stop, everything of it."""
@@ -264,31 +271,61 @@ class _Reaper:
         return last_line_of(os.path.join(self._request["directory"], STDERR_FILE))
 
     def _record(self, ending: Ending) -> None:
-        body = {
-            "reason": ending.reason,
-            "code": ending.code,
-            "signal": ending.signal,
-            "started_at": self._started_at,
-            "ended_at": time.time(),
-            "detail": ending.detail,
-        }
+        """Write the end down, within the room that was allocated for it. A disk that refuses even that is tried again
+        until it works or nobody wants to know; meanwhile the keeper knows the end from us."""
+        end = json.dumps(
+            {
+                "reason": ending.reason,
+                "code": ending.code,
+                "signal": ending.signal,
+                "started_at": self._started_at,
+                "ended_at": time.time(),
+                "detail": ending.detail,
+                "memory": _read_memory_reserve(self._memory),
+            }
+        ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)
+        is_told = False
         failpoint("reaper.exit.before")
-        for _ in range(_FULL_DISK_TRIES):
+        while True:
             try:
-                replace_file(path, json.dumps(body).encode(), durable=False, mode=0o644)  # the keeper syncs it
+                write_replacement(path, end)  # the keeper syncs it
                 break
             except FileNotFoundError:
-                return  # the job's directory was deleted: nobody wants to know
+                return  # the job's directory was deleted
             except OSError:
-                time.sleep(_FULL_DISK_RETRY_SECONDS)  # a full disk: the end waits for space rather than being lost
+                is_told = is_told or self._tell_end(end)
+                if not os.path.exists(self._request["record_file"]):
+                    return  # the end is stored
+                time.sleep(_FULL_DISK_RETRY_SECONDS)
         failpoint("reaper.exit.after")
+
+    def _tell_end(self, end: bytes) -> bool:
+        try:
+            return self._channel.send(end, socket.MSG_DONTWAIT) == len(end)
+        except OSError:  # that keeper is gone
+            return False
+
+
+def _make_memory_reserve() -> int:
+    """A descriptor of a reserve in memory (see `sdk.reserve`), or -1 where there is none."""
+    try:
+        descriptor = os.memfd_create("reserve")
+        os.ftruncate(descriptor, RESERVE_BYTES)
+    except OSError:
+        return -1
+    return descriptor
+
+
+def _read_memory_reserve(descriptor: int) -> str:
+    return read_content(descriptor).decode("ascii", "replace") if descriptor >= 0 else ""
 
 
 def _become_trial(
-    request: "dict[str, Any]", stdout: int, stderr: int, gate: int, result: int, leases: list[int]
+    request: "dict[str, Any]", stdout: int, stderr: int, gate: int, result: int, leases: list[int], memory: int
 ) -> "NoReturn":
     """In the forked child: wait for the gate, then become the trial."""
+    reaper = os.getppid()
     try:
         os.setsid()
         if os.read(gate, 1) != b"!":
@@ -301,7 +338,9 @@ def _become_trial(
         os.dup2(stderr, 2)
         for descriptor in leases:
             os.set_inheritable(descriptor, True)
-        environment = request["environment"]
+        environment = dict(request["environment"])
+        if memory >= 0:
+            environment[ENV_MEMORY_RESERVE] = f"/proc/{reaper}/fd/{memory}"
         os.execvpe("bash", ["bash", "-c", request["command"]], environment)
     except OSError as error:
         where = error.filename or "bash"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.protocol import EXIT_FILE
-from proctor.trial_keeper.files import remove_file, replace_file, sync_folder
+from proctor.trial_keeper.files import remove_file, replace_file, sync_folder, write_replacement
 from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch, from_json, to_json
 
 _RECORD_SUFFIX = ".json"
@@ -148,10 +148,18 @@ def parse_process(text: str) -> ProcessRecord | None:
         return None
 
 
-def read_exit(directory: str) -> Exit | None:
-    """The exit.json of a job's directory, or None when there is none, or an empty one (a power cut)."""
+def parse_exit(text: str) -> Exit | None:
+    """An end from its JSON, or None when there is none."""
     try:
-        text = Path(directory, EXIT_FILE).read_text(encoding="utf-8")
+        return from_json(Exit, json.loads(text)) if text else None
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def read_exit(directory: str) -> Exit | None:
+    """The exit.json of a job's directory, or None when there is none, or one of nothing or zero bytes (a power cut)."""
+    try:
+        text = Path(directory, EXIT_FILE).read_text(encoding="utf-8").strip("\0")
         return from_json(Exit, json.loads(text)) if text else None
     except FileNotFoundError:
         return None
@@ -162,7 +170,7 @@ def read_exit(directory: str) -> Exit | None:
 def write_exit(directory: str, end: Exit) -> None:
     """Write exit.json in a reaper's stead; a directory that cannot be written to is no error, the end is reported."""
     with suppress(OSError):
-        replace_file(os.path.join(directory, EXIT_FILE), json.dumps(to_json(end)).encode(), durable=False, mode=0o644)
+        write_replacement(os.path.join(directory, EXIT_FILE), json.dumps(to_json(end)).encode())
 
 
 def sync_exit(directory: str) -> None:

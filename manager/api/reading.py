@@ -174,7 +174,7 @@ def node_resource(context: ApiContext, node: Node) -> schemas.Node:
         "devices": devices_of(pool, node),
         "driver_note": node.driver_note,
         "disk_free_mb": node.disk_free_mb,
-        "notes": list(node.notes),
+        "notes": [*node.notes, *_shortages(node)],
     }
     return schemas.Node(
         id=node.id,
@@ -188,6 +188,12 @@ def node_resource(context: ApiContext, node: Node) -> schemas.Node:
         facts=facts,
         seen_at=utc_or_none(node.seen_at),
     )
+
+
+def _shortages(node: Node) -> list[str]:
+    """Where it has no room for new jobs, each place with its reason."""
+    clauses = filter(None, (*node.full.values(), node.copy_obstacle))
+    return [f"no new jobs can be started: {clause}" for clause in clauses]
 
 
 def _reservation_resource(reservation: Reservation) -> schemas.NodeReservation:

@@ -7,6 +7,7 @@ from proctor.manager.engine.inbox import Inbox
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.engine.surroundings import Surroundings
+from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
@@ -45,7 +46,8 @@ class Effects:
         except SubmissionRefused as error:
             self._refused(job.id, job.token, EndReason.UNPLACEABLE, str(error))
         except TrainingServiceError as error:
-            self._refused(job.id, job.token, EndReason.INFRASTRUCTURE, str(error))
+            reason = EndReason.NO_ROOM if is_full(error.__cause__) else EndReason.INFRASTRUCTURE
+            self._refused(job.id, job.token, reason, str(error))
         failpoint("manager.submit.after")
 
     def _refused(self, job_id: str, token: str, reason: EndReason, detail: str) -> None:

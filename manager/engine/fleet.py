@@ -27,7 +27,7 @@ from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes import LOCAL_KIND, NodePool
 from proctor.training_services.registry import ServiceContext
 
 log = logging.getLogger(__name__)
@@ -287,19 +287,35 @@ class Fleet:
 
     @property
     def trouble(self) -> str:
-        """Why something cannot be written or loaded at the moment, or ''."""
+        """Why something cannot be written or loaded at the moment, or this machine's own node has no room; or ''."""
         unwritten = _trouble(self._means.control, *self._metrics.values())
-        return "; ".join(filter(None, (unwritten, self._unloaded.trouble)))
+        return "; ".join(filter(None, (unwritten, self._unloaded.trouble, *self._shortages_here())))
+
+    def _shortages_here(self) -> list[str]:
+        """Why trials on the manager's own machine find no room, each reason once."""
+        pool = self._means.pool
+        here = [node.id for node in pool.nodes() if node.kind == LOCAL_KIND]
+        users = [running.service for running in self._running.values()]
+        folders = [_folder_of(service) for service in users if set(here) & set(_nodes_of(service))]
+        return list(dict.fromkeys(pool.shortage(here, folder) for folder in ("", *folders)) if here else ())
 
     def trouble_of(self, experiment_id: str) -> str:
-        """The same for what one experiment writes; and why its dispatcher suggests nothing."""
+        """The same for what one experiment writes and for its nodes; and why its dispatcher suggests nothing."""
         metrics, running = self._metrics.get(experiment_id), self._running.get(experiment_id)
         unwritten = _trouble(self._means.control, *([] if metrics is None else [metrics]))
-        return unwritten or ("" if running is None else running.runner.trouble)
+        if unwritten or running is None:
+            return unwritten
+        nodes = _nodes_of(running.service)
+        shortage = self._means.pool.shortage(nodes, _folder_of(running.service)) if nodes else ""
+        return shortage or running.runner.trouble
 
 
 def _nodes_of(service: TrainingService) -> tuple[str, ...]:
     return service.node_ids() if isinstance(service, SupportsNodes) else ()
+
+
+def _folder_of(service: TrainingService) -> str:
+    return service.job_folder() if isinstance(service, SupportsNodes) else ""
 
 
 def _leaving_clause(experiment_id: str, running: Running, pool: NodePool) -> str:

@@ -390,7 +390,7 @@ class Manager:
 
     @property
     def trouble(self) -> str:
-        """Why something cannot be written or loaded at the moment, or ''."""
+        """Why something cannot be written or loaded at the moment, or no trial be started on this machine; or ''."""
         return self._fleet.trouble
 
     def not_loaded(self, experiment: ExperimentRow) -> str:

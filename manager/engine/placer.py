@@ -130,7 +130,7 @@ class PoolPlacer:
         return PlacementRequest(self._gpu_number, self._service.placement_strategy())
 
     def _candidates(self, held: Mapping[str, Mapping[str, GpuDemand]]) -> list[Candidate]:
-        nodes = self._pool.capacity(self._service.node_ids())
+        nodes = self._pool.capacity(self._service.node_ids(), self._service.job_folder())
         return [
             Candidate(
                 node,

@@ -38,13 +38,16 @@ MEANINGS: dict[EndReason, Meaning] = {
     EndReason.EXIT_UNKNOWN: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
     EndReason.NODE_LOST: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
     EndReason.LEASE_EXPIRED: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
+    EndReason.NO_ROOM: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
+    EndReason.RESULT_LOST: Meaning(TrialStatus.FAILED, Charge.INFRASTRUCTURE),
     EndReason.PREEMPTED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
     EndReason.UNPLACEABLE: Meaning(TrialStatus.SYS_CANCELED, Charge.FINAL),
     EndReason.INFRASTRUCTURE: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
 }
 
 _OVERRIDDEN = {EndReason.EXITED_OK, EndReason.EXITED_ERROR, EndReason.SIGNALED, EndReason.CANCELED}
-_OVERRIDDEN |= {EndReason.EXIT_UNKNOWN, EndReason.OUT_OF_MEMORY}
+_OVERRIDDEN |= {EndReason.EXIT_UNKNOWN, EndReason.OUT_OF_MEMORY, EndReason.RESULT_LOST}
+_OVERRIDDEN |= {end for end, meaning in MEANINGS.items() if meaning.charge is Charge.FREE}
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ class RetryPolicy:
     max_infrastructure_retries: int = 5
     backoff_seconds: float = 1.0
     max_backoff_seconds: float = 60.0
+    no_room_seconds: float = 5.0
+    """How long a trial waits that was given back by a full disk. Its node tells when it has room; this is for those
+    that do not."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,16 @@ class Verdict:
     retry_after_seconds: float | None
 
 
-def settled_reason(end: EndReason, stop_reason: EndReason | None, *, has_final: bool) -> EndReason:
+def settled_reason(
+    end: EndReason, stop_reason: EndReason | None, *, has_final: bool, final_lost: bool = False
+) -> EndReason:
     """Why a job ended, given who had asked it to stop: a wish that was written down first wins over how it left.
 
-    Except that a trial which finished its work while the experiment was being stopped has simply finished.
+    Except that a trial which finished its work while the experiment was being stopped has simply finished. One that
+    has reported its final metric in vain has not.
     """
+    if end is EndReason.EXITED_OK and final_lost and not has_final:
+        end = EndReason.RESULT_LOST
     if stop_reason is None or end not in _OVERRIDDEN:
         return end
     if end is EndReason.EXITED_OK and has_final and stop_reason is EndReason.EXPERIMENT_STOPPED:
@@ -83,7 +94,8 @@ def judge(end: EndReason, *, failures: int, infrastructure_failures: int, policy
     """Apply the table: end the trial, or send it back to WAITING and charge whom it says."""
     meaning = MEANINGS[end]
     if meaning.charge is Charge.FREE:
-        return Verdict(TrialStatus.WAITING, failures, infrastructure_failures, 0.0)
+        delay = policy.no_room_seconds if end is EndReason.NO_ROOM else 0.0
+        return Verdict(TrialStatus.WAITING, failures, infrastructure_failures, delay)
     if meaning.charge is Charge.TRIAL and failures < policy.max_trial_retries:
         return Verdict(TrialStatus.WAITING, failures + 1, infrastructure_failures, 0.0)
     if meaning.charge is Charge.INFRASTRUCTURE and infrastructure_failures < policy.max_infrastructure_retries:

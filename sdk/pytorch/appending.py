@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
+from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.pytorch.errors import LogWarning
-from proctor.sdk.pytorch.syncing import ROOM_PROBLEMS
 
 RETRY_SECONDS = 1.0
 WAITING_BYTES = 64 << 20
@@ -57,7 +57,7 @@ class PatientFile:
         try:
             self._open()
         except OSError as problem:
-            if problem.errno not in ROOM_PROBLEMS:
+            if problem.errno not in PASSING:
                 raise
             self._tell(problem)
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
-from proctor.sdk.pytorch.syncing import ROOM_PROBLEMS
 
 HISTORY_FILE = "history.jsonl"
 _TIME = "time_ms"  # of as many digits in each row, so that equal runs have equal positions
@@ -148,7 +148,7 @@ class History:
         try:
             self._write()
         except OSError as problem:
-            if problem.errno not in ROOM_PROBLEMS:
+            if problem.errno not in PASSING:
                 self._waiting.pop()
                 raise
             if not self._is_told:

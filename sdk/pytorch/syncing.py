@@ -5,15 +5,14 @@ barrier. A thread lives only as long as its work, so a process that forks loader
 more than it had.
 """
 
-import errno
 import threading
 import warnings
 from collections.abc import Callable
 
+from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
 
 PATIENCE_SECONDS = 3600.0
-ROOM_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS}  # what may pass again
 
 
 class BackgroundStorage:
@@ -40,7 +39,7 @@ class BackgroundStorage:
         try:
             self.wait()
         except CheckpointNotStoredError as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in ROOM_PROBLEMS:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in PASSING:
                 raise
             warnings.warn(
                 f"{error} Training goes on and saves again at the next occasion.", CheckpointWarning, stacklevel=3

@@ -88,10 +88,10 @@ class Node:
 
 
 @asynccontextmanager
-async def open_node(directory: Path, **changes: Any) -> AsyncIterator[Node]:
+async def open_node(directory: Path, *, manager_directory: Path | None = None, **changes: Any) -> AsyncIterator[Node]:
     """A running manager and keeper; at the end, the keeper and everything of its jobs is stopped."""
     directory.mkdir(exist_ok=True)
-    manager = FakeManager(directory)
+    manager = FakeManager(manager_directory or directory)
     node = Node(directory, manager, **changes)
     async with manager.running():
         await node.start()

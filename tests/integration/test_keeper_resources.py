@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from fakes.keeper_node import Node, eventually, open_node
 
-from proctor.trial_keeper.processes import survey
 from proctor.trial_keeper.protocol import EndReason
 
 pytestmark = pytest.mark.anyio
@@ -25,10 +24,10 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB where the trials' directories are."""
+    """A file system of 1 MiB where the trials' directories are."""
     folder = tmp_path / "node" / "trials"
     folder.mkdir(parents=True)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", folder], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("file systems cannot be mounted here (not root, or no tmpfs)")
     yield folder
@@ -47,26 +46,30 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-async def test_a_full_disk_refuses_launches_and_recovers(small_disk: Path, node: Node) -> None:
+async def test_jobs_that_find_their_own_disk_full_are_given_back_until_it_has_room(
+    small_disk: Path, node: Node
+) -> None:
+    """Their directories lie on another disk than the keeper's, as with an `experimentWorkingDirectory`."""
     ballast = fill(small_disk)
     await node.manager.command(node.launch("T.1", "true"))
     end = await node.manager.end_of("T.1")
-    assert end.reason == EndReason.INFRASTRUCTURE
-    assert "No space left" in end.detail
+    assert end.reason == EndReason.NO_ROOM
+    assert "its disk is full" in end.detail
+    (place,) = node.manager.headers[-1].full
+    assert str(node.job_directory("T.1")).startswith(place)
     ballast.unlink()
+    await node.manager.until(lambda: node.manager.headers[-1].full == {})
     await node.manager.command(node.launch("T.2", "true"))
     assert (await node.manager.end_of("T.2")).reason == EndReason.EXITED_OK
 
 
-async def test_an_end_on_a_full_disk_waits_for_space(small_disk: Path, node: Node) -> None:
+async def test_an_end_on_a_full_disk_has_its_room(small_disk: Path, node: Node) -> None:
     fifo = node.directory / "go"
     os.mkfifo(fifo)
     await node.manager.command(node.launch("T.1", f"read line < {fifo}; exit 4"))
-    start = await node.manager.start_of("T.1")
-    ballast = fill(small_disk)
+    await node.manager.start_of("T.1")
+    fill(small_disk)
     fifo.write_text("go\n")
-    await eventually(lambda: start.pid not in survey())
-    ballast.unlink()
     end = await node.manager.end_of("T.1")
     assert (end.reason, end.code) == (EndReason.EXITED_ERROR, 4)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.service import LOCAL_NODE
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes import LOCAL_KIND, NodePool, NodeStatus
 from proctor.trial_keeper.errors import KeeperError
 from proctor.trial_keeper.settings import SECRET_FILE
 from proctor.trial_keeper.start import start_keeper
@@ -42,7 +42,7 @@ class LocalKeeper:
 
     def announce(self) -> None:
         """Make the node known to pool and hub, so that a keeper that runs already may register."""
-        self._pool.add(LOCAL_NODE, "local", reason="its keeper is being started")
+        self._pool.add(LOCAL_NODE, LOCAL_KIND, reason="its keeper is being started")
         self._hub.add_node(LOCAL_NODE, self._secret)
 
     async def start(self) -> int:

@@ -25,10 +25,14 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs):
     def __init__(self, context: ServiceContext, **options: Any) -> None:
         super().__init__(context, **options)
         self._settings = LocalSettings.read(context.settings)
+        self._directory = str(context.experiment_directory)
         self._owner = f"user {user_name()}, manager {context.experiment_directory.parent.parent}"
 
     def node_ids(self) -> tuple[str, ...]:
         return (LOCAL_NODE,)
+
+    def job_folder(self) -> str:
+        return self._directory
 
     def gpu_rules(self, node_id: str) -> GpuRules:
         return self._settings.rules

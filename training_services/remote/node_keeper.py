@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from proctor.sdk.disk_errors import full_problem
 from proctor.training_services.remote.errors import CommandFailed, NoRoom
 from proctor.training_services.remote.shells import ISOLATED
 
@@ -14,7 +15,6 @@ _QUICK_SECONDS = 60.0
 _START_SECONDS = 90.0
 _STOP_SECONDS = 180.0
 _UNPACK_SECONDS = 1800.0
-_NO_ROOM = ("ENOSPC", "EDQUOT")
 
 
 class Finished(Protocol):
@@ -147,10 +147,8 @@ def read_answer(finished: Finished, what: str) -> dict[str, Any]:
         complaint = (finished.stderr.strip() or finished.stdout.strip()).decode(errors="replace")[-500:]
         said = complaint or "it printed nothing"
         raise CommandFailed(f"{what} failed there with exit code {finished.code}: {said}", finished.code)
-    if answer.get("errno") in _NO_ROOM:
-        raise NoRoom(
-            f"its disk is full, or the quota is used up ({what} failed there: {answer['error']}); make room there"
-        )
+    if problem := full_problem(answer.get("errno")):
+        raise NoRoom(f"{problem} ({what} failed there: {answer['error']}); make room there")
     if "error" in answer:
         raise CommandFailed(f"{what} failed there: {answer['error']}", finished.code)
     return answer

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+from proctor.sdk.disk_errors import is_full
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError
 from proctor.training_services.nodes import NodePool
 from proctor.training_services.remote.checkpoint_places import Beginning, CheckpointPlaces
 from proctor.training_services.remote.code_archive import CodeArchive, CodeArchives
 from proctor.training_services.remote.copies import Copies, Copy, Progress, Tell
+from proctor.training_services.remote.errors import NoRoom
 from proctor.training_services.remote.presence import until_present
 
-__all__ = ["CodeCopier", "PreparationFailed", "Prepared", "Preparer"]
+__all__ = ["CodeCopier", "NoRoomForJob", "PreparationFailed", "Prepared", "Preparer"]
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,10 @@ CodeCopier = Callable[[str, CodeArchive, Progress], Awaitable[None]]
 
 class PreparationFailed(TrainingServiceError):
     """A machine answers and cannot be made ready for a job."""
+
+
+class NoRoomForJob(TrainingServiceError):
+    """A machine has no room for what a job needs. The text is a clause about its disk."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,10 @@ class Preparer:
     async def prepare(self, form: TrialJobForm, node_id: str, tell: Tell) -> Prepared:
         """Make a node ready, however long it stays away; `tell` is called with clauses that say what is waited for.
 
-        Raises SubmissionRefused for code that can never travel; PreparationFailed when a node that answers has failed
-        time and again.
+        Raises SubmissionRefused for code that can never travel; NoRoomForJob; PreparationFailed when a node that
+        answers has failed time and again. While the manager's own disk is full, it waits.
         """
-        failures = 0
+        failures = pauses = 0
         while True:
             await until_present(self._pool, node_id)
             try:
@@ -84,14 +90,21 @@ class Preparer:
             except (TrainingServiceError, OSError) as error:
                 if self._pool.absence(node_id):
                     continue  # the pool says why, and when it is back
-                failures += 1
+                if shortage := self._shortage(node_id, error):
+                    raise NoRoomForJob(shortage) from error
+                failures += not (is_full(error) or is_full(error.__cause__))  # our own disk is not the node's fault
                 clause = f"node {node_id} cannot be made ready: {error}"
                 if failures == ATTEMPTS:
                     raise PreparationFailed(clause) from error
-                pause = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS)
+                pause = min(FIRST_PAUSE_SECONDS * 2**pauses, LONGEST_PAUSE_SECONDS)
+                pauses += 1
                 log.info("%s", clause, extra={"action": "job.prepare", "job_id": form.job_id, "node_id": node_id})
                 tell(f"{clause}; tried again in {pause:.0f} s")
                 await asyncio.sleep(pause)
+
+    def _shortage(self, node_id: str, error: Exception) -> str:
+        """Why the node has no room, if that is what an error comes from."""
+        return str(error) if isinstance(error, NoRoom) else self._pool.node(node_id).shortage()
 
     async def _bring_code(self, form: TrialJobForm, node_id: str, tell: Tell) -> str:
         """Where the code is on the node."""

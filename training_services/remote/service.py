@@ -33,7 +33,7 @@ from proctor.training_services.remote.job_places import JobPlaces
 from proctor.training_services.remote.job_reading import JobReader
 from proctor.training_services.remote.machines import Provider, provider_of
 from proctor.training_services.remote.metadata import Metadata
-from proctor.training_services.remote.preparation import PreparationFailed, Prepared, Preparer
+from proctor.training_services.remote.preparation import NoRoomForJob, PreparationFailed, Prepared, Preparer
 from proctor.training_services.remote.presence import until_changed
 from proctor.training_services.remote.settings import RemoteSettings, read_logins
 from proctor.trial_keeper.protocol import Launch
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 ARCHIVES_FOLDER = "code-archives"
 SECRETS_FILE = "secrets.json"
+NO_ROOM_SECONDS = 60.0
 _BYTES_PER_MB = 10**6
 
 
@@ -242,6 +243,8 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             self._give_up(form, EndReason.UNPLACEABLE, str(error))
         except UnknownTrialJob:
             log.info("job %s has ended before it was sent", job_id, extra={"action": "job.launch", "job_id": job_id})
+        except NoRoomForJob as error:
+            self._give_back(form, str(error))
         except PreparationFailed as error:
             self._give_up(form, EndReason.INFRASTRUCTURE, str(error))
         except Exception as error:
@@ -268,6 +271,16 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             await self.tell(self.submitted(form, **news))
         if (job := self._jobs.get(form.job_id)) is not None:
             self._hub.send(node_id, self.launch(job.form))
+
+    def _give_back(self, form: TrialJobForm, clause: str) -> None:
+        """End a job for which its node has no room. The node gets no others until it tells of more room than now, or
+        something has been done there that it cannot tell of (a quota): so it is tried again after a while."""
+        node_id = self._node_of(form)
+        if not self._pool.shortage([node_id]):
+            self._pool.note_copy_obstacle(node_id, clause)
+            loop = asyncio.get_running_loop()
+            loop.call_later(NO_ROOM_SECONDS, self._pool.note_copy_obstacle, node_id, "")
+        self._give_up(form, EndReason.NO_ROOM, f"node {node_id}: {clause}")
 
     def _give_up(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
         """End a job that was never sent."""

@@ -1,5 +1,6 @@
 """The trial's end of the journal, on real files; `/dev/full` is the full disk."""
 
+import errno
 import json
 import os
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 from proctor.sdk import notices
 from proctor.sdk.journal import DEFAULT_WAIT_SECONDS, Journal, read_wait_seconds
+from proctor.sdk.reserve import RESERVE_BYTES, read_content, read_entries
 
 
 class Waiting:
@@ -145,6 +147,132 @@ def test_a_patient_append_waits_even_after_others_have_given_up(journal: Journal
     waiting.events[waiting.pauses + 4] = disk.free
     assert journal.append(line(1), patient=True)
     assert [record["kind"] for record in disk.records()] == ["lost", "intermediate"]
+
+
+def final(number: int) -> str:
+    return f'{{"kind":"final","value":{number},"time":1764000000.{number:06d}}}\n'
+
+
+@pytest.fixture
+def reserve(disk: Disk) -> Path:
+    """Of the journal's folder."""
+    path = disk.path.parent / "reserve"
+    path.write_bytes(bytes(RESERVE_BYTES))
+    return path
+
+
+def in_reserve(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        return read_entries(read_content(file.fileno()))
+
+
+def test_a_report_that_is_lost_is_counted_at_once_where_that_needs_no_room(
+    journal: Journal, disk: Disk, reserve: Path
+) -> None:
+    disk.fill()
+    for number in range(3):
+        assert not journal.append(line(number))
+    assert in_reserve(reserve) == [{"member": "0", "lost": 3}]
+    disk.free()
+    assert journal.append(line(3))
+    assert [record["kind"] for record in disk.records()] == ["lost", "intermediate"]
+    assert in_reserve(reserve) == [{"member": "0", "lost": 3}], "the journal says how many of them it tells of"
+
+
+def test_a_final_goes_to_the_reserve_at_once_and_to_the_journal_before_what_comes_next(
+    journal: Journal, disk: Disk, reserve: Path, waiting: Waiting
+) -> None:
+    journal.append(line(0))
+    disk.fill()
+    os.close(journal._descriptor)
+    assert journal.append(final(1), patient=True)
+    assert waiting.pauses == 0
+    assert in_reserve(reserve) == [{"member": "0", "record": final(1)}]
+    disk.free()
+    waiting.now += 1
+    assert journal.append(line(2))
+    assert disk.file.read_text() == line(0) + final(1) + line(2)
+    assert in_reserve(reserve) == []
+
+
+def test_the_first_final_comes_first_whichever_process_reports_the_second(
+    journal: Journal, disk: Disk, reserve: Path, waiting: Waiting
+) -> None:
+    disk.fill()
+    assert journal.append(final(1), patient=True)
+    disk.free()
+    other = Journal(str(disk.path), wait_seconds=30.0, clock=waiting.clock, pause=waiting.pause)
+    assert other.append(final(2), patient=True)
+    assert disk.file.read_text() == final(1) + final(2)
+    waiting.now += 1
+    assert journal.append(line(3))
+    assert disk.file.read_text() == final(1) + final(2) + line(3)
+
+
+def test_a_final_whose_mover_was_killed_before_it_could_say_so_is_not_written_twice(
+    journal: Journal, disk: Disk, reserve: Path, waiting: Waiting
+) -> None:
+    disk.fill()
+    assert journal.append(final(1), patient=True)
+    disk.free()
+    disk.file.write_text(final(1))
+    waiting.now += 1
+    assert journal.append(line(2))
+    assert disk.file.read_text() == final(1) + line(2)
+
+
+def test_a_final_that_no_reserve_takes_waits_as_long_as_its_process_lives(
+    journal: Journal, disk: Disk, waiting: Waiting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk.fill()
+    waiting.events[100_000] = disk.free
+    assert journal.append(final(1), patient=True)
+    assert waiting.now > 20_000
+    assert disk.file.read_text() == final(1)
+    assert "the final metric waits until it can be written" in capsys.readouterr().err
+
+
+def test_a_final_that_is_interrupted_while_it_waits_is_counted(journal: Journal, disk: Disk, waiting: Waiting) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    disk.fill()
+    waiting.events[3] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        journal.append(final(1), patient=True)
+    disk.free()
+    journal.append(line(2))
+    assert [(record["kind"], record.get("count")) for record in disk.records()] == [("lost", 1), ("intermediate", None)]
+
+
+def test_other_threads_report_while_a_final_waits(journal: Journal, disk: Disk, waiting: Waiting) -> None:
+    """Only pausing moves the clock here: the second thread reports from within the first one's pause."""
+
+    def report() -> None:
+        thread = threading.Thread(target=journal.append, args=(line(0),))
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+    disk.fill()
+    waiting.events[1] = report
+    waiting.events[200] = disk.free
+    assert journal.append(final(1), patient=True)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_every_kind_of_full_disk_is_waited_for(
+    journal: Journal, disk: Disk, waiting: Waiting, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        waiting.events[5] = patch.undo
+        assert journal.append(line(0))
+    assert waiting.pauses == 5
+    assert values(disk) == [0]
 
 
 def test_a_folder_that_is_gone_is_not_waited_for(tmp_path: Path, waiting: Waiting) -> None:

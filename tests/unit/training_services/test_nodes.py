@@ -281,3 +281,55 @@ def test_a_node_on_hold_is_not_waited_for_as_one_that_is_arriving(pool: NodePool
     assert not is_arriving(pool)
     pool.unhold("gpu-3")
     assert is_arriving(pool)
+
+
+def test_a_node_without_room_takes_no_new_jobs_until_its_keeper_says_otherwise(pool: NodePool) -> None:
+    changes = count_changes(pool)
+    pool.hear("local", 2.0, full={"": "its disk is full (/home); free some space"})
+    [capacity] = pool.capacity(["local"])
+    assert (capacity.ready, capacity.arriving) == (False, False)
+    assert capacity.reason == "node local takes no new jobs: its disk is full (/home); free some space"
+    assert pool.absence("local") == ""
+    pool.hear("local", 3.0)
+    assert pool.obstacle("local")
+    pool.hear("local", 4.0, full={})
+    assert pool.capacity(["local"])[0].ready
+    assert len(changes) == 2
+
+
+@pytest.mark.parametrize("place", ["/data/exp", "/data/exp/trials/0-a", "/data"])
+def test_a_folder_without_room_keeps_only_those_waiting_whose_jobs_lie_there(pool: NodePool, place: str) -> None:
+    pool.hear("local", 2.0, full={place: "its disk is full (/data); free some space"})
+    assert [node.ready for node in pool.capacity(["local"], "/data/exp")] == [False]
+    assert [node.ready for node in pool.capacity(["local"], "/data2/exp")] == [True]
+    assert [node.ready for node in pool.capacity(["local"])] == [True]
+    assert pool.shortage(["local"], "/data/exp") == (
+        "node local takes no new jobs: its disk is full (/data); free some space"
+    )
+
+
+def test_there_is_a_shortage_only_if_no_node_has_room(pool: NodePool) -> None:
+    pool.add("gpu-3", "remote")
+    pool.hear("local", 2.0, full={"": "its disk is full"})
+    assert pool.shortage(["local", "gpu-3"]) == ""
+    assert pool.shortage(["local"]) == "node local takes no new jobs: its disk is full"
+
+
+def test_a_node_to_which_nothing_could_be_copied_is_used_again_when_it_has_more_room(pool: NodePool) -> None:
+    pool.hear("local", 2.0, disk_free_mb=5)
+    pool.note_copy_obstacle("local", "its disk is full")
+    pool.hear("local", 3.0, disk_free_mb=4)
+    pool.hear("local", 4.0, disk_free_mb=5)
+    assert pool.obstacle("local") == "node local takes no new jobs: its disk is full"
+    pool.hear("local", 5.0, disk_free_mb=6)
+    assert pool.obstacle("local") == ""
+    pool.note_copy_obstacle("local", "its disk is full")
+    pool.note_copy_obstacle("local", "")
+    assert pool.obstacle("local") == ""
+    pool.note_copy_obstacle("gone", "its disk is full")
+
+
+def test_a_keeper_that_comes_back_says_at_once_that_it_has_no_room(pool: NodePool) -> None:
+    facts = {"driver_note": "", "hostname": "here", "version": "0"}
+    pool.connect("local", [], seen_at=1.0, full={"": "its disk is full"}, **facts)
+    assert not pool.capacity(["local"])[0].ready

@@ -615,3 +615,45 @@ def test_deleting_an_experiment_leaves_no_row_and_no_folder(tmp_path: Path) -> N
             await manager.experiment(experiment_id)
 
     play(tmp_path, scenario)
+
+
+def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_without_one(tmp_path: Path) -> None:
+    """Trial 0 loses it once, trial 1 every time; trial 2 loses intermediates only, and never reports a final."""
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Report(1.0, 1.0)
+        if form.sequence_id == 2:
+            yield Exit(lost=3, detail="3 reports were lost: its disk was full")
+        elif form.sequence_id == 0 and form.number == 2:
+            yield Final(1.0, 0.5)
+        else:
+            yield Exit(lost=1, final_lost=True, detail="1 report was lost, its final metric among them")
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=3, maxInfrastructureRetries=1)
+        await simulation.ended(manager, experiment_id)
+        again, never, without = await all_trials(manager, experiment_id)
+        assert (again.status, again.final_value, again.jobs) == (TrialStatus.SUCCEEDED, 0.5, 2)
+        assert (never.status, never.final_value, never.jobs) == (TrialStatus.FAILED, None, 2)
+        assert "its final metric among them" in never.reason
+        assert (without.status, without.jobs) == (TrialStatus.SUCCEEDED, 1)
+        first = await manager.control.read(lambda c: jobs.get(c, f"{again.id}.1"))
+        assert first.end_reason is EndReason.RESULT_LOST
+
+    play(tmp_path, scenario, script)
+
+
+def test_a_trial_given_back_by_a_full_disk_costs_nothing_however_often(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number < 9:
+            yield Exit(0.0, EndReason.NO_ROOM, None, detail="its disk is full (/data); free some space")
+        yield Final(1.0, 0.5)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1, maxInfrastructureRetries=0)
+        await simulation.ended(manager, experiment_id)
+        (trial,) = await all_trials(manager, experiment_id)
+        assert (trial.status, trial.jobs) == (TrialStatus.SUCCEEDED, 9)
+        assert (trial.failures, trial.infrastructure_failures) == (0, 0)
+
+    play(tmp_path, scenario, script)

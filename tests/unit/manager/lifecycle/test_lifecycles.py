@@ -135,6 +135,21 @@ def test_a_trial_that_finishes_while_its_experiment_is_stopped_has_finished() ->
     assert settled_reason(EndReason.EXITED_OK, stop, has_final=False) is stop
 
 
+def test_a_trial_that_exits_well_without_the_final_it_reported_has_lost_its_result() -> None:
+    lost = EndReason.RESULT_LOST
+    assert settled_reason(EndReason.EXITED_OK, None, has_final=False, final_lost=True) is lost
+    assert settled_reason(EndReason.EXITED_OK, None, has_final=True, final_lost=True) is EndReason.EXITED_OK
+    assert settled_reason(EndReason.EXITED_OK, None, has_final=False) is EndReason.EXITED_OK
+    assert settled_reason(EndReason.EXITED_ERROR, None, has_final=False, final_lost=True) is EndReason.EXITED_ERROR
+    stop = EndReason.EXPERIMENT_STOPPED
+    assert settled_reason(EndReason.EXITED_OK, stop, has_final=False, final_lost=True) is stop
+
+
+@pytest.mark.parametrize("end", [EndReason.NO_ROOM, EndReason.PREEMPTED])
+def test_a_job_that_was_given_back_after_it_was_to_stop_is_stopped(end: EndReason) -> None:
+    assert settled_reason(end, EndReason.USER_CANCELED, has_final=False) is EndReason.USER_CANCELED
+
+
 progresses = st.builds(
     Progress,
     status=st.sampled_from(ExperimentStatus),

@@ -1,6 +1,8 @@
 """The remote service between the engine's listeners and machines that are played here."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +20,7 @@ from proctor.training_services.nodes import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote import preparation
 from proctor.training_services.remote.collection_notes import CollectionNote
-from proctor.training_services.remote.errors import NoRoom
+from proctor.training_services.remote.errors import NoRoom, RemoteError
 from proctor.training_services.remote.presence import until_present
 from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.testing import Recorder, serving
@@ -252,23 +254,57 @@ async def test_a_job_waits_with_the_reason_while_its_machine_is_away(stage: Stag
 
 async def test_a_machine_that_fails_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "FIRST_PAUSE_SECONDS", 0.01)
-    stage.provider.machines["alpha"].failures = [NoRoom("its disk is full"), OSError(5, "Input/output error")]
+    stage.provider.machines["alpha"].failures = [RemoteError("it is broken"), OSError(5, "Input/output error")]
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())
-        await stage.until_told("t.1", "node alpha cannot be made ready: its disk is full; tried again in")
+        await stage.until_told("t.1", "node alpha cannot be made ready: it is broken; tried again in")
         await stage.alpha.launched("t.1")
 
 
 async def test_a_machine_that_fails_time_and_again_loses_the_job(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "FIRST_PAUSE_SECONDS", 0.0)
-    stage.provider.machines["alpha"].failures = [NoRoom("its disk is full") for _ in range(100)]
+    stage.provider.machines["alpha"].failures = [RemoteError("it is broken") for _ in range(100)]
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())
         end = await stage.recorder.end_of("t.1")
     assert end.exit is not None
     assert end.exit.reason is EndReason.INFRASTRUCTURE
-    assert end.detail == "node alpha cannot be made ready: its disk is full"
+    assert end.detail == "node alpha cannot be made ready: it is broken"
     assert stage.alpha.launches == {}
+
+
+async def test_a_machine_without_room_gives_the_job_back_and_gets_no_more_until_it_has_room(stage: Stage) -> None:
+    full = "its disk is full (uploads/x could not be written, 3 MiB free); make room there"
+    stage.provider.machines["alpha"].failures = [NoRoom(full)]
+    async with playing(stage, stage.alpha):
+        await until_present(stage.pool, "alpha")
+        stage.pool.hear("alpha", 1.0, disk_free_mb=3)
+        await stage.service.submit_trial_job(stage.form())
+        end = await stage.recorder.end_of("t.1")
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.NO_ROOM
+        assert end.detail == f"node alpha: {full}"
+        assert stage.pool.obstacle("alpha") == f"node alpha takes no new jobs: {full}"
+        assert [node.ready for node in stage.pool.capacity(["alpha"])] == [False]
+        stage.pool.hear("alpha", 2.0, disk_free_mb=3)
+        assert stage.pool.obstacle("alpha")
+        stage.pool.hear("alpha", 3.0, disk_free_mb=900)
+        assert stage.pool.obstacle("alpha") == ""
+        await stage.service.submit_trial_job(stage.form(2))
+        await stage.alpha.launched("t.2")
+    assert list(stage.alpha.launches) == ["t.2"]
+
+
+async def test_while_the_managers_own_disk_is_full_no_machine_is_to_blame(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparation, "FIRST_PAUSE_SECONDS", 0.0)
+    full = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) for _ in range(2 * preparation.ATTEMPTS)]
+    stage.provider.machines["alpha"].failures = full
+    async with playing(stage, stage.alpha):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until_told("t.1", "No space left on device; tried again in")
+        await stage.alpha.launched("t.1")
 
 
 async def test_a_job_that_is_stopped_while_its_code_is_copied_is_never_launched(stage: Stage) -> None:

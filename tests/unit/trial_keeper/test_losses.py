@@ -1,0 +1,193 @@
+"""What a job that has ended could not write down is told behind its journals: all of it, once, the same each time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.sdk.reserve import RESERVE_BYTES, Reserve, read_content
+from proctor.trial_keeper.job import Job
+from proctor.trial_keeper.losses import find_losses, is_reserve_used
+from proctor.trial_keeper.protocol import EndReason, Exit, Launch
+from proctor.trial_keeper.records import JobRecord
+
+END = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
+
+
+class Ended:
+    """The directory of a job, written to as its trial would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: dict[str, bytes] = {}
+        (folder / "journal").touch()
+        (folder / "reserve").write_bytes(bytes(RESERVE_BYTES))
+
+    def reserve(self, member: str = "0") -> Reserve:
+        return Reserve(str(self.folder / "reserve"), member)
+
+    def write(self, *lines: str, member: str = "0") -> None:
+        with (self.folder / ("journal" if member == "0" else f"journal.{member}")).open("a") as file:
+            file.write("".join(lines))
+
+    def keeper(self, end: Exit = END) -> Job:
+        """A keeper that has just noticed the end; what is stored it hears from the manager."""
+        launch = Launch("T.1", "token", "E", "T", 0, str(self.folder), "true", "/", "{}", None)
+        job = Job(JobRecord(launch, "boot"))
+        job.find_journals()
+        job.end(end, find_losses(str(self.folder), end))
+        job.acknowledge({member: len(data) for member, data in self.told.items()})
+        return job
+
+    def tell(self, job: Job, *, most: int | None = None) -> None:
+        """One report; the manager stores all of each chunk, or so many bytes."""
+        for member, tail in job.tails.items():
+            assert tail.acknowledged == len(self.told.get(member, b""))
+            data = tail.read(final=True)
+            assert tail.is_complete(after=len(data))
+            self.told[member] = self.told.get(member, b"") + data[:most]
+            tail.acknowledged = len(self.told[member])
+            assert tail.is_behind == (len(data[:most]) < len(data))
+        job.close()
+
+    def records(self, member: str = "0") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.told[member].splitlines() if line.startswith(b"{")]
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> Ended:
+    return Ended(tmp_path)
+
+
+def value(number: int) -> str:
+    return f'{{"kind":"intermediate","value":{number},"time":1.000000}}\n'
+
+
+def final(number: int) -> str:
+    return f'{{"kind":"final","value":{number},"time":1764000000.{number:06d}}}\n'
+
+
+def lost(count: int) -> str:
+    return f'{{"kind":"lost","count":{count},"time":1.000000}}\n'
+
+
+def test_a_job_that_has_lost_nothing_tells_nothing(ended: Ended) -> None:
+    ended.write(value(1), final(2))
+    assert not is_reserve_used(str(ended.folder))
+    job = ended.keeper()
+    ended.tell(job)
+    assert ended.told == {"0": (value(1) + final(2)).encode()}
+    assert job.exit == END
+
+
+def test_losses_that_the_journal_does_not_tell_of_are_told_behind_it(ended: Ended) -> None:
+    ended.write(value(1), lost(3), value(2))
+    assert ended.reserve().count(10)
+    job = ended.keeper()
+    ended.tell(job)
+    assert [record.get("count") for record in ended.records()] == [None, 3, None, 7]
+    assert job.exit is not None
+    assert (job.exit.lost, job.exit.final_lost) == (10, False)
+    assert job.exit.detail == "10 reports were lost: its disk was full"
+
+
+def test_losses_that_the_journal_tells_of_are_not_told_twice(ended: Ended) -> None:
+    ended.write(value(1), lost(3))
+    assert ended.reserve().count(3)
+    ended.tell(ended.keeper())
+    assert ended.told["0"] == (value(1) + lost(3)).encode()
+
+
+def test_a_kept_final_follows_the_journal_even_if_that_is_torn(ended: Ended) -> None:
+    ended.write(value(1), value(2)[:9])
+    assert ended.reserve().keep(final(3).encode())
+    ended.tell(ended.keeper())
+    assert ended.told["0"].decode() == value(1) + value(2)[:9] + "\n" + final(3)
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_kept_final_that_stands_in_the_journal_is_told_once(ended: Ended, end: str) -> None:
+    assert ended.reserve().keep(final(3).encode())
+    ended.write(value(1), final(3).rstrip("\n") + end)
+    job = ended.keeper()
+    ended.tell(job)
+    assert ended.told["0"].decode() == value(1) + final(3).rstrip("\n") + end
+    assert job.exit is not None
+    assert not job.exit.lost
+
+
+def test_members_have_their_own_endings_also_without_a_journal(ended: Ended) -> None:
+    """Without inodes the journal of a rank cannot be made."""
+    ended.write(value(1))
+    assert ended.reserve("0").count(1)
+    assert ended.reserve("1").count(2)
+    assert ended.reserve("1").keep(final(3).encode())
+    job = ended.keeper()
+    ended.tell(job)
+    assert [record["kind"] for record in ended.records("0")] == ["intermediate", "lost"]
+    assert [record["kind"] for record in ended.records("1")] == ["final", "lost"]
+    assert job.exit is not None
+    assert job.exit.lost == 3
+
+
+def too_long() -> bytes:
+    return b'{"kind":"final","value":"' + b"x" * RESERVE_BYTES + b'","time":1764000000.500000}\n'
+
+
+def test_a_final_that_waited_in_vain_is_lost_and_one_that_was_written_is_not(ended: Ended) -> None:
+    assert ended.reserve().keep(too_long()) is False
+    job = ended.keeper()
+    ended.tell(job)
+    assert job.exit is not None
+    assert (job.exit.lost, job.exit.final_lost) == (1, True)
+    assert [record["count"] for record in ended.records()] == [1]
+    ended.told.clear()
+    ended.write(too_long().decode())
+    job = ended.keeper()
+    assert job.exit is not None
+    assert (job.exit.lost, job.exit.final_lost, job.losses) == (0, False, None)
+    job.close()
+
+
+def test_what_the_reaper_had_in_memory_counts_too_and_a_final_there_is_saved(ended: Ended, tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    memory.write_bytes(bytes(RESERVE_BYTES))
+    in_memory = Reserve(str(memory), "0")
+    assert in_memory.count(5)
+    assert in_memory.keep(final(3).encode())
+    assert ended.reserve().count(2)
+    with memory.open("rb") as file:
+        text = read_content(file.fileno()).decode()
+    job = ended.keeper(Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0, memory=text))
+    ended.tell(job)
+    assert [record["kind"] for record in ended.records()] == ["final", "lost"]
+    assert job.exit is not None
+    assert (job.exit.lost, job.exit.memory) == (7, "")
+
+
+@pytest.mark.parametrize("stored", [0, 1, 30, 90, 150])
+def test_another_keeper_goes_on_wherever_the_first_was_killed(ended: Ended, stored: int) -> None:
+    ended.write(value(1))
+    assert ended.reserve().keep(final(3).encode())
+    assert ended.reserve().count(2)
+    ended.tell(ended.keeper())
+    whole = dict(ended.told)
+    ended.told = {"0": whole["0"][:stored]}
+    ended.tell(ended.keeper())
+    assert ended.told == whole
+    ended.tell(ended.keeper())
+    assert ended.told == whole
+
+
+def test_a_journal_that_its_trial_has_cut_back_has_its_ending_all_the_same(ended: Ended) -> None:
+    ended.write(value(1), value(2))
+    job = ended.keeper()
+    ended.tell(job)
+    (ended.folder / "journal").write_text(value(1))
+    assert ended.reserve().count(2)
+    job.end(END, find_losses(str(ended.folder), END))
+    ended.tell(job)
+    assert [record["kind"] for record in ended.records()] == ["intermediate", "intermediate", "lost", "lost"]
+    assert "cut its journal back" in ended.records()[2]["why"]
+    assert ended.records()[3]["count"] == 2
