@@ -145,4 +145,5 @@ class ImportRow(_Cleaned):
     parameter: Any = Field(examples=[{"lr": 0.003, "hidden": 128}])
     """An object; for a tuner of the user's any JSON value."""
     value: Any = Field(examples=[0.97])
-    """The final metric: a number, or an object with a number under "default"; a row with null is skipped."""
+    """The final metric: a number, or an object with a number under "default"; a row with null is skipped.
+    NNI's exports have it as JSON text."""

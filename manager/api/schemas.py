@@ -235,6 +235,8 @@ class Imported(Resource):
     imported: int = Field(examples=[3])
     skipped: int = Field(examples=[1])
     """Rows whose value is null."""
+    outside: int = Field(default=0, examples=[0])
+    """Rows outside of the search space, where `skip_outside` was asked for."""
 
 
 class NodeReservation(Resource):

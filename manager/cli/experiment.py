@@ -125,13 +125,20 @@ def export(
 @experiment.command("import")
 @experiment_argument
 @click.option("-f", "--filename", required=True, type=click.Path(path_type=Path), help='JSON: [{"parameter", "value"}]')
+@click.option("--skip-outside", is_flag=True, help="Skip rows outside of the search space instead of refusing all.")
 @with_session
-def import_(session: Session, experiment: str | None, filename: Path) -> None:
-    """Give the tuner of a running experiment results from elsewhere. Rows without a value are skipped."""
+def import_(session: Session, experiment: str | None, filename: Path, skip_outside: bool) -> None:
+    """Give the tuner of a running experiment results from elsewhere: what `export`, or nnictl, has written.
+
+    Rows without a value are skipped. Nothing is imported where a row is outside of the search space as it is now, or
+    where its value holds no number; such rows are listed.
+    """
     rows = read_rows(filename)
     found = find_experiment(session.client, experiment)
-    answer = session.client.import_data(found["id"], rows)
+    answer = session.client.import_data(found["id"], rows, skip_outside=skip_outside)
     skipped = f"; skipped {_numbered(answer['skipped'], 'row')} without a value" if answer["skipped"] else ""
+    if answer.get("outside"):
+        skipped += f"; skipped {_numbered(answer['outside'], 'row')} outside of the search space"
     received = _numbered(answer["imported"], "result")
     session.say(f"The tuner of experiment {found['id']} received {received}{skipped}.")
 

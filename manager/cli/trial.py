@@ -137,7 +137,10 @@ def retry(session: Session, words: Sequence[str], trial: str | None, experiment:
 @click.option("-f", "--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
 @with_session
 def add(session: Session, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
-    """Ask for a trial with parameters of your own. Its id goes to stdout."""
+    """Ask for a trial with parameters of your own, from the search space. Its id goes to stdout.
+
+    Only a custom tuner takes what is outside of the search space.
+    """
     if (parameters is None) == (filename is None):
         raise click.UsageError("give either --parameters JSON or --filename FILE")
     chosen = read_document_file(filename) if filename is not None else read_parameters(parameters or "")

@@ -15,6 +15,7 @@ from proctor.manager.engine import creation
 from proctor.manager.engine import messages as m
 from proctor.manager.engine.archives import Archive
 from proctor.manager.engine.fleet import Fleet
+from proctor.manager.engine.imports import Import, read_import, read_parameters
 from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.loading import Loading
 from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory
@@ -300,10 +301,19 @@ class Manager:
             self.feed.notify()
         return await self.experiment(experiment_id)
 
-    async def import_data(self, experiment_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Tell the tuner of results from elsewhere: rows of {"parameter", "value"}."""
-        await self.experiment(experiment_id)
-        await self._fleet.ask(experiment_id, m.ImportRows(rows))
+    async def import_data(
+        self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
+    ) -> Import:
+        """Tell the tuner of results from elsewhere: rows of {"parameter", "value"}; those without a value are skipped.
+
+        Raises BadRequest, and imports nothing, where a row is outside of the search space (with `skip_outside` it is
+        skipped) or its value holds no number.
+        """
+        experiment = await self.experiment(experiment_id)
+        found = await asyncio.to_thread(read_import, experiment, rows, skip_outside=skip_outside)
+        if found.rows:
+            await self._fleet.ask(experiment_id, m.ImportRows(found.rows))
+        return found
 
     # ---- trials
 
@@ -323,9 +333,10 @@ class Manager:
         return await self._fleet.ask(row.experiment_id, wish)  # type: ignore[no-any-return]
 
     async def add_trial(self, experiment_id: str, parameters: Any) -> TrialRow:
-        """Run a trial with the user's own parameters. Returns it."""
-        await self.experiment(experiment_id)
-        return await self._fleet.ask(experiment_id, m.AddTrial(parameters))  # type: ignore[no-any-return]
+        """Run a trial with the user's own parameters. Returns it. Raises BadRequest where they are outside of the
+        search space; a tuner of the user's takes everything."""
+        wish = m.AddTrial(read_parameters(await self.experiment(experiment_id), parameters))
+        return await self._fleet.ask(experiment_id, wish)  # type: ignore[no-any-return]
 
     # ---- nodes
 

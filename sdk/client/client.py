@@ -246,12 +246,18 @@ class Client:
         query = {"status": status, "intermediate": "true" if intermediate else None}
         return self._transport.pages(_path("experiments", experiment_id, "export"), query=query)
 
-    def import_data(self, experiment_id: str, rows: Sequence[Mapping[str, Any]]) -> JsonObject:
+    def import_data(
+        self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
+    ) -> JsonObject:
         """Give the tuner results from elsewhere: rows of `parameter` and `value`; those without a value are skipped.
 
-        Returns how many rows were `imported` and how many `skipped`.
+        Returns how many rows were `imported` and how many `skipped`. Nothing is imported where a row is outside of the
+        search space, unless `skip_outside` leaves those out.
         """
-        return self._post(_path("experiments", experiment_id, "import"), [dict(row) for row in rows])
+        query: Query = {"skip_outside": "true" if skip_outside else None}
+        path, body = _path("experiments", experiment_id, "import"), [dict(row) for row in rows]
+        found: JsonObject = self._transport.request("POST", path, query=query, body=body)
+        return found
 
     def dispatcher_log(self, experiment_id: str, *, offset: int = 0, limit: int | None = None) -> LogPiece:
         """A stretch of what tuner and assessor printed."""

@@ -3,12 +3,16 @@
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from proctor.sdk.space.parameters import Parameter
+from proctor.sdk.space.problems import SpaceProblem, shown
+
+_MOST_SHOWN = 8
+"""Options that an error lists."""
 
 
 def canonical(value: Any) -> str:
@@ -57,6 +61,21 @@ class Choice(Parameter):
     def contains(self, value: Any) -> bool:
         """Say whether `value` equals an option."""
         return canonical(value) in self._first
+
+    @property
+    def expected(self) -> str:
+        """The options."""
+        return _one_of(self.options)
+
+    def fit(self, value: Any) -> Any:
+        """Return the option that equals `value`; 3 equals 3.0, which other languages write as 3."""
+        if self.contains(value):
+            return self.options[self.index_of(value)]
+        key = canonical(_with_whole_numbers(value))
+        for option in self.options:
+            if canonical(_with_whole_numbers(option)) == key:
+                return option
+        raise self._not_mine(value)
 
     def to_json(self) -> dict[str, Any]:
         """Return `{"_type": "choice", "_value": [...]}`."""
@@ -153,6 +172,11 @@ class NestedChoice(Parameter):
             return False
         return product_contains(branch.parameters, {k: v for k, v in value.items() if k != "_name"})
 
+    @property
+    def expected(self) -> str:
+        """The names of the branches."""
+        return f"a mapping with _name, {_one_of([branch.name for branch in self.branches])}"
+
     def to_json(self) -> dict[str, Any]:
         """Return `{"_type": "choice", "_value": [{"_name": ..., ...}, ...]}`."""
         options = [self._value(b, {k: p.to_json() for k, p in b.parameters.items()}) for b in self.branches]
@@ -181,3 +205,51 @@ def product_at(parameters: Mapping[str, Parameter], index: int) -> dict[str, Any
 def product_contains(parameters: Mapping[str, Parameter], values: Mapping[str, Any]) -> bool:
     """Say whether `values` has exactly the keys of `parameters` and a possible value for each."""
     return values.keys() == parameters.keys() and all(p.contains(values[k]) for k, p in parameters.items())
+
+
+def product_fit(
+    path: tuple[str | int, ...], parameters: Mapping[str, Parameter], values: Any, problems: list[SpaceProblem]
+) -> dict[str, Any]:
+    """Return `values` as `parameters` would give them; what does not fit is added to `problems`."""
+    if not isinstance(values, Mapping):
+        problems.append(SpaceProblem(path, f"expected a mapping of parameter names, found {shown(values)}"))
+        return {}
+    fitted = {}
+    for name, parameter in parameters.items():
+        if name not in values:
+            problems.append(SpaceProblem((*path, name), f"expected {parameter.expected}, found nothing"))
+            continue
+        fitted[name] = _fitted((*path, name), parameter, values[name], problems)
+    for name in values:
+        if name not in parameters:
+            known = ", ".join(parameters) or "none"
+            message = f"unknown parameter, found {shown(values[name])}; the search space has {known}"
+            problems.append(SpaceProblem((*path, str(name)), message))
+    return fitted
+
+
+def _fitted(path: tuple[str | int, ...], parameter: Parameter, value: Any, problems: list[SpaceProblem]) -> Any:
+    try:
+        if not isinstance(parameter, NestedChoice):
+            return parameter.fit(value)
+        branch = parameter.branches[parameter.index_of(value)]
+    except ValueError:
+        problems.append(SpaceProblem(path, f"expected {parameter.expected}, found {shown(value)}"))
+        return None
+    children = {name: child for name, child in value.items() if name != "_name"}
+    return {"_name": branch.name, **product_fit(path, branch.parameters, children, problems)}
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _with_whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_whole_numbers(item) for item in value]
+    return value
+
+
+def _one_of(values: Sequence[Any]) -> str:
+    listed = ", ".join(shown(value) for value in values[:_MOST_SHOWN])
+    return f"one of {listed}" + (f" and {len(values) - _MOST_SHOWN} more" if len(values) > _MOST_SHOWN else "")

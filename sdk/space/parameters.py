@@ -45,6 +45,17 @@ class Parameter(ABC):
     def contains(self, value: Any) -> bool:
         """Say whether this axis can produce `value`."""
 
+    @property
+    @abstractmethod
+    def expected(self) -> str:
+        """What its values are, for error messages."""
+
+    def fit(self, value: Any) -> Any:
+        """Return `value` as this axis would produce it. Raises ValueError if it cannot."""
+        if not self.contains(value):
+            raise self._not_mine(value)
+        return value
+
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return the axis as it is written in a search space file."""
@@ -93,6 +104,15 @@ class RandInt(Parameter):
     def contains(self, value: Any) -> bool:
         """Say whether `value` is a whole number of the range; 3.0 counts as 3."""
         return is_number(value) and value == int(value) and self.low <= value < self.high
+
+    @property
+    def expected(self) -> str:
+        """The range, its end included."""
+        return f"a whole number from {self.low} to {self.high - 1}"
+
+    def fit(self, value: Any) -> int:
+        """Return the whole number: 3 for 3.0."""
+        return int(super().fit(value))
 
     def to_json(self) -> dict[str, Any]:
         """Return `{"_type": "randint", "_value": [low, high]}`."""
@@ -161,6 +181,11 @@ class Uniform(Parameter):
             return False
         return self.q is None or abs(self.nearest(float(value)) - value) <= max(slack, 1e-9 * self.q)
 
+    @property
+    def expected(self) -> str:
+        """The range, and the step if there is one."""
+        return f"a number from {self.low} to {self.high}{_stepped(self.q)}"
+
     def to_json(self) -> dict[str, Any]:
         """Return `{"_type": ..., "_value": [low, high]}`, and the step if there is one."""
         return {"_type": self.type_name, "_value": [self.low, self.high, *_step(self.q)]}
@@ -218,6 +243,12 @@ class Normal(Parameter):
             return False
         return self.q is None or abs(_to_step(float(value), self.q) - value) <= 1e-9 * max(abs(value), self.q)
 
+    @property
+    def expected(self) -> str:
+        """A number, and the step if there is one."""
+        least = "" if not self.log else " above 0" if self.q is None else " of at least 0"
+        return f"a finite number{least}{_stepped(self.q)}"
+
     def to_json(self) -> dict[str, Any]:
         """Return `{"_type": ..., "_value": [mu, sigma]}`, and the step if there is one."""
         return {"_type": self.type_name, "_value": [self.mu, self.sigma, *_step(self.q)]}
@@ -235,6 +266,10 @@ def _to_step(x: float, q: float | None) -> float:
         return float(x)
     steps = x / q
     return float(round(steps) * q) if math.isfinite(steps) else float(x)
+
+
+def _stepped(q: float | None) -> str:
+    return "" if q is None else f", a multiple of {q}"
 
 
 def _step(q: float | None) -> tuple[float, ...]:

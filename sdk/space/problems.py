@@ -1,7 +1,9 @@
 """What can be wrong with a search space, collected instead of raised one by one."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,14 @@ class SpaceProblem:
 
 
 class SearchSpaceError(ValueError):
-    """The search space is not valid."""
+    """A search space is not valid, or parameters are outside of one."""
 
     def __init__(self, problems: Sequence[SpaceProblem]) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+
+
+def shown(value: Any) -> str:
+    """A JSON value on one line, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."

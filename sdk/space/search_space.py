@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from proctor.sdk.space.choices import NestedChoice, canonical, product_at, product_contains, product_size
+from proctor.sdk.space.choices import NestedChoice, canonical, product_at, product_contains, product_fit, product_size
 from proctor.sdk.space.parameters import Parameter
+from proctor.sdk.space.problems import SearchSpaceError, SpaceProblem
 
 Path = tuple[str | int, ...]
 
@@ -41,6 +42,17 @@ class SearchSpace:
     def contains(self, parameters: Any) -> bool:
         """Say whether the space can produce `parameters`."""
         return isinstance(parameters, Mapping) and product_contains(self.parameters, parameters)
+
+    def fit(self, parameters: Any) -> dict[str, Any]:
+        """Return `parameters` as the space itself would give them: 3 for the 3.0 of a randint, options as written.
+
+        Raises SearchSpaceError, with every problem, if they are outside of the space.
+        """
+        problems: list[SpaceProblem] = []
+        fitted = product_fit((), self.parameters, parameters, problems)
+        if problems:
+            raise SearchSpaceError(problems)
+        return fitted
 
     def key(self, parameters: Mapping[str, Any]) -> str:
         """Return a text that is the same for equal parameter sets."""

@@ -219,7 +219,9 @@ class FakeRest(NodesOfRest):
                 return self._page([self._export_row(row) for row in rows if row["status"] in wanted], query)
             case "POST", name, "import":
                 known = [row for row in body if row["value"] is not None]
-                return {"imported": len(known), "skipped": len(body) - len(known)}
+                outside = [row for row in known if "outside" in row["parameter"]] if "skip_outside" in query else []
+                counts = {"skipped": len(body) - len(known), "outside": len(outside)}
+                return {"imported": len(known) - len(outside), **counts}
             case "GET", name, "curve":
                 return {"items": [{"sequence_id": 0, "value": 1.0, "best": "NaN"}], "next_cursor": None}
             case "GET", name, "logs":

@@ -67,6 +67,21 @@ def test_every_sample_belongs_to_its_space(mapping, seed):
 
 
 @given(spaces, st.integers())
+def test_every_sample_fits_its_space_as_it_is_and_as_another_language_writes_it(mapping, seed):
+    space = parse_search_space(mapping)
+    sample = space.sample(random.Random(seed))
+    assert space.fit(sample) == sample
+    assert space.contains(space.fit(without_points(sample)))
+
+
+def without_points(value):
+    """As JavaScript writes it: 3 for 3.0."""
+    if isinstance(value, dict):
+        return {key: without_points(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+@given(spaces, st.integers())
 def test_the_same_seed_draws_the_same_parameters(mapping, seed):
     space = parse_search_space(mapping)
     assert space.sample(random.Random(seed)) == space.sample(random.Random(seed))

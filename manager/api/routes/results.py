@@ -68,14 +68,19 @@ async def export_results(
 
 
 @router.post("/import", summary="Tell the tuner of results from elsewhere")
-async def import_results(context: Context, experiment_id: str, body: list[ImportRow]) -> schemas.Imported:
-    """Rows as `export` gives them are taken as they are; those whose value is null are skipped."""
-    rows = [{"parameter": row.parameter, "value": row.value} for row in body if row.value is not None]
-    if rows:
-        await context.manager.import_data(experiment_id, rows)
-    else:
-        await context.manager.experiment(experiment_id)
-    return schemas.Imported(imported=len(rows), skipped=len(body) - len(rows))
+async def import_results(
+    context: Context,
+    experiment_id: str,
+    body: list[ImportRow],
+    skip_outside: Annotated[
+        bool, Query(description="Skip rows outside of the search space, and import the others.")
+    ] = False,
+) -> schemas.Imported:
+    """Rows as `export` gives them, here or in NNI, are taken as they are; those whose value is null are skipped. Where
+    a row is outside of the search space, or its value holds no number, nothing is imported and the rows are listed."""
+    rows = [{"parameter": row.parameter, "value": row.value} for row in body]
+    found = await context.manager.import_data(experiment_id, rows, skip_outside=skip_outside)
+    return schemas.Imported(imported=len(found.rows), skipped=found.skipped, outside=found.outside)
 
 
 @router.get("/logs", summary="Part of a log of the experiment", response_class=Response)

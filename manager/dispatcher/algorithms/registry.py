@@ -23,7 +23,8 @@ from proctor.manager.dispatcher.algorithms.catalogue import (
     TUNER,
     Builtin,
 )
-from proctor.sdk.space import SearchSpace, parse_search_space
+from proctor.sdk.space import SearchSpace, SearchSpaceError, SpaceProblem, parse_search_space
+from proctor.sdk.space.problems import shown
 
 
 def find_builtin(kind: str, name: str) -> Builtin | None:
@@ -68,6 +69,25 @@ def read_search_space(tuner: Mapping[str, Any], space: Any) -> SearchSpace | Non
         return None
     builtin = find_builtin(TUNER, str(tuner.get("name")))
     return parse_search_space(space, nested=builtin is None or not builtin.literal)
+
+
+def fit_parameters(tuner: Mapping[str, Any], space: SearchSpace | None, parameters: Any) -> Any:
+    """Return parameters that a person chose as the tuner itself would propose them.
+
+    `tuner` is as in `check_algorithm`, `space` what `read_search_space` has returned for it; a class of the user's
+    takes everything. Raises SearchSpaceError where they are outside of the space.
+    """
+    if space is None:
+        return parameters
+    builtin = find_builtin(TUNER, str(tuner.get("name")))
+    if builtin is None or not builtin.literal:
+        return space.fit(parameters)
+    ((name, axis),) = space.parameters.items()
+    try:
+        return axis.fit(parameters)
+    except ValueError:
+        message = f"expected an option of {name}, {axis.expected}, found {shown(parameters)}"
+        raise SearchSpaceError([SpaceProblem((), message)]) from None
 
 
 def create_algorithm(

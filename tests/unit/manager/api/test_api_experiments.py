@@ -163,7 +163,7 @@ async def test_results_are_exported_in_the_shape_that_import_takes(api: Any) -> 
     assert [row["sequence_id"] for row in page["items"] + rest["items"]] == [0, 1, 2]
     second = await api.create()
     answer = await api.client.post(f"/api/v1/experiments/{second['id']}/import", json=page["items"])
-    assert answer.json() == {"imported": 2, "skipped": 0}
+    assert answer.json() == {"imported": 2, "skipped": 0, "outside": 0}
 
 
 async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_those_without_a_value(api: Any) -> None:
@@ -198,7 +198,7 @@ async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_th
     assert [row["sequence_id"] for row in succeeded] == [0, 4]
     other = await api.create(max_trial_number=1)
     answer = await api.client.post(f"/api/v1/experiments/{other['id']}/import", json=rows)
-    assert answer.json() == {"imported": 2, "skipped": 3}
+    assert answer.json() == {"imported": 2, "skipped": 3, "outside": 0}
     log = await api.manager.control.read(lambda c: inputs.after(c, other["id"], 0, 100))
     told = [row.payload["rows"] for row in log if row.kind == "ImportData"]
     assert told == [[{"parameter": rows[n]["parameter"], "value": rows[n]["value"]} for n in (0, 3)]]
@@ -208,7 +208,7 @@ async def test_an_import_without_any_value_tells_the_tuner_nothing(api: Any) -> 
     created = await api.create()
     path = f"/api/v1/experiments/{created['id']}/import"
     answer = await api.client.post(path, json=[{"parameter": {"x": 0.5}, "value": None}])
-    assert answer.json() == {"imported": 0, "skipped": 1}
+    assert answer.json() == {"imported": 0, "skipped": 1, "outside": 0}
     log = await api.manager.control.read(lambda c: inputs.after(c, created["id"], 0, 100))
     assert "ImportData" not in [row.kind for row in log]
 

@@ -109,7 +109,7 @@ async def test_added_trials_imported_rows_and_new_spaces_of_any_kind_are_taken(a
     added = await api.client.post(f"{path}/trials", json={"parameters": [3, 4]})
     assert (added.status_code, added.json()["parameters"]) == (201, [3, 4])
     rows = [{"parameter": "elsewhere", "value": 1.0}, {"parameter": None, "value": 2.0}]
-    assert (await api.client.post(f"{path}/import", json=rows)).json() == {"imported": 2}
+    assert (await api.client.post(f"{path}/import", json=rows)).json() == {"imported": 2, "skipped": 0, "outside": 0}
     changed = await api.client.patch(path, json={"search_space": [{"_type": "factor"}]})
     assert changed.json()["search_space"] == [{"_type": "factor"}]
     refused = await api.client.patch(path, json={"search_space": None})

@@ -190,6 +190,16 @@ def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invok
     assert succeeded.stderr == "Left out, as not succeeded: 4 trials of experiment e.\n"
 
 
+def test_import_skips_rows_outside_of_the_space_where_that_is_asked_for(
+    running: FakeRest, invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.json").write_text('[{"parameter": {"outside": 1}, "value": 1}, {"parameter": {}, "value": 2}]')
+    result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"), "--skip-outside")
+    assert result.stderr == (
+        "The tuner of experiment e received 1 result; skipped 1 row outside of the search space.\n"
+    )
+
+
 def test_import_refuses_rows_without_values(running: FakeRest, invoke, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('[{"parameter": {}}]')
     result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"))
