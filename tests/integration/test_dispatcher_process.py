@@ -1,6 +1,7 @@
 """A dispatcher as a real process: its death at any moment is no failure of the manager's."""
 
 import asyncio
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -78,3 +79,45 @@ def test_a_proposal_too_large_to_travel_is_an_error_with_a_sentence(tmp_path: Pa
     error = asyncio.run(ask())[-1]
     assert isinstance(error, protocol.Error)
     assert "may travel" in error.summary
+
+
+SAVING = """
+import os
+from proctor.sdk.tuner import Tuner
+
+class Saving(Tuner):
+    def write(self, word):
+        with open(os.environ["DIARY"], "a") as file:
+            file.write(word + "\\n")
+    def update_search_space(self, search_space): ...
+    def generate_parameters(self, parameter_id, **kwargs): return {"x": parameter_id}
+    def receive_trial_result(self, *args, **kwargs): ...
+    def save_checkpoint(self): self.write("save")
+    def load_checkpoint(self): ...
+    def _on_exit(self): self.write("exit")
+"""
+
+
+@pytest.mark.parametrize(("says_goodbye", "diary"), [(True, ["save", "exit"]), (False, ["exit"])])
+def test_a_dispatcher_saves_itself_at_the_end_only_where_its_manager_lives(
+    tmp_path: Path, says_goodbye: bool, diary: list[str]
+) -> None:
+    """The next manager may have started its successor, which keeps its checkpoint in the same folder."""
+    (tmp_path / "saving.py").write_text(SAVING)
+    spec = protocol.AlgorithmSpec(class_name="saving.Saving", code_directory=str(tmp_path))
+    beginning = protocol.Initialize("Ab3dE5f7", {}, spec, None, 1, str(tmp_path / "checkpoint"))
+
+    async def converse() -> None:
+        environment = {**os.environ, "DIARY": str(tmp_path / "diary")}
+        async with open_process(log_path=tmp_path / "log", directory=tmp_path, environment=environment) as channel:
+            await channel.send(protocol.encode(beginning) + protocol.encode(protocol.RequestTrialJobs(1, [0])))
+            async for line in channel.lines():
+                if isinstance(protocol.decode(line), protocol.NewTrial):
+                    break
+            if not says_goodbye:
+                channel._writer.transport.abort()
+                async with asyncio.timeout(60):
+                    await channel.process.wait()
+
+    asyncio.run(converse())
+    assert (tmp_path / "diary").read_text().split() == diary

@@ -441,3 +441,27 @@ def test_a_tuner_that_raises_while_its_session_ends_is_reported_and_called_no_mo
     conversation.close()
     assert "KeyError: 'last'" in conversation.hear().summary
     assert calls() == [("generate", 0)]
+
+
+def test_the_exit_hook_of_an_assessor_comes_after_all_that_was_told(tmp_path):
+    leaving = """
+        import time
+        from proctor.sdk.assessor import Assessor
+
+        CALLS = []
+
+        class Own(Assessor):
+            def assess_trial(self, trial_job_id, trial_history):
+                time.sleep(0.1)
+                CALLS.append("assess")
+                return True
+            def trial_end(self, trial_job_id, success):
+                time.sleep(0.1)
+                CALLS.append("end")
+            def _on_exit(self):
+                CALLS.append("exit")
+    """
+    conversation = Conversation(tmp_path, assessor=leaving).started()
+    conversation.tell(protocol.ReportMetrics(1, [[0, "t0", 0, 1], [0, "t0", 1, 2]]), end(2, 0, 0.5))
+    conversation.close()
+    assert sys.modules["own_assessor"].CALLS == ["assess", "assess", "end", "exit"]
