@@ -85,6 +85,8 @@ def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:
     if not experiment.endswith("*"):
         return [find_experiment(client, experiment)]
     beginning = experiment.removesuffix("*")
+    if not beginning:
+        raise click.UsageError("expected the beginning of an id before '*'; `proctor stop --all` stops all experiments")
     found = [row for row in client.experiments() if row["id"].startswith(beginning) and is_running(row)]
     if not found:
         raise CommandError(f"no running experiment has an id that begins with {beginning!r}", ExitCode.NOT_FOUND)

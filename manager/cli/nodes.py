@@ -102,15 +102,18 @@ def forget(session: Session, node: str, yes: bool) -> None:
 
 
 def find_node(client: "Client", named: str) -> Row:
-    """A node by its id or the only beginning of it, or by its address. Raises CommandError."""
+    """A node by its id, else by its address, else by the only beginning of an id. Raises CommandError."""
     known = list(client.nodes())
-    found = [node for node in known if named in (node["id"], node["address"])]
-    found = found[:1] or [node for node in known if node["id"].startswith(named)]
+    found = (
+        [node for node in known if node["id"] == named]
+        or [node for node in known if named and node["address"] == named]
+        or [node for node in known if named and node["id"].startswith(named)]
+    )
     if len(found) == 1:
         return found[0]
     names = ", ".join(node["id"] for node in found or known) or "none"
     if found:
-        raise CommandError(f"several nodes begin with {named!r}: {names}", ExitCode.CONFLICT)
+        raise CommandError(f"{named!r} fits several nodes: {names}; name one by its id", ExitCode.CONFLICT)
     raise CommandError(f"there is no node {named!r}; known nodes: {names}", ExitCode.NOT_FOUND)
 
 
