@@ -1,6 +1,7 @@
 """`proctor experiment`: list, show, status, delete, export, import, save, load."""
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,6 @@ def export(
     session: Session, experiment: str | None, filename: Path | None, kind: str, intermediate: bool, succeeded: bool
 ) -> None:
     """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form."""
-    import sys
-
     found = find_experiment(session.client, experiment, ended_too=True)
     status = "SUCCEEDED" if succeeded else None
     rows = list(session.client.export(found["id"], status=status, intermediate=intermediate))
@@ -140,15 +139,28 @@ def import_(session: Session, experiment: str | None, filename: Path) -> None:
 @experiment_argument
 @click.option("-p", "--path", type=click.Path(path_type=Path), default=Path(), help="A folder, or the name of the zip.")
 @click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="The code directory as well.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, however large it is.")
 @with_session
-def save(session: Session, experiment: str | None, path: Path, code: bool) -> None:
-    """Save an experiment as a zip: its records, metrics, logs and outputs. Its name goes to stdout."""
-    from proctor.manager.cli.archive import save_archive
+def save(session: Session, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
+    """Save an experiment as a zip: its records, metrics, logs and outputs. Its name goes to stdout.
+
+    Of the code directory, what .proctorignore and .nniignore leave out is not saved. Asks first when there are more
+    than 300 MB in all, or more than 2,000 files of code.
+    """
+    from proctor.manager.cli.archive import find_contents, show_progress, size_text, write_archive
 
     found = find_experiment(session.client, experiment, ended_too=True)
     target = path / f"{found['id']}.zip" if path.is_dir() else path
-    save_archive(session.client, found, target, with_code=code)
+    contents = find_contents(found, target, with_code=code)
+    session.say(f"Saving {contents.describe()}.")
+    for sentence in contents.left_out:
+        session.say(sentence)
+    if contents.is_large and not yes:
+        _confirm_large(size_text(contents.size))
+    with show_progress(contents.size) as saved:
+        write_archive(session.client, found, contents, target, saved)
     click.echo(target)
+    session.say(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
 
 
 @experiment.command()
@@ -164,6 +176,19 @@ def load(session: Session, path: Path, code: Path | None, identifier: str | None
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
     click.echo(loaded["id"])
     session.say(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
+
+
+def _confirm_large(size: str) -> None:
+    """Ask. Where there is no terminal to ask on, only `--yes` will do."""
+    question = f"That is {size} before it is compressed. Save it? (--yes does not ask)"
+    try:
+        confirmed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise CommandError(f"nothing was saved: {size} need a confirmation, or --yes", ExitCode.USAGE) from None
+    if not confirmed:
+        raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
 
 
 def _settle(session: Session, experiment: dict[str, Any]) -> None:
