@@ -30,9 +30,14 @@ def config() -> None:
 )
 @with_session
 def show(session: Session, experiment: str | None, output: str) -> None:
-    """The configuration of an experiment as it was understood, without secrets."""
+    """The configuration of an experiment as it was understood, without secrets. `config check` accepts it.
+
+    The search space is always shown under search_space, also where it came from a file.
+    """
     found = find_experiment(session.client, experiment, ended_too=True)
-    print_one(found["config"], (), output)
+    print_one(
+        {key: None if key == "search_space_file" else value for key, value in found["config"].items()}, (), output
+    )
 
 
 @config.command()
