@@ -59,7 +59,7 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         created_at=utc(row.created_at),
         started_at=utc_or_none(row.started_at),
         ended_at=utc_or_none(row.ended_at),
-        active_seconds=row.active_seconds,
+        active_seconds=context.manager.active_seconds(row),
         directory=row.directory,
         url=f"{context.public_url}/experiments/{row.id}",
         notices=events.notices(connection, row.id),

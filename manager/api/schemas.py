@@ -95,7 +95,7 @@ class Experiment(Resource):
     started_at: Time | None = None
     ended_at: Time | None = None
     active_seconds: float = Field(examples=[93.5])
-    """How long it has been running, pauses left out."""
+    """How long it has run, up to now: the time in which trials were created or waited for, without pauses and stops."""
     directory: str = Field(examples=["/home/ada/.local/state/proctor/experiments/Ab3dE5f7"])
     """Its folder on the manager's machine."""
     url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])

@@ -1,8 +1,9 @@
 """Watching one experiment to its end, and what is said then."""
 
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 MOST_TRIALS = 10
+COUNTING = frozenset({"RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"})
+"""The statuses in which the time of an experiment runs."""
 RECHECK_SECONDS = 10.0
 """How long it is trusted that nothing has changed when no change was told."""
 
@@ -28,6 +31,13 @@ class Sight:
 
     experiment: dict[str, Any]
     running: list[dict[str, Any]]
+    seen_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def active_seconds(self) -> float:
+        """How long the experiment has run by now, if nothing has changed since."""
+        since = time.monotonic() - self.seen_at if self.experiment["status"] in COUNTING else 0.0
+        return float(self.experiment["active_seconds"]) + since
 
     @property
     def line(self) -> str:

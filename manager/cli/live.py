@@ -31,7 +31,10 @@ def show_live(seen: "Iterator[Sight]") -> "Sight":
     """Show an experiment until it ends; what was seen last."""
     last: Sight | None = None
     with Live(
-        get_renderable=lambda: _experiment(last), console=Console(stderr=True), refresh_per_second=2, transient=True
+        get_renderable=lambda: experiment_screen(last),
+        console=Console(stderr=True),
+        refresh_per_second=2,
+        transient=True,
     ):
         for sight in seen:
             last = sight
@@ -56,11 +59,12 @@ def overview(experiments: list[Row], running: list[Row], hidden: int, note: str)
 _EXPERIMENT_OF = Column("EXPERIMENT", lambda row: row["experiment_id"])
 
 
-def _experiment(sight: "Sight | None") -> RenderableType:
+def experiment_screen(sight: "Sight | None") -> RenderableType:
+    """The screen of an experiment in the foreground; None: nothing was seen yet."""
     if sight is None:
         return Text("Waiting for the manager …")
     experiment = sight.experiment
-    parts: list[RenderableType] = [_headline(experiment), _bar(experiment)]
+    parts: list[RenderableType] = [_headline(sight), _bar(experiment)]
     best = experiment["best"]
     if best is not None:
         parts.append(Text.assemble("best ", (columns.best(experiment), "bold green"), f"  {columns.parameters(best)}"))
@@ -74,13 +78,14 @@ def _experiment(sight: "Sight | None") -> RenderableType:
     return Group(*parts)
 
 
-def _headline(experiment: dict[str, Any]) -> Text:
+def _headline(sight: "Sight") -> Text:
+    experiment = sight.experiment
     status = experiment["status"]
     return Text.assemble(
         (f"{experiment['name']} ", "bold"),
         f"{experiment['id']}  ",
         (status, columns.STYLES.get(status, "")),
-        f"  {columns.duration(columns.elapsed(experiment))}",
+        f"  {columns.duration(sight.active_seconds)}",
     )
 
 

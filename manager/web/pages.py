@@ -129,6 +129,7 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
     ended = sum(number for name, number in counts.items() if TrialStatus(name).is_terminal)
     return {
         "experiment": row,
+        "active_seconds": context.manager.active_seconds(row),
         "reason": reason_of(context, row),
         "failure": failure_of(connection, row, counts=found, best=best),
         "counts": counts,

@@ -75,6 +75,16 @@ async def test_the_experiments_page_shows_results_and_trials(api: Any) -> None:
     assert "maxTrialNumber" in text
 
 
+async def test_the_page_says_the_time_that_the_api_says(api: Any) -> None:
+    created = await api.create(max_experiment_duration=7200)
+    await api.ended(created["id"])
+    await api.manager.stop_experiment(created["id"])
+    await api.manager.control.write(lambda c: experiments.set_counters(c, created["id"], active_seconds=3725.0))
+    assert (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["active_seconds"] == 3725.0
+    text, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "<dt>has run for</dt><dd>1 h 2 min of 2 h 0 min</dd>" in text
+
+
 async def test_trials_are_filtered_and_sorted(api: Any) -> None:
     created = await api.create(max_trial_number=5)
     await api.ended(created["id"])

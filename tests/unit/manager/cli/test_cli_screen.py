@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from fakes.rest import FakeRest
 from rich.console import Console
 
 from proctor.manager.cli import columns
-from proctor.manager.cli.live import overview
+from proctor.manager.cli.foreground import Sight
+from proctor.manager.cli.live import experiment_screen, overview
 from proctor.manager.cli.output import Column, Row
 from proctor.manager.cli.screen import table
 
@@ -56,6 +58,14 @@ def test_ids_statuses_and_numbers_are_whole_on_every_terminal(width: int) -> Non
     assert "118/200  0.000123456 min  2026-11-21" in shown[1]
     running = next(line for line in shown if "tRiAl123" in line)
     assert running.split()[:7] == ["17", "tRiAl123", "Ab3dE5f7", "0.123456", "1234", "1m", "05s"]
+
+
+def test_the_foreground_shows_the_time_that_it_runs_pauses_left_out() -> None:
+    experiment = {**EXPERIMENT, "active_seconds": 65.0, "started_at": "2020-01-01T00:00:00Z", "ended_at": None}
+    seen_at = time.monotonic() - 3600.0  # nothing has changed for an hour
+    for status, shown in {"PAUSED": ["1m", "05s"], "NO_MORE_TRIAL": ["1h", "01m"]}.items():
+        sight = Sight({**experiment, "status": status, "best": None}, [], seen_at)
+        assert lines(experiment_screen(sight), 100)[0].split()[-2:] == shown
 
 
 def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_told_in_full() -> None:
