@@ -42,6 +42,7 @@ class CurvePoint:
     ended_at: float | None
     value: float
     best: float
+    place: int  # among all trials that have ended, with a value or without, from 1
 
 
 def insert(connection: sqlite3.Connection, row: TrialRow, *, time: float | None = None) -> None:
@@ -83,11 +84,11 @@ def best_curve(connection: sqlite3.Connection, experiment_id: str, maximize: boo
     """One point for every such trial with a value, in the order of their ends."""
     better = max if maximize else min
     points: list[CurvePoint] = []
-    for sequence_id, ended_at, value in connection.execute(
+    for sequence_id, ended_at, value, place in connection.execute(
         query("trials.values_in_time"), {"experiment_id": experiment_id}
     ):
         top = better(points[-1].best, value) if points else value
-        points.append(CurvePoint(sequence_id, ended_at, value, top))
+        points.append(CurvePoint(sequence_id, ended_at, value, top, place))
     return points
 
 
