@@ -87,7 +87,12 @@ class Experiment(Resource):
     )
     """Where trials have ended and none has succeeded: how many, and the most frequent reason among the newest 100."""
     best: Best | None = None
-    """null until a trial has reported a final metric."""
+    """null until a trial has ended with a final metric that is a finite number."""
+    no_best_reason: str = Field(
+        default="",
+        examples=["no final metric is a finite number that could be compared; trial 3 reported NaN"],
+    )
+    """Why there is no best trial, where there is none."""
     objective: Objective
     """Decided when it was created: by `objective` of its configuration, else by NNI's optimize_mode, else by the
     tuner's default."""

@@ -111,7 +111,8 @@ def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
         session.say(experiment["error"].rstrip())
     best = experiment["best"]
     if best is None:
-        session.say("No trial has reported a final metric.")
+        why = experiment.get("no_best_reason") or "no trial has reported a final metric"
+        session.say(f"There is no best trial: {why}.")
         if experiment.get("failure"):
             session.say(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
         _say_failures(session, experiment)

@@ -95,6 +95,14 @@ SELECT sequence_id, ended_at, final_value, place FROM (
 WHERE status IN ('SUCCEEDED', 'EARLY_STOPPED') AND final_value IS NOT NULL
 ORDER BY place;
 
+-- name: trials.a_final_metric
+-- of the newest trials; where there is no best trial
+SELECT * FROM (
+    SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = :status
+    ORDER BY sequence_id DESC LIMIT :limit
+)
+WHERE final_data IS NOT NULL LIMIT 1;
+
 -- name: trials.newest_reasons
 SELECT sequence_id, reason FROM trials WHERE experiment_id = :experiment_id AND status = :status
 ORDER BY sequence_id DESC LIMIT :limit;

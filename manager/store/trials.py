@@ -14,6 +14,7 @@ from proctor.manager.store.trial_pages import page
 
 __all__ = [
     "CurvePoint",
+    "a_final_metric",
     "answers",
     "best",
     "best_curve",
@@ -90,6 +91,14 @@ def best_curve(connection: sqlite3.Connection, experiment_id: str, maximize: boo
         top = better(points[-1].best, value) if points else value
         points.append(CurvePoint(sequence_id, ended_at, value, top, place))
     return points
+
+
+def a_final_metric(
+    connection: sqlite3.Connection, experiment_id: str, status: TrialStatus, *, limit: int
+) -> TrialRow | None:
+    """The newest trial in this status that has reported a final metric, a number or not, among its newest `limit`."""
+    found = _select(connection, "trials.a_final_metric", experiment_id=experiment_id, status=status, limit=limit)
+    return found[0] if found else None
 
 
 def newest_reasons(
