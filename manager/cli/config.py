@@ -8,7 +8,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
-from proctor.manager.cli.output import Format, print_one
+from proctor.manager.cli.output import Format, echo, print_one
 from proctor.manager.cli.session import Session, with_session
 
 CONFIG_PATH = click.Path(path_type=Path)
@@ -61,7 +61,7 @@ def schema() -> None:
     """The JSON Schema of configurations."""
     from proctor.manager.config.schema import render_json_schema
 
-    click.echo(render_json_schema().rstrip())
+    echo(render_json_schema().rstrip())
 
 
 def load_checked(session: Session, path: Path) -> Any:

@@ -12,7 +12,17 @@ from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
 from proctor.manager.cli.lazy import alias
-from proctor.manager.cli.output import Column, Format, output_option, print_list, print_one, write_csv
+from proctor.manager.cli.output import (
+    Column,
+    Format,
+    confirm,
+    echo,
+    json_text,
+    output_option,
+    print_list,
+    print_one,
+    write_csv,
+)
 from proctor.manager.cli.session import Session, with_session
 
 
@@ -86,7 +96,7 @@ def delete(session: Session, experiment: str | None, yes: bool, every: bool) -> 
     doomed = [row for row in found if not every or not is_running(row)]
     for row in doomed:
         question = f"Delete experiment {row['id']} ({row['name']}, {row['status']}) and {row['directory']}?"
-        if yes or click.confirm(question, err=True):
+        if yes or confirm(question):
             _settle(session, row)
             session.client.delete_experiment(row["id"])
             session.say(f"Experiment {row['id']} is deleted.")
@@ -159,7 +169,7 @@ def save(session: Session, experiment: str | None, path: Path, code: bool, yes: 
         _confirm_large(size_text(contents.size))
     with show_progress(contents.size) as saved:
         write_archive(session.client, found, contents, target, saved)
-    click.echo(target)
+    echo(str(target))
     session.say(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
 
 
@@ -174,7 +184,7 @@ def load(session: Session, path: Path, code: Path | None, identifier: str | None
 
     read_archive(path)  # no manager is started for a file that is none
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
-    click.echo(loaded["id"])
+    echo(loaded["id"])
     session.say(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
 
 
@@ -182,7 +192,7 @@ def _confirm_large(size: str) -> None:
     """Ask. Where there is no terminal to ask on, only `--yes` will do."""
     question = f"That is {size} before it is compressed. Save it? (--yes does not ask)"
     try:
-        confirmed = click.confirm(question, err=True)
+        confirmed = confirm(question)
     except click.Abort:
         if sys.stdin.isatty():
             raise
@@ -221,8 +231,7 @@ def _write_rows(rows: list[dict[str, Any]], kind: str, file: Any) -> None:
     if kind == Format.CSV:
         write_csv(rows, file)
     else:
-        json.dump(rows, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+        file.write(json_text(rows) + "\n")
 
 
 alias(experiment, "ls", list_)

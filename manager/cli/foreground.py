@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from proctor.manager.cli import columns
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import is_running, machines_kept
-from proctor.manager.cli.output import shows_a_screen
+from proctor.manager.cli.output import echo, shows_a_screen
 from proctor.manager.cli.session import Session
 
 if TYPE_CHECKING:
@@ -117,11 +115,11 @@ def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
             session.say(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
         _say_failures(session, experiment)
     else:
-        click.echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
-        click.echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
-        click.echo(f"Parameters:  {columns.parameters(best)}")
-        click.echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
-    click.echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
+        echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
+        echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
+        echo(f"Parameters:  {columns.parameters(best)}")
+        echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
+    echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
     machines = machines_kept(session.client, {experiment["id"]}).get(experiment["id"])
     if machines and experiment["status"] != "STOPPED":
         session.say(f"It keeps its machines ({', '.join(machines)}) until: proctor stop {experiment['id']}")

@@ -6,6 +6,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
+from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import Session, with_session
 
 
@@ -55,7 +56,7 @@ def view(session: Session, experiment: str | None, port: int | None) -> None:
     if found["status"] == "STOPPED":
         found = client.view_experiment(found["id"])
     session.say(f"Experiment {found['id']} is {found['status']}. Its page (the link holds your token):")
-    click.echo(client.page_url(f"/experiments/{found['id']}"))
+    echo(client.page_url(f"/experiments/{found['id']}"))
 
 
 @click.command()

@@ -12,6 +12,7 @@ from rich.text import Text
 from proctor.manager.cli import columns
 from proctor.manager.cli.output import Column, Row
 from proctor.manager.cli.screen import table
+from proctor.manager.terminal import clean
 
 if TYPE_CHECKING:
     from proctor.manager.cli.foreground import Sight
@@ -52,7 +53,7 @@ def overview(experiments: list[Row], running: list[Row], hidden: int, note: str)
     if hidden:
         parts.append(Text(f"… and {hidden} more running trials", style="dim"))
     if note:
-        parts += [Text(), Text(note, style="dim")]
+        parts += [Text(), Text(clean(note), style="dim")]
     return Group(*parts)
 
 
@@ -67,13 +68,14 @@ def experiment_screen(sight: "Sight | None") -> RenderableType:
     parts: list[RenderableType] = [_headline(sight), _bar(experiment)]
     best = experiment["best"]
     if best is not None:
-        parts.append(Text.assemble("best ", (columns.best(experiment), "bold green"), f"  {columns.parameters(best)}"))
+        parameters = clean(columns.parameters(best))
+        parts.append(Text.assemble("best ", (clean(columns.best(experiment)), "bold green"), f"  {parameters}"))
     if sight.running:
         parts += [Text(), table(sight.running, RUNNING)]
     if experiment.get("failure"):
-        parts.append(Text(experiment["failure"], style="bold red"))
+        parts.append(Text(clean(experiment["failure"]), style="bold red"))
     if sight.why:
-        parts.append(Text(sight.why, style="dim"))
+        parts.append(Text(clean(sight.why), style="dim"))
     parts.append(Text("Ctrl-C stops watching; the experiment goes on.", style="dim"))
     return Group(*parts)
 
@@ -82,7 +84,7 @@ def _headline(sight: "Sight") -> Text:
     experiment = sight.experiment
     status = experiment["status"]
     return Text.assemble(
-        (f"{experiment['name']} ", "bold"),
+        (f"{clean(experiment['name'])} ", "bold"),
         f"{experiment['id']}  ",
         (status, columns.STYLES.get(status, "")),
         f"  {columns.duration(sight.active_seconds)}",

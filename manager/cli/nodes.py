@@ -7,7 +7,7 @@ import click
 
 from proctor.manager.cli.columns import NODES
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.output import Format, Row, output_option, print_list
+from proctor.manager.cli.output import Format, Row, confirm, echo, output_option, print_list
 from proctor.manager.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def nodes(context: click.Context, output: str) -> None:
         return
     for node in found:
         for device in node["facts"].get("devices") or ():
-            click.echo(f"  {node['id']} GPU {device['index']}: {_describe(device)}")
+            echo(f"  {node['id']} GPU {device['index']}: {_describe(device)}")
 
 
 @nodes.command()
@@ -96,7 +96,7 @@ def forget(session: Session, node: str, yes: bool) -> None:
         f"Forget node {found['id']}, which is {_state(found)}? What is on it stays there, and files that were not "
         f"collected are lost."
     )
-    if yes or click.confirm(question, err=True):
+    if yes or confirm(question):
         session.client.forget_node(found["id"])
         session.say(f"Node {found['id']} is forgotten.")
 
