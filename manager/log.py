@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+from proctor.manager.terminal import clean, clean_json
+
 FIELDS = ("action", "experiment_id", "trial_id", "job_id", "node_id")
 FILE_BYTES = 10 * 1024 * 1024
 FILES = 5
@@ -36,7 +38,7 @@ class JsonFormatter(logging.Formatter):
         line.update({name: value for name in FIELDS if (value := getattr(record, name, None)) is not None})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return clean_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
 class TextFormatter(logging.Formatter):
@@ -51,7 +53,7 @@ class TextFormatter(logging.Formatter):
             text += f"  [{', '.join(ids)}]"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return text
+        return clean(text)
 
 
 def start_logging(path: Path, *, format: str = "text", level: str = "INFO", stream: TextIO | None = None) -> None:

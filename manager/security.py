@@ -46,14 +46,24 @@ class Tokens:
         """Cookies know no ports: managers beside each other must not overwrite each other's."""
         return f"proctor-{sha256(self.full.encode()).hexdigest()[:12]}"
 
+    def cookie(self, access: Access) -> str:
+        """What a browser keeps instead of the token that allows `access`: derived from it, and of no use elsewhere."""
+        token = self.full if access is Access.FULL else self.readonly
+        return hmac.digest(token.encode(), b"proctor: cookie of the page", sha256).hex()
+
     def access(self, token: str | None) -> Access:
         """What `token` allows, found out in constant time."""
-        given = (token or "").encode()
-        if hmac.compare_digest(given, self.full.encode()):
-            return Access.FULL
-        if hmac.compare_digest(given, self.readonly.encode()):
-            return Access.READ
-        return Access.NONE
+        return _first_equal(token, {Access.FULL: self.full, Access.READ: self.readonly})
+
+    def cookie_access(self, value: str | None) -> Access:
+        """What the value of a cookie allows, found out in constant time."""
+        return _first_equal(value, {access: self.cookie(access) for access in (Access.FULL, Access.READ)})
+
+
+def _first_equal(given: str | None, known: Mapping[Access, str]) -> Access:
+    encoded = (given or "").encode()
+    equal = [access for access, text in known.items() if hmac.compare_digest(encoded, text.encode())]
+    return equal[0] if equal else Access.NONE
 
 
 def _read_or_make(path: Path) -> str:

@@ -1,5 +1,7 @@
-"""Said of an experiment none of whose trials has succeeded: how many have ended, and what ended most of them."""
+"""Said of an experiment without a success: how many trials have ended, and what ended most of them; or, without a
+best trial, what became of the final metrics."""
 
+import json
 import re
 import sqlite3
 from collections import Counter
@@ -11,6 +13,9 @@ from proctor.manager.store.rows import ExperimentRow, TrialRow
 
 MOST_LOOKED_AT = 100
 """Of the newest ends. The cost of the sentence does not grow with the experiment."""
+
+MOST_SHOWN = 60
+"""Characters of a final metric."""
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -33,6 +38,33 @@ def failure_of(
         return ""
     reasons = trials.newest_reasons(connection, experiment.id, statuses=tuple(ended), limit=MOST_LOOKED_AT)
     return _sentence(sum(ended.values()), reasons)
+
+
+def no_best_reason(
+    connection: sqlite3.Connection,
+    experiment: ExperimentRow,
+    *,
+    counts: Mapping[TrialStatus, int],
+    best: TrialRow | None,
+) -> str:
+    """Where there is no best trial, a clause that says why; else ''. Looks at the newest trials of each status only."""
+    if best is not None:
+        return ""
+    present = [status for status, number in counts.items() if number]
+    for status in sorted(present, key=lambda status: (status not in trials.RANKED, not status.is_terminal)):
+        found = trials.a_final_metric(connection, experiment.id, status, limit=MOST_LOOKED_AT)
+        if found is None:
+            continue
+        if status in trials.RANKED:
+            data = json.dumps(found.final_data, ensure_ascii=False)[:MOST_SHOWN].strip('"')
+            return (
+                f"no final metric is a finite number that could be compared; trial {found.sequence_id} reported {data}"
+            )
+        if status.is_terminal:
+            return f"only trials without success have reported a final metric; trial {found.sequence_id} is {status}"
+        return f"trial {found.sequence_id} has reported a final metric, but has not ended yet"
+    newest = f"none of the newest {MOST_LOOKED_AT} trials" if sum(counts.values()) > MOST_LOOKED_AT else "no trial"
+    return f"{newest} has reported a final metric" + ("" if experiment.ended_at else " yet")
 
 
 def _sentence(total: int, reasons: Sequence[str]) -> str:

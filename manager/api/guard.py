@@ -62,12 +62,13 @@ class Guard:
         path = scope["path"]
         if path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return None
-        if (token := _page_token(scope)) is not None and self._tokens.access(token) is not Access.NONE:
-            return self._remember(scope, token)
-        bearer = _bearer(headers)
-        access = self._tokens.access(bearer if bearer is not None else self._cookie(headers))
+        token = _page_token(scope)
+        if token is not None and (access := self._tokens.access(token)) is not Access.NONE:
+            return self._remember(scope, access)
+        bearer, cookie = _bearer(headers), self._cookie(headers)
+        access = self._tokens.access(bearer) if bearer is not None else self._tokens.cookie_access(cookie)
         if access is Access.NONE:
-            return _unauthorised(scope, headers)
+            return _unauthorised(scope, headers, was_given=bool(bearer or cookie or token))
         if scope["method"] in SAFE_METHODS:
             return None
         return _may_change(access, by_cookie=bearer is None, headers=headers)
@@ -79,14 +80,14 @@ class Guard:
             return None
         return morsel.value if morsel else None
 
-    def _remember(self, scope: Scope, token: str) -> Response:
-        """The token of the page's first URL becomes a cookie, and leaves the address bar."""
+    def _remember(self, scope: Scope, access: Access) -> Response:
+        """The token of the page's first URL is exchanged for a cookie, and leaves the address bar."""
         request = Request(scope)
         left = urlencode([(key, value) for key, value in parse_qsl(request.url.query) if key != "token"])
         response = RedirectResponse(_relative(scope["path"], left), status_code=303)
         response.set_cookie(
             self._tokens.cookie_name,
-            token,
+            self._tokens.cookie(access),
             path=f"{self._prefix}/",
             httponly=True,
             samesite="strict",
@@ -124,29 +125,44 @@ def _unknown_host(host: str) -> Response:
     )
 
 
-def _unauthorised(scope: Scope, headers: Headers) -> Response:
+def _unauthorised(scope: Scope, headers: Headers, *, was_given: bool) -> Response:
+    """Ask for a token, or say that the one that `was_given` is not this manager's."""
     if scope["method"] == "GET" and "text/html" in headers.get("accept", "") and not scope["path"].startswith("/api/"):
-        return _sign_in_page(headers)
+        return _sign_in_page(headers, was_given=was_given)
+    what = (
+        "The token is wrong: it is not one of this manager's, which may have another home than you expect"
+        if was_given
+        else "A token is needed: send 'Authorization: Bearer <token>'"
+    )
     return problem_response(
         401,
         "Not authorised",
-        "A token is needed: send 'Authorization: Bearer <token>'; the token is in the file `token` of the manager's "
-        "home, and `proctor webui url` prints a link with it",
+        f"{what}; the token is in the file `token` of the manager's home (for the command line: PROCTOR_TOKEN), and "
+        "`proctor webui url` prints a link with it",
         instance=scope["path"],
-        headers={"WWW-Authenticate": "Bearer"},
+        headers={"WWW-Authenticate": _challenge(was_given)},
     )
 
 
-def _sign_in_page(headers: Mapping[str, str]) -> Response:
+def _challenge(was_given: bool) -> str:
+    return 'Bearer error="invalid_token"' if was_given else "Bearer"
+
+
+def _sign_in_page(headers: Mapping[str, str], *, was_given: bool) -> Response:
     # A link from another site arrives without the Strict cookie; asked for again by our own page it comes with it.
     again = '<meta http-equiv="refresh" content="0">' if headers.get("sec-fetch-site") == "cross-site" else ""
+    what = (
+        "The token in this link is wrong, or the browser's sign-in is no longer valid."
+        if was_given
+        else "This page needs a token."
+    )
     return HTMLResponse(
         f'<!doctype html><html lang="en"><meta charset="utf-8">{again}<title>Proctor</title>'
         '<meta name="viewport" content="width=device-width"><main><h1>Proctor</h1>'
-        "<p>This page needs a token. Run <code>proctor webui url</code> where the manager runs, "
+        f"<p>{what} Run <code>proctor webui url</code> where the manager runs, "
         "and open the link that it prints.</p></main></html>",
         status_code=401,
-        headers={"Cache-Control": "no-store", "WWW-Authenticate": "Bearer"},
+        headers={"Cache-Control": "no-store", "WWW-Authenticate": _challenge(was_given)},
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from proctor.manager.api import schemas
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.fruitlessness import failure_of
+from proctor.manager.api.fruitlessness import failure_of, no_best_reason
 from proctor.manager.api.numbers import WORDS, utc, utc_or_none
 from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.store import events, trials
@@ -54,12 +54,13 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         max_trial_duration_seconds=row.max_trial_seconds,
         trial_counts=counts,
         failure=failure_of(connection, row, counts=counts, best=best),
+        no_best_reason=no_best_reason(connection, row, counts=counts, best=best),
         best=None if best is None else best_resource(best),
         objective=objective(row),
         created_at=utc(row.created_at),
         started_at=utc_or_none(row.started_at),
         ended_at=utc_or_none(row.ended_at),
-        active_seconds=row.active_seconds,
+        active_seconds=context.manager.active_seconds(row),
         directory=row.directory,
         url=f"{context.public_url}/experiments/{row.id}",
         notices=events.notices(connection, row.id),

@@ -87,7 +87,12 @@ class Experiment(Resource):
     )
     """Where trials have ended and none has succeeded: how many, and the most frequent reason among the newest 100."""
     best: Best | None = None
-    """null until a trial has reported a final metric."""
+    """null until a trial has ended with a final metric that is a finite number."""
+    no_best_reason: str = Field(
+        default="",
+        examples=["no final metric is a finite number that could be compared; trial 3 reported NaN"],
+    )
+    """Why there is no best trial, where there is none."""
     objective: Objective
     """Decided when it was created: by `objective` of its configuration, else by NNI's optimize_mode, else by the
     tuner's default."""
@@ -95,7 +100,7 @@ class Experiment(Resource):
     started_at: Time | None = None
     ended_at: Time | None = None
     active_seconds: float = Field(examples=[93.5])
-    """How long it has been running, pauses left out."""
+    """How long it has run, up to now: the time in which trials were created or waited for, without pauses and stops."""
     directory: str = Field(examples=["/home/ada/.local/state/proctor/experiments/Ab3dE5f7"])
     """Its folder on the manager's machine."""
     url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])

@@ -7,7 +7,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.lazy import alias
-from proctor.manager.cli.output import Column, Format, output_option, print_list, print_one, print_table
+from proctor.manager.cli.output import Column, Format, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import Session, with_session
 
 ALGORITHMS = (
@@ -58,7 +58,7 @@ def show(session: Session, name: str, output: str) -> None:
         if wanted in (row["name"].lower(), *(other.lower() for other in row["aliases"])):
             print_one(row, ALGORITHM, output)
             if output == Format.TABLE and row["class_args"]:
-                click.echo()
+                echo()
                 print_table(row["class_args"], ARGUMENTS)
             return
     raise CommandError(f"there is no algorithm {name!r}; `proctor algo list` shows all", ExitCode.NOT_FOUND)

@@ -3,15 +3,27 @@
 proctor.json              {"format": 1, "experiment": resource}
 trials.jsonl jobs.jsonl metrics.jsonl
 experiment/…              its folder: logs, outputs, checkpoints; no databases, environment or secrets
-code/…                    the code directory, when asked for
+code/…                    the code directory, when asked for: the files that travel to a machine
 """
 
 import json
 import os
+import re
+import secrets
+import shutil
+import signal
+import stat
+import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.logins import find_logins, handed_over
@@ -20,24 +32,95 @@ if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 FORMAT = 1
-PRIVATE = frozenset({"environment.json", "secrets.json"})
-NOT_CODE = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules"})
+FOLDER, CODE = "experiment", "code"
+HEAD = "proctor.json"
+_FIRST_NAME = slice(30, 30 + len(HEAD))  # where a zip that begins with it has it
+NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
+"""The same as in manager/engine/archives.py, which refuses archives with such files."""
+VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
+"""Never saved, whatever an ignore file brings back."""
 CODE_ARCHIVES = "code-archives"  # what was made of the code for machines
+DRAFT_SUFFIX = ".proctor-draft"
+LARGE_BYTES = 300_000_000
+MANY_CODE_FILES = 2_000
+"""NNI's limits for a code directory; beyond them `save` asks."""
+MOST_NAMED = 3
+MOST_DRAWN = 200  # times that the progress is drawn
+PIECE_BYTES = 1 << 20
 
 
-def save_archive(client: "Client", experiment: dict[str, Any], target: Path, *, with_code: bool) -> None:
-    """Write an experiment into a zip that is complete whenever it is there. Raises CommandError, OSError."""
+@dataclass(frozen=True)
+class Member:
+    """One file of an archive: its name there, where it lies, and how many of its bytes are saved at most."""
+
+    name: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files that are saved beside the records. `left_out`: a sentence for each kind of file that is not."""
+
+    folder: tuple[Member, ...]
+    code: tuple[Member, ...]
+    code_directory: str | None
+    left_out: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files, before they are compressed."""
+        return sum(member.size for member in (*self.folder, *self.code))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is so much that it may not have been meant."""
+        return self.size > LARGE_BYTES or len(self.code) > MANY_CODE_FILES
+
+    def describe(self) -> str:
+        """What is saved, and how much that is."""
+        parts = [f"{_counted(self.folder)} of the experiment"]
+        if self.code_directory is not None:
+            parts.append(f"{_counted(self.code)} of its code in {self.code_directory}")
+        return " and ".join(parts)
+
+
+def find_contents(experiment: dict[str, Any], target: Path, *, with_code: bool) -> Contents:
+    """Look at everything that an archive at `target` will hold. Raises CommandError."""
     folder = Path(experiment["directory"])
     if not folder.is_dir():
         raise CommandError(f"{folder} is not on this machine; save the experiment where its manager runs")
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    selection = _Selection(os.path.realpath(target.parent) + os.sep + target.name)
+    members = tuple(selection.of_folder(os.path.realpath(folder)))
+    directory = experiment["config"]["trial_code_directory"] if with_code else None
+    code = () if directory is None else tuple(selection.of_code(Path(directory)))
+    return Contents(members, code, directory, tuple(selection.left_out()))
+
+
+def write_archive(
+    client: "Client", experiment: dict[str, Any], contents: Contents, target: Path, saved: Callable[[int], None]
+) -> None:
+    """Write an experiment into a zip that only its owner may read, and that is complete whenever it is there.
+
+    A file that has grown since it was looked at is cut there; one that is gone is left out.
+    :param saved: called with the number of bytes whenever some have been read.
+    :raises CommandError: the archive cannot be written.
+    :raises OSError: a file cannot be read.
+    """
+    if not target.parent.is_dir():
+        raise CommandError(f"{target.parent}: there is no such folder", ExitCode.USAGE)
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}{DRAFT_SUFFIX}")
     try:
-        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
-            _write_records(archive, client, experiment)
-            _write_folder(archive, "experiment", folder, _is_kept)
-            if with_code:
-                _write_folder(archive, "code", Path(experiment["config"]["trial_code_directory"]), _is_code)
-        os.replace(draft, target)
+        with _interrupted_when_ended(), _named_in_errors(target, draft):
+            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with (
+                os.fdopen(descriptor, "w+b") as file,
+                zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
+            ):
+                _write_records(archive, client, experiment)
+                for member in (*contents.folder, *contents.code):
+                    _write_member(archive, member, saved)
+            os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -65,7 +148,7 @@ def read_archive(path: Path) -> dict[str, Any]:
     """The experiment's resource in an archive. Raises CommandError where it is none, or of a newer kind."""
     try:
         with zipfile.ZipFile(path) as archive:
-            head = json.loads(archive.read("proctor.json"))
+            head = json.loads(archive.read(HEAD))
     except FileNotFoundError as error:
         raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
@@ -77,9 +160,175 @@ def read_archive(path: Path) -> dict[str, Any]:
     return experiment
 
 
+class _Selection:
+    """Chooses the files of an archive, and remembers which were left out that the user might miss.
+
+    :param target: the archive, which never becomes a part of itself; no part of its folder is a link.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._links: list[str] = []
+        self._reserved: list[str] = []
+        self._unnameable: list[str] = []
+
+    def left_out(self) -> Iterator[str]:
+        """Sentences about files that are not saved."""
+        for what, names in {
+            "links that lead to a folder, to nothing, or to what is never saved": self._links,
+            "files named like the manager's own databases and secrets": self._reserved,
+            "files whose names cannot be stored in an archive (not UTF-8, or with a backslash)": self._unnameable,
+        }.items():
+            if names:
+                more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+                yield f"Left out: {what}: {', '.join(names[:MOST_NAMED])}{more}"
+
+    def of_folder(self, root: str) -> Iterator[Member]:
+        """The files of the experiment's folder; no databases, environment, secrets, nor the home of another manager."""
+        from proctor.sdk.client.home import holds_state
+
+        for folder, folders, names in os.walk(root, onerror=_pass_over_vanished):
+            inside = os.path.relpath(folder, root) if folder != root else ""
+            kept = sorted(name for name in folders if inside or name != CODE_ARCHIVES)
+            self._links += [path for path in (os.path.join(folder, name) for name in kept) if os.path.islink(path)]
+            folders[:] = [name for name in kept if not holds_state(os.path.join(folder, name))]
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if not NEVER_SAVED.fullmatch(name):
+                    yield from self._member(FOLDER, os.path.join(inside, name), path, root)
+                elif inside:  # those at the top are the manager's own
+                    self._reserved.append(path)
+
+    def of_code(self, directory: Path) -> Iterator[Member]:
+        """The files that would travel to a machine, but no version control and no environment. Raises CommandError."""
+        from proctor.sdk.client.code_files import LEFT_OUT, CodeUnreadable, read_tree
+
+        try:
+            tree = read_tree(directory, left_out=(*LEFT_OUT, "venv/"))
+        except CodeUnreadable as error:
+            raise CommandError(f"the code cannot be saved: {error}. Without -s only the experiment is") from error
+        for entry in tree.entries:
+            path = os.path.join(tree.root, entry.path)
+            if entry.kind != stat.S_IFDIR and VERSION_CONTROL.isdisjoint(entry.path.split("/")):
+                yield from self._member(CODE, entry.path, path, str(tree.root))
+
+    def _member(self, part: str, inside: str, path: str, root: str) -> Iterator[Member]:
+        """The file at `path`, or the one that a link there leads to; nothing for archives and their drafts."""
+        if path == self._target or path.endswith(DRAFT_SUFFIX):
+            return
+        try:
+            facts = os.stat(path)
+        except OSError:  # it has vanished, or is a link to nothing
+            facts = None
+        is_file = facts is not None and stat.S_ISREG(facts.st_mode)
+        if os.path.islink(path) and (not is_file or self._leads_to_what_is_never_saved(path, part, root)):
+            self._links.append(path)
+        elif "\\" in inside or not _is_text(inside):
+            self._unnameable.append(ascii(path))
+        elif facts is not None and is_file and not _is_saved_experiment(path):
+            yield Member(f"{part}/{inside}", path, facts.st_size)
+
+    def _leads_to_what_is_never_saved(self, link: str, part: str, root: str) -> bool:
+        from proctor.sdk.client.home import holds_state
+
+        place = Path(os.path.realpath(link))
+        folders = list(takewhile(lambda folder: folder != Path(root), place.parents))
+        is_own = part == FOLDER and place.is_relative_to(root)
+        return (
+            str(place) == self._target
+            or not VERSION_CONTROL.isdisjoint({place.name, *(folder.name for folder in folders)})
+            or any(holds_state(str(folder)) for folder in folders)
+            or (is_own and NEVER_SAVED.fullmatch(place.name) is not None)
+        )
+
+
+def _pass_over_vanished(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _is_saved_experiment(path: str) -> bool:
+    """Whether a file is an archive of this kind: an earlier one would be saved again with every later one."""
+    if not path.endswith(".zip"):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_FIRST_NAME.stop)
+    except OSError:
+        return False
+    return head.startswith(b"PK\x03\x04") and head[_FIRST_NAME] == HEAD.encode()
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _counted(members: Iterable[Member]) -> str:
+    sizes = [member.size for member in members]
+    return f"{len(sizes):,} file{'s' * (len(sizes) != 1)} ({size_text(sum(sizes))})"
+
+
+def size_text(size: int) -> str:
+    """A number of bytes as people read it: `512 B`, `3.4 kB`, `1,204.0 MB`."""
+    if size < 1000:
+        return f"{size} B"
+    return f"{size / 1e3:,.1f} kB" if size < 1e6 else f"{size / 1e6:,.1f} MB"
+
+
+@contextmanager
+def show_progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, if that is a terminal; gives what to call with the number of bytes whenever some are saved."""
+    done, hidden = 0, not sys.stderr.isatty()
+    with click.progressbar(
+        length=max(total, 1),
+        label="Saving",
+        file=sys.stderr,
+        hidden=hidden,
+        update_min_steps=max(total // MOST_DRAWN, 1),
+        item_show_func=lambda text: text,
+    ) as bar:
+
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            bar.update(size, f"{size_text(done)} of {size_text(total)}")
+
+        yield advance
+
+
+@contextmanager
+def _named_in_errors(target: Path, draft: Path) -> Iterator[None]:
+    """Names the archive in errors that name its draft or no file: its disk is full, or it is too large for it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename not in (None, str(draft)):
+            raise
+        raise CommandError(f"{target} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _interrupted_when_ended() -> Iterator[None]:
+    """SIGTERM and the end of the terminal do what Ctrl-C does: nothing half-written stays."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _write_records(archive: zipfile.ZipFile, client: "Client", experiment: dict[str, Any]) -> None:
     trials = list(client.trials(experiment["id"], sort="sequence_id"))
-    archive.writestr("proctor.json", json.dumps({"format": FORMAT, "experiment": experiment}, indent=1))
+    archive.writestr(HEAD, json.dumps({"format": FORMAT, "experiment": experiment}, indent=1))
     archive.writestr("trials.jsonl", _lines(trials))
     archive.writestr("jobs.jsonl", _lines(job for trial in trials for job in client.jobs(trial["id"])))
     with archive.open("metrics.jsonl", "w") as file:
@@ -91,37 +340,34 @@ def _lines(rows: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
-def _write_folder(archive: zipfile.ZipFile, name: str, folder: Path, wanted: Any) -> None:
-    for path in _files(folder):
-        inside = path.relative_to(folder)
-        if wanted(inside):
-            archive.write(path, Path(name) / inside)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Regular files; links are not followed, sockets and pipes are left out."""
-    for root, _, names in os.walk(folder):
-        yield from (path for path in (Path(root, name) for name in sorted(names)) if path.is_file())
-
-
-def _is_kept(inside: Path) -> bool:
-    is_ours = inside.name in PRIVATE or inside.suffix in (".db", ".db-wal", ".db-shm")
-    return not is_ours and inside.parts[0] != CODE_ARCHIVES
-
-
-def _is_code(inside: Path) -> bool:
-    return not NOT_CODE.intersection(inside.parts)
+def _write_member(archive: zipfile.ZipFile, member: Member, saved: Callable[[int], None]) -> None:
+    try:
+        info = zipfile.ZipInfo.from_file(member.path, member.name, strict_timestamps=False)
+        descriptor = os.open(member.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # it has vanished since it was looked at
+        return
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.file_size = left = member.size
+    with os.fdopen(descriptor, "rb") as source, archive.open(info, "w") as copy:
+        while left and (piece := source.read(min(left, PIECE_BYTES))):
+            copy.write(piece)
+            left -= len(piece)
+            saved(len(piece))
 
 
 def _unpack_code(path: Path, target: Path) -> None:
     with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if name.startswith("code/")]
-        if not names:
+        members = [member for member in archive.infolist() if member.filename.startswith(f"{CODE}/")]
+        if not members:
             raise CommandError(f"{path} holds no code; it was saved without --code", ExitCode.USAGE)
         root = target.absolute()
-        for name in names:
-            inside = (root / name.removeprefix("code/")).resolve()
+        for member in members:
+            inside = (root / member.filename.removeprefix(f"{CODE}/")).resolve()
             if not inside.is_relative_to(root.resolve()):
-                raise CommandError(f"{path} wants to write outside of {target}: {name}", ExitCode.USAGE)
+                raise CommandError(f"{path} wants to write outside of {target}: {member.filename}", ExitCode.USAGE)
             inside.parent.mkdir(parents=True, exist_ok=True)
-            inside.write_bytes(archive.read(name))
+            with archive.open(member) as source, inside.open("wb") as copy:
+                shutil.copyfileobj(source, copy)
+            if member.external_attr >> 16 & stat.S_IXUSR:
+                mode = inside.stat().st_mode
+                inside.chmod(mode | (mode & 0o444) >> 2)  # whoever may read it may run it

@@ -105,11 +105,16 @@ def counts(experiment: Row) -> str:
 
 
 def best(experiment: Row) -> str:
-    """The best value, its trial, and which values are better."""
+    """The best value, its trial, and which values are better; `-` for none."""
     found = experiment["best"]
     if found is None:
         return "-"
     return f"{number(found['value'])} (trial {found['sequence_id']}, {experiment['objective']['direction']})"
+
+
+def _best_or_why_not(experiment: Row) -> str:
+    why = experiment.get("no_best_reason")
+    return f"- ({why})" if why else best(experiment)
 
 
 def best_value(experiment: Row) -> str:
@@ -154,7 +159,7 @@ EXPERIMENT = (
     Column("reason", lambda row: row["reason"]),
     Column("failure", lambda row: row.get("failure") or ""),
     Column("trials", lambda row: f"{progress(row)} ended" + (f" ({counts(row)})" if counts(row) else "")),
-    Column("best", best),
+    Column("best", _best_or_why_not),
     Column("best parameters", lambda row: parameters(row["best"]) if row["best"] else ""),
     Column("objective", lambda row: row["objective"]["direction"]),
     Column("trial concurrency", lambda row: str(row["trial_concurrency"])),
@@ -164,7 +169,7 @@ EXPERIMENT = (
     Column("created", lambda row: local_time(row["created_at"])),
     Column("started", lambda row: local_time(row["started_at"])),
     Column("ended", lambda row: local_time(row["ended_at"])),
-    Column("running for", lambda row: duration(row["active_seconds"])),
+    Column("has run for", lambda row: duration(row["active_seconds"])),
     Column("files", lambda row: row["directory"]),
     Column("page", lambda row: row["url"]),
     Column("notices", lambda row: "\n".join(row["notices"])),

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from proctor.manager.cli.output import echo
+from proctor.manager.terminal import clean
+
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
@@ -29,7 +32,7 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three shells"
     script = kind(context.find_root().command, {}, "proctor", "_PROCTOR_COMPLETE")
-    click.echo(script.source_template % script.source_vars())
+    echo(script.source_template % script.source_vars())
 
 
 def experiment_ids(context: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -37,7 +40,7 @@ def experiment_ids(context: click.Context, incomplete: str) -> list[CompletionIt
 
     def ask(client: "Client") -> list[CompletionItem]:
         rows = client.experiments(id_prefix=incomplete)
-        return [CompletionItem(row["id"], help=f"{row['status']} {row['name']}") for row in rows]
+        return [CompletionItem(row["id"], help=_on_one_line(f"{row['status']} {row['name']}")) for row in rows]
 
     return _within_cap(context, ask)
 
@@ -50,6 +53,11 @@ def trial_ids(context: click.Context, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(row["id"], help=f"{row['status']} trial {row['sequence_id']}") for row in rows]
 
     return _within_cap(context, ask)
+
+
+def _on_one_line(text: str) -> str:
+    """The shell shows it as it is, and takes a line for an item."""
+    return clean(text).replace("\n", " ")
 
 
 def _running(client: "Client") -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
-from proctor.manager.cli.output import Format, print_one
+from proctor.manager.cli.output import Format, echo, print_one
 from proctor.manager.cli.session import Session, with_session
 
 CONFIG_PATH = click.Path(path_type=Path)
@@ -30,9 +30,14 @@ def config() -> None:
 )
 @with_session
 def show(session: Session, experiment: str | None, output: str) -> None:
-    """The configuration of an experiment as it was understood, without secrets."""
+    """The configuration of an experiment as it was understood, without secrets. `config check` accepts it.
+
+    The search space is always shown under search_space, also where it came from a file.
+    """
     found = find_experiment(session.client, experiment, ended_too=True)
-    print_one(found["config"], (), output)
+    print_one(
+        {key: None if key == "search_space_file" else value for key, value in found["config"].items()}, (), output
+    )
 
 
 @config.command()
@@ -56,7 +61,7 @@ def schema() -> None:
     """The JSON Schema of configurations."""
     from proctor.manager.config.schema import render_json_schema
 
-    click.echo(render_json_schema().rstrip())
+    echo(render_json_schema().rstrip())
 
 
 def load_checked(session: Session, path: Path) -> Any:

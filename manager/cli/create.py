@@ -9,6 +9,7 @@ import click
 from proctor.manager.cli.config import CONFIG_PATH, describe_plan, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.logins import Logins, find_logins, handed_over
+from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def create(
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client(port=port)
     created = submit(client, loaded, file, identifier=identifier, logins=logins)
-    click.echo(created["id"])
+    echo(created["id"])
     _say_what_next(session, created, foreground)
     if not foreground:
         return ExitCode.OK

@@ -1,6 +1,7 @@
 """`proctor experiment`: list, show, status, delete, export, import, save, load."""
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,17 @@ from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
 from proctor.manager.cli.lazy import alias
-from proctor.manager.cli.output import Column, Format, output_option, print_list, print_one, write_csv
+from proctor.manager.cli.output import (
+    Column,
+    Format,
+    confirm,
+    echo,
+    json_text,
+    output_option,
+    print_list,
+    print_one,
+    write_csv,
+)
 from proctor.manager.cli.session import Session, with_session
 
 
@@ -85,7 +96,7 @@ def delete(session: Session, experiment: str | None, yes: bool, every: bool) -> 
     doomed = [row for row in found if not every or not is_running(row)]
     for row in doomed:
         question = f"Delete experiment {row['id']} ({row['name']}, {row['status']}) and {row['directory']}?"
-        if yes or click.confirm(question, err=True):
+        if yes or confirm(question):
             _settle(session, row)
             session.client.delete_experiment(row["id"])
             session.say(f"Experiment {row['id']} is deleted.")
@@ -103,8 +114,6 @@ def export(
     session: Session, experiment: str | None, filename: Path | None, kind: str, intermediate: bool, succeeded: bool
 ) -> None:
     """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form."""
-    import sys
-
     found = find_experiment(session.client, experiment, ended_too=True)
     status = "SUCCEEDED" if succeeded else None
     rows = list(session.client.export(found["id"], status=status, intermediate=intermediate))
@@ -147,15 +156,28 @@ def import_(session: Session, experiment: str | None, filename: Path, skip_outsi
 @experiment_argument
 @click.option("-p", "--path", type=click.Path(path_type=Path), default=Path(), help="A folder, or the name of the zip.")
 @click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="The code directory as well.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, however large it is.")
 @with_session
-def save(session: Session, experiment: str | None, path: Path, code: bool) -> None:
-    """Save an experiment as a zip: its records, metrics, logs and outputs. Its name goes to stdout."""
-    from proctor.manager.cli.archive import save_archive
+def save(session: Session, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
+    """Save an experiment as a zip: its records, metrics, logs and outputs. Its name goes to stdout.
+
+    Of the code directory, what .proctorignore and .nniignore leave out is not saved. Asks first when there are more
+    than 300 MB in all, or more than 2,000 files of code.
+    """
+    from proctor.manager.cli.archive import find_contents, show_progress, size_text, write_archive
 
     found = find_experiment(session.client, experiment, ended_too=True)
     target = path / f"{found['id']}.zip" if path.is_dir() else path
-    save_archive(session.client, found, target, with_code=code)
-    click.echo(target)
+    contents = find_contents(found, target, with_code=code)
+    session.say(f"Saving {contents.describe()}.")
+    for sentence in contents.left_out:
+        session.say(sentence)
+    if contents.is_large and not yes:
+        _confirm_large(size_text(contents.size))
+    with show_progress(contents.size) as saved:
+        write_archive(session.client, found, contents, target, saved)
+    echo(str(target))
+    session.say(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
 
 
 @experiment.command()
@@ -169,8 +191,21 @@ def load(session: Session, path: Path, code: Path | None, identifier: str | None
 
     read_archive(path)  # no manager is started for a file that is none
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
-    click.echo(loaded["id"])
+    echo(loaded["id"])
     session.say(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
+
+
+def _confirm_large(size: str) -> None:
+    """Ask. Where there is no terminal to ask on, only `--yes` will do."""
+    question = f"That is {size} before it is compressed. Save it? (--yes does not ask)"
+    try:
+        confirmed = confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise CommandError(f"nothing was saved: {size} need a confirmation, or --yes", ExitCode.USAGE) from None
+    if not confirmed:
+        raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
 
 
 def _settle(session: Session, experiment: dict[str, Any]) -> None:
@@ -203,8 +238,7 @@ def _write_rows(rows: list[dict[str, Any]], kind: str, file: Any) -> None:
     if kind == Format.CSV:
         write_csv(rows, file)
     else:
-        json.dump(rows, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+        file.write(json_text(rows) + "\n")
 
 
 alias(experiment, "ls", list_)

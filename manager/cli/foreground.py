@@ -1,23 +1,24 @@
 """Watching one experiment to its end, and what is said then."""
 
 import sys
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from proctor.manager.cli import columns
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import is_running, machines_kept
-from proctor.manager.cli.output import shows_a_screen
+from proctor.manager.cli.output import echo, shows_a_screen
 from proctor.manager.cli.session import Session
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 MOST_TRIALS = 10
+COUNTING = frozenset({"RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"})
+"""The statuses in which the time of an experiment runs."""
 RECHECK_SECONDS = 10.0
 """How long it is trusted that nothing has changed when no change was told."""
 
@@ -28,6 +29,13 @@ class Sight:
 
     experiment: dict[str, Any]
     running: list[dict[str, Any]]
+    seen_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def active_seconds(self) -> float:
+        """How long the experiment has run by now, if nothing has changed since."""
+        since = time.monotonic() - self.seen_at if self.experiment["status"] in COUNTING else 0.0
+        return float(self.experiment["active_seconds"]) + since
 
     @property
     def line(self) -> str:
@@ -101,16 +109,17 @@ def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
         session.say(experiment["error"].rstrip())
     best = experiment["best"]
     if best is None:
-        session.say("No trial has reported a final metric.")
+        why = experiment.get("no_best_reason") or "no trial has reported a final metric"
+        session.say(f"There is no best trial: {why}.")
         if experiment.get("failure"):
             session.say(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
         _say_failures(session, experiment)
     else:
-        click.echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
-        click.echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
-        click.echo(f"Parameters:  {columns.parameters(best)}")
-        click.echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
-    click.echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
+        echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
+        echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
+        echo(f"Parameters:  {columns.parameters(best)}")
+        echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
+    echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
     machines = machines_kept(session.client, {experiment["id"]}).get(experiment["id"])
     if machines and experiment["status"] != "STOPPED":
         session.say(f"It keeps its machines ({', '.join(machines)}) until: proctor stop {experiment['id']}")

@@ -1,5 +1,6 @@
 """From what a person types to an experiment or a trial: whole ids, unique prefixes, names, numbers, or nothing."""
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,39 +16,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 ENDED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
 """Experiments in these statuses are not "running" for a command without an id."""
 MOST_NAMED = 10
+MOST_FOUND = 20
+"""The manager finds no more by the beginning of an id."""
+SHORTEST_ID = 8
+"""Fewer digits are always the number of a trial."""
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def find_experiment(client: "Client", text: str | None, *, ended_too: bool = False) -> Row:
-    """The experiment of an id, a unique prefix (a `*` at its end is fine) or a unique name.
+    """The experiment that `text` names: by its id, else by its name, else by the unique beginning of its id.
 
+    An exact id comes first, so that the name of one experiment never hides the id of another; an exact name comes
+    before the beginning of another experiment's id. With a `*` at its end the text is the beginning of an id only.
     Without text it is the only one that runs; with `ended_too`, where none runs, the only or the newest one.
     Raises CommandError (3 not found, 5 ambiguous) with what there is.
     """
     if text is None:
         return _only_running(client, ended_too=ended_too)
-    from proctor.sdk.client.errors import NotFound
-
-    wanted = text.removesuffix("*")
-    if wanted:
-        try:
-            return client.experiment(wanted)
-        except NotFound:
-            pass
-    by_id = list(client.experiments(id_prefix=wanted)) if wanted else list(client.experiments())
+    beginning = text.removesuffix("*")
+    _require_text(beginning, "an experiment", text)
+    found = _by_id_or_name(client, text) if beginning == text else []
     return _single(
-        by_id or list(client.experiments(name=wanted)),
-        f"no experiment has an id that begins with {wanted!r}, nor that name; `proctor experiment list` shows all",
-        f"{wanted!r} fits several experiments",
+        found or list(client.experiments(id_prefix=beginning)),
+        f"no experiment has the id or name {text!r}, nor an id that begins so; `proctor experiment list` shows all",
+        f"{text!r} fits several experiments; name one by its id",
     )
 
 
 def find_trial(client: "Client", text: str, experiment: str | None) -> Row:
     """The trial of an id or a unique prefix; or of its number, in the named, the running or the newest experiment."""
-    found = [] if text.isdigit() and len(text) < 8 else _by_id(client, text)
-    if found and experiment is not None:
-        owner = find_experiment(client, experiment)
-        found = [row for row in found if row["experiment_id"] == owner["id"]]
-    if not found and text.isdigit():
+    _require_text(text, "a trial", text)
+    is_number = text.isascii() and text.isdigit()
+    found = [] if is_number and len(text) < SHORTEST_ID else _by_id(client, text, experiment)
+    if not found and is_number:
         owner = find_experiment(client, experiment, ended_too=True)
         found = [row for row in client.trials(owner["id"]) if row["sequence_id"] == int(text)]
         return _single(found, f"experiment {owner['id']} has no trial {text}", "")
@@ -58,9 +59,32 @@ def find_trial(client: "Client", text: str, experiment: str | None) -> Row:
     )
 
 
-def _by_id(client: "Client", text: str) -> list[Row]:
-    """The trial of exactly this id, else all whose ids begin so."""
+def _require_text(text: str, what: str, given: str) -> None:
+    """An empty variable of a script must not mean "whichever there is"."""
+    if not text:
+        raise click.UsageError(f"expected the id of {what}, or the beginning of one, found {given!r}")
+
+
+def _by_id_or_name(client: "Client", text: str) -> list[Row]:
+    """The experiment of exactly this id, else all of exactly this name."""
+    from proctor.sdk.client.errors import NotFound
+
+    if _IDENTIFIER.fullmatch(text):
+        try:
+            return [client.experiment(text)]
+        except NotFound:
+            pass
+    return list(client.experiments(name=text))
+
+
+def _by_id(client: "Client", text: str, experiment: str | None) -> list[Row]:
+    """The trial of exactly this id, else all whose ids begin so; of the named experiment, if one is named."""
     found = list(client.find_trials(text))
+    if experiment is not None:
+        owner = find_experiment(client, experiment)["id"]
+        if len(found) >= MOST_FOUND:  # there may be more, and all of the named experiment count
+            found = [row for row in client.trials(owner) if row["id"].startswith(text)]
+        found = [row for row in found if row["experiment_id"] == owner]
     return [row for row in found if row["id"] == text] or found
 
 

@@ -6,11 +6,12 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import IO, Any, cast
 
 import click
 
 from proctor.manager.cli.exits import ExitCode, describe_error
+from proctor.manager.cli.output import CleanFile, echo
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,10 @@ class RootGroup(LazyGroup):
             sys.stdout.flush()
             return result if isinstance(result, int) else ExitCode.OK
         except click.ClickException as error:
-            error.show()
+            error.show(cast(IO[str], CleanFile(sys.stderr)))
             return error.exit_code
         except (KeyboardInterrupt, click.Abort):
-            click.echo("Interrupted.", err=True)
+            echo("Interrupted.", err=True)
             return ExitCode.INTERRUPTED
         except BrokenPipeError:  # whoever read our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -93,14 +94,14 @@ class RootGroup(LazyGroup):
 def _tell(error: Exception, *, debug: bool) -> int:
     found = describe_error(error)
     if debug:
-        traceback.print_exc()
+        echo(traceback.format_exc(), err=True)
     if found is None:
         hint = "" if debug else " Run it again with `proctor --debug …` to see where."
         text = f"{type(error).__name__}: {error}"
-        click.echo(f"Error: this should not have happened: {text}.{hint}", err=True)
+        echo(f"Error: this should not have happened: {text}.{hint}", err=True)
         return ExitCode.FAILED
     text, code = found
-    click.echo(f"Error: {text}", err=True)
+    echo(f"Error: {text}", err=True)
     return code
 
 

@@ -6,6 +6,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
+from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import Session, with_session
 
 
@@ -55,7 +56,7 @@ def view(session: Session, experiment: str | None, port: int | None) -> None:
     if found["status"] == "STOPPED":
         found = client.view_experiment(found["id"])
     session.say(f"Experiment {found['id']} is {found['status']}. Its page (the link holds your token):")
-    click.echo(client.page_url(f"/experiments/{found['id']}"))
+    echo(client.page_url(f"/experiments/{found['id']}"))
 
 
 @click.command()
@@ -85,6 +86,8 @@ def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:
     if not experiment.endswith("*"):
         return [find_experiment(client, experiment)]
     beginning = experiment.removesuffix("*")
+    if not beginning:
+        raise click.UsageError("expected the beginning of an id before '*'; `proctor stop --all` stops all experiments")
     found = [row for row in client.experiments() if row["id"].startswith(beginning) and is_running(row)]
     if not found:
         raise CommandError(f"no running experiment has an id that begins with {beginning!r}", ExitCode.NOT_FOUND)

@@ -12,6 +12,7 @@ from rich.text import Text
 from proctor.manager.cli import columns
 from proctor.manager.cli.output import Column, Row
 from proctor.manager.cli.screen import table
+from proctor.manager.terminal import clean
 
 if TYPE_CHECKING:
     from proctor.manager.cli.foreground import Sight
@@ -31,7 +32,10 @@ def show_live(seen: "Iterator[Sight]") -> "Sight":
     """Show an experiment until it ends; what was seen last."""
     last: Sight | None = None
     with Live(
-        get_renderable=lambda: _experiment(last), console=Console(stderr=True), refresh_per_second=2, transient=True
+        get_renderable=lambda: experiment_screen(last),
+        console=Console(stderr=True),
+        refresh_per_second=2,
+        transient=True,
     ):
         for sight in seen:
             last = sight
@@ -49,38 +53,41 @@ def overview(experiments: list[Row], running: list[Row], hidden: int, note: str)
     if hidden:
         parts.append(Text(f"… and {hidden} more running trials", style="dim"))
     if note:
-        parts += [Text(), Text(note, style="dim")]
+        parts += [Text(), Text(clean(note), style="dim")]
     return Group(*parts)
 
 
 _EXPERIMENT_OF = Column("EXPERIMENT", lambda row: row["experiment_id"])
 
 
-def _experiment(sight: "Sight | None") -> RenderableType:
+def experiment_screen(sight: "Sight | None") -> RenderableType:
+    """The screen of an experiment in the foreground; None: nothing was seen yet."""
     if sight is None:
         return Text("Waiting for the manager …")
     experiment = sight.experiment
-    parts: list[RenderableType] = [_headline(experiment), _bar(experiment)]
+    parts: list[RenderableType] = [_headline(sight), _bar(experiment)]
     best = experiment["best"]
     if best is not None:
-        parts.append(Text.assemble("best ", (columns.best(experiment), "bold green"), f"  {columns.parameters(best)}"))
+        parameters = clean(columns.parameters(best))
+        parts.append(Text.assemble("best ", (clean(columns.best(experiment)), "bold green"), f"  {parameters}"))
     if sight.running:
         parts += [Text(), table(sight.running, RUNNING)]
     if experiment.get("failure"):
-        parts.append(Text(experiment["failure"], style="bold red"))
+        parts.append(Text(clean(experiment["failure"]), style="bold red"))
     if sight.why:
-        parts.append(Text(sight.why, style="dim"))
+        parts.append(Text(clean(sight.why), style="dim"))
     parts.append(Text("Ctrl-C stops watching; the experiment goes on.", style="dim"))
     return Group(*parts)
 
 
-def _headline(experiment: dict[str, Any]) -> Text:
+def _headline(sight: "Sight") -> Text:
+    experiment = sight.experiment
     status = experiment["status"]
     return Text.assemble(
-        (f"{experiment['name']} ", "bold"),
+        (f"{clean(experiment['name'])} ", "bold"),
         f"{experiment['id']}  ",
         (status, columns.STYLES.get(status, "")),
-        f"  {columns.duration(columns.elapsed(experiment))}",
+        f"  {columns.duration(sight.active_seconds)}",
     )
 
 

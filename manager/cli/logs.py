@@ -1,13 +1,16 @@
 """Logs as they grow: pieces by byte offset, the first or the last lines, and following one until it ends."""
 
+import atexit
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli.session import Session
+from proctor.manager.terminal import LogFilter
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import LogPiece
@@ -60,9 +63,19 @@ def print_new(log: GrowingLog) -> None:
 
 
 def write(data: bytes) -> None:
-    """Bytes as they are, at once."""
-    sys.stdout.buffer.write(data)
+    """Bytes as they are, at once; on a terminal only what it may be given, and the log's colors end with us."""
+    if sys.stdout.isatty():
+        sys.stdout.write(_terminal_filter().pass_through(data))
+    else:
+        sys.stdout.buffer.write(data)
     sys.stdout.flush()
+
+
+@cache
+def _terminal_filter() -> LogFilter:
+    made = LogFilter()
+    atexit.register(lambda: sys.stdout.write(made.reset()))
+    return made
 
 
 def follow(log: GrowingLog) -> None:

@@ -3,6 +3,7 @@
 import click
 
 from proctor.manager.cli.lazy import Lazy, RootGroup
+from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import Session
 
 EXPERIMENTS, TRIALS, MANAGER, TOOLS = "Experiments", "Watching", "Manager", "Tools"
@@ -36,7 +37,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, wanted: b
     if wanted and not context.resilient_parsing:
         from proctor.manager.cli.version import installed_version
 
-        click.echo(f"proctor {installed_version()}")
+        echo(f"proctor {installed_version()}")
         context.exit()
 
 

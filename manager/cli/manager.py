@@ -7,7 +7,7 @@ import click
 
 from proctor.manager.cli.background import ensure_running
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.output import Column, output_option, print_one
+from proctor.manager.cli.output import Column, echo, output_option, print_one
 from proctor.manager.cli.session import Session, with_session
 
 FIELDS = (
@@ -53,7 +53,7 @@ def run(session: Session, /, allow_remote: bool, allowed_host: tuple[str, ...], 
 @with_session
 def start(session: Session, port: int | None) -> None:
     """Start the manager in the background; nothing happens when it runs already. Its URL goes to stdout."""
-    click.echo(ensure_running(session.home, port=port))
+    echo(ensure_running(session.home, port=port))
 
 
 @manager.command()

@@ -7,7 +7,7 @@ import click
 
 from proctor.manager.cli.columns import NODES
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.output import Format, Row, output_option, print_list
+from proctor.manager.cli.output import Format, Row, confirm, echo, output_option, print_list
 from proctor.manager.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def nodes(context: click.Context, output: str) -> None:
         return
     for node in found:
         for device in node["facts"].get("devices") or ():
-            click.echo(f"  {node['id']} GPU {device['index']}: {_describe(device)}")
+            echo(f"  {node['id']} GPU {device['index']}: {_describe(device)}")
 
 
 @nodes.command()
@@ -96,21 +96,24 @@ def forget(session: Session, node: str, yes: bool) -> None:
         f"Forget node {found['id']}, which is {_state(found)}? What is on it stays there, and files that were not "
         f"collected are lost."
     )
-    if yes or click.confirm(question, err=True):
+    if yes or confirm(question):
         session.client.forget_node(found["id"])
         session.say(f"Node {found['id']} is forgotten.")
 
 
 def find_node(client: "Client", named: str) -> Row:
-    """A node by its id or the only beginning of it, or by its address. Raises CommandError."""
+    """A node by its id, else by its address, else by the only beginning of an id. Raises CommandError."""
     known = list(client.nodes())
-    found = [node for node in known if named in (node["id"], node["address"])]
-    found = found[:1] or [node for node in known if node["id"].startswith(named)]
+    found = (
+        [node for node in known if node["id"] == named]
+        or [node for node in known if named and node["address"] == named]
+        or [node for node in known if named and node["id"].startswith(named)]
+    )
     if len(found) == 1:
         return found[0]
     names = ", ".join(node["id"] for node in found or known) or "none"
     if found:
-        raise CommandError(f"several nodes begin with {named!r}: {names}", ExitCode.CONFLICT)
+        raise CommandError(f"{named!r} fits several nodes: {names}; name one by its id", ExitCode.CONFLICT)
     raise CommandError(f"there is no node {named!r}; known nodes: {names}", ExitCode.NOT_FOUND)
 
 

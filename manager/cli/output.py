@@ -1,4 +1,8 @@
-"""Data on stdout: as a table for people, or as the REST API's own JSON, as YAML or as CSV for programs."""
+"""Data on stdout: as a table for people, or as the REST API's own JSON, as YAML or as CSV for programs.
+
+Everything that the command line writes goes through here or `screen`: what others have written is cleaned of what a
+terminal would obey.
+"""
 
 import csv
 import json
@@ -10,6 +14,8 @@ from enum import StrEnum
 from typing import IO, Any, TypeVar
 
 import click
+
+from proctor.manager.terminal import clean, clean_json, is_clean
 
 Row = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,6 +44,40 @@ class Column:
     right: bool = False
     gives_way: bool = False
     wraps: bool = False
+
+
+class CleanFile:
+    """A file to which only clean text is written; for what writes by itself."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        """Write the text cleaned."""
+        return self._file.write(clean(text))
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self._file.flush()
+
+    def isatty(self) -> bool:
+        """Whether the file is a terminal."""
+        return self._file.isatty()
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Write a line."""
+    click.echo(clean(text), err=err)
+
+
+def confirm(question: str) -> bool:
+    """Ask on the terminal. Raises click.Abort where there is none, and on Ctrl-C."""
+    return click.confirm(clean(question), err=True)
+
+
+def json_text(value: Any) -> str:
+    """JSON for people and programs."""
+    return clean_json(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def output_option(function: F) -> F:
@@ -69,7 +109,7 @@ def print_list(rows: Iterable[Row], columns: Sequence[Column], output: str, *, e
     elif found:
         print_table(found, columns)
     else:
-        click.echo(empty, err=True)
+        echo(empty, err=True)
 
 
 def print_one(row: Row, columns: Sequence[Column], output: str) -> None:
@@ -82,12 +122,12 @@ def print_one(row: Row, columns: Sequence[Column], output: str) -> None:
     for line in lines:
         if line["text"]:
             indented = line["text"].rstrip().replace("\n", "\n" + " " * (width + 2))
-            click.echo(f"{line['name']:<{width}}  {indented}")
+            echo(f"{line['name']:<{width}}  {indented}")
 
 
 def _print_data(value: Any, rows: Sequence[Row], output: str) -> None:
     if output == Format.JSON:
-        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        echo(json_text(value))
     elif output == Format.YAML:
         from ruamel.yaml import YAML
 
@@ -95,15 +135,20 @@ def _print_data(value: Any, rows: Sequence[Row], output: str) -> None:
         writer.default_flow_style = False
         writer.width = 10_000  # no value is broken over lines
         writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+        writer.allow_unicode = is_clean(json.dumps(value, ensure_ascii=False))  # else everything is written out
         writer.dump(value, sys.stdout)
     else:
         write_csv(rows, sys.stdout)
 
 
 def write_csv(rows: Sequence[Row], file: Any) -> None:
-    """Every field of every row, nested objects as columns with dotted names, lists as JSON."""
+    """Every field of every row, nested objects as columns with dotted names, lists as JSON.
+
+    Exact in a file or a pipe; a terminal gets it cleaned.
+    """
     from proctor.sdk.client.results import flatten
 
+    file = CleanFile(file) if file.isatty() else file
     flat = [flatten(row, "") for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     writer = csv.DictWriter(file, names, lineterminator="\n")
@@ -119,7 +164,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
 
         table_console().print(table(rows, columns))
         return
-    texts = [[column.text(row).replace("\n", " ") for column in columns] for row in rows]
+    texts = [[clean(column.text(row)).replace("\n", " ") for column in columns] for row in rows]
     titles = [column.title for column in columns]
     widths = [max(len(line[index]) for line in (titles, *texts)) for index in range(len(columns))]
     for line in (titles, *texts):
@@ -127,7 +172,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
             f"{text:>{width}}" if column.right else f"{text:<{width}}"
             for text, width, column in zip(line, widths, columns, strict=True)
         )
-        click.echo("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())
 
 
 def table_console() -> Any:

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proctor.manager.cli.output import Column, Row
+from proctor.manager.terminal import clean
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column], *, title: str | None = None) -> Table:
@@ -27,5 +28,5 @@ def table(rows: Sequence[Row], columns: Sequence[Column], *, title: str | None =
 
 def _cell(column: Column, row: Row) -> Text:
     style = column.style(row) if column.style else ""
-    text = column.text(row).replace("\n", " ")
+    text = clean(column.text(row)).replace("\n", " ")
     return Text(text, style=style) if column.wraps else Text(text, style=style, no_wrap=True, overflow="ellipsis")

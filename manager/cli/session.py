@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proctor.manager.cli.output import echo
 from proctor.manager.settings import Home
 from proctor.sdk.client.home import ENV_URL
 
@@ -47,7 +48,7 @@ class Session:
     @staticmethod
     def say(text: str) -> None:
         """A message for a person, on stderr."""
-        click.echo(text, err=True)
+        echo(text, err=True)
 
 
 with_session = click.make_pass_decorator(Session, ensure=True)

@@ -10,7 +10,7 @@ import click
 from proctor.manager.cli.columns import EXPERIMENTS
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import find_experiment, is_running
-from proctor.manager.cli.output import print_table, shows_a_screen
+from proctor.manager.cli.output import echo, print_table, shows_a_screen
 from proctor.manager.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def top(session: Session, experiment: str | None, interval: float, once: bool) -
         if running:
             from proctor.manager.cli.columns import TRIALS
 
-            click.echo()
+            echo()
             print_table(running, TRIALS)
         return ExitCode.OK
     return _live(client, named, interval)

@@ -14,7 +14,7 @@ from proctor.manager.cli.files import trial_download, trial_files
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
 from proctor.manager.cli.lazy import alias
 from proctor.manager.cli.log import trial_log
-from proctor.manager.cli.output import Format, output_option, print_list, print_one, print_table
+from proctor.manager.cli.output import Format, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import Session, with_session
 from proctor.manager.cli.update import read_document_file
 
@@ -104,10 +104,10 @@ def show(
         return
     print_one(found, TRIAL, output)
     if output == Format.TABLE and found["jobs"]:
-        click.echo()
+        echo()
         print_table(list(client.jobs(found["id"])), JOBS)
         for row in islice(client.metrics(found["id"], kind="lost"), MOST_LOSSES):
-            click.echo(f"job {row['job']}: {loss(row)}")
+            echo(f"job {row['job']}: {loss(row)}")
 
 
 @trial.command()
@@ -127,7 +127,7 @@ def retry(session: Session, words: Sequence[str], trial: str | None, experiment:
     """Run the parameters of an ended trial again, as a new trial. Its id goes to stdout."""
     found = named_trial(session.client, words, trial, experiment)
     made = session.client.retry_trial(found["id"])
-    click.echo(made["id"])
+    echo(made["id"])
     session.say(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
 
 
@@ -146,7 +146,7 @@ def add(session: Session, experiment: str | None, parameters: str | None, filena
     chosen = read_document_file(filename) if filename is not None else read_parameters(parameters or "")
     found = find_experiment(session.client, experiment)
     made = session.client.add_trial(found["id"], chosen)
-    click.echo(made["id"])
+    echo(made["id"])
     session.say(f"Trial {made['sequence_id']} of experiment {found['id']} will run with these parameters.")
 
 

@@ -25,7 +25,7 @@ from proctor.manager.config.registered import (
 from proctor.manager.config.search_spaces import settle_search_space
 from proctor.manager.config.secrets import empty_secrets
 from proctor.manager.config.service_section import settle_service
-from proctor.manager.config.treatments import advisor_as_tuner, apply_treatments, as_truth
+from proctor.manager.config.treatments import advisor_as_tuner, apply_treatments, as_truth, without_nulls
 from proctor.manager.config.tree import Member, Node, describe, find, from_plain, plain
 from proctor.manager.config.validation import validate
 from proctor.manager.config.version1 import OLD_KEYS, convert_version1
@@ -102,6 +102,7 @@ def _load(
         report.problem(root.place, (), expected="a mapping of keys", found=describe(plain(root)))
         report.raise_if_any()
     written = root
+    root = without_nulls(root)
     root = convert_version1(root, report)
     root = apply_treatments(root, report)
     root = advisor_as_tuner(root, report)

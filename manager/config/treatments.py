@@ -1,9 +1,42 @@
 """Applies the table of keys: what is refused or has no effect is reported and taken out of the tree."""
 
+from dataclasses import replace
+
 from proctor.manager.config.errors import Report
 from proctor.manager.config.keys import ANY, KEYS, Key, Treatment
 from proctor.manager.config.names import folded
 from proctor.manager.config.tree import Member, Node, describe, plain
+from proctor.manager.config.version1 import OLD_CLASS_FILE, OLD_KEYS, OLD_MACHINE_KEYS
+
+_PATHS = frozenset(
+    "".join(f"{folded(part)}." for part in path.replace("[]", "").split("."))
+    for path in (
+        *(row.path for row in KEYS),
+        *(old.path for old in OLD_KEYS),
+        *(f"{kind}.{OLD_CLASS_FILE}" for kind in ("tuner", "assessor", "advisor")),
+        *(f"trainingService.machineList.{name}" for name in OLD_MACHINE_KEYS),
+        *(f"machineList.{name}" for name in OLD_MACHINE_KEYS),
+    )
+)
+"""Every key of either format, folded, with a dot after each part."""
+_SECTIONS = frozenset(path[: path.rindex(".", 0, -1) + 1] for path in _PATHS if path.count(".") > 1)
+
+
+def without_nulls(node: Node, path: str = "") -> Node:
+    """The tree less the known keys without a value: they are taken as not given, as in NNI.
+
+    This comes before every step that looks whether a key is there. Unknown keys stay, to be reported.
+    """
+    if isinstance(node.value, tuple):
+        return replace(node, value=tuple(without_nulls(item, path) for item in node.items))
+    kept = {}
+    for name, member in node.members.items():
+        its_path = f"{path}{folded(name)}."
+        if its_path in _SECTIONS:
+            member = replace(member, node=without_nulls(member.node, its_path))
+        if member.node.value is not None or its_path not in _PATHS:
+            kept[name] = member
+    return replace(node, value=kept) if isinstance(node.value, dict) else node
 
 
 def apply_treatments(root: Node, report: Report) -> Node:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proctor.manager.clock import Clock
+from proctor.sdk.client.home import holds_state, is_experiment, is_home
 
 LOOK_SECONDS = 2.0
 """A fingerprint is taken at most this often; jobs that start in between share it."""
@@ -60,6 +61,9 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
         return
+    names = {entry.name for entry in entries}
+    if prefix and (is_home(names) or is_experiment(names)):
+        return
     for entry in entries:
         if entry.name in IGNORED:
             continue
@@ -70,11 +74,20 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def freeze(code_directory: Path, experiment_directory: Path) -> None:
-    """Copy the code into the experiment's folder. Links stay links, dangling ones too. Raises OSError."""
-    target = experiment_directory / SNAPSHOT_FOLDER
+    """Copy the code into the experiment's folder. Links stay links, dangling ones too. Raises OSError.
+
+    Neither a manager's home nor an experiment's folder is code: each copy would hold copies of all earlier ones.
+    """
+    if is_home(os.listdir(code_directory)):
+        raise OSError(
+            f"codeSnapshot copies the code directory, and {code_directory} is the home of a Proctor manager; move the "
+            "code into a folder of its own, or the home (PROCTOR_HOME) to another place"
+        )
 
     def unwanted(folder: str, names: list[str]) -> set[str]:
-        ours = {name for name in names if os.path.join(folder, name) == str(experiment_directory)}
-        return ours | IGNORED.intersection(names)
+        return {*IGNORED.intersection(names)} | {name for name in names if is_state(os.path.join(folder, name))}
 
-    shutil.copytree(code_directory, target, symlinks=True, ignore=unwanted)
+    def is_state(path: str) -> bool:
+        return path == str(experiment_directory) or (not os.path.islink(path) and holds_state(path))
+
+    shutil.copytree(code_directory, experiment_directory / SNAPSHOT_FOLDER, symlinks=True, ignore=unwanted)

@@ -285,6 +285,11 @@ class Fleet:
         hub, node_id = self._means.hub, job.node_id
         return node_id is not None and not self._means.pool.absence(node_id) and not hub.is_over(node_id, job.id)
 
+    def active_seconds(self, row: ExperimentRow) -> float:
+        """How long an experiment has run, up to now; the store knows it up to the last thing that happened."""
+        running = self._running.get(row.id)
+        return row.active_seconds if running is None else running.runner.active_seconds
+
     @property
     def trouble(self) -> str:
         """Why something cannot be written or loaded at the moment, or this machine's own node has no room; or ''."""

@@ -419,6 +419,10 @@ class Manager:
         """What an experiment that is STOPPING still waits for, as a clause with its machines, or ''."""
         return self._fleet.awaited(experiment.id) if experiment.status is ExperimentStatus.STOPPING else ""
 
+    def active_seconds(self, experiment: ExperimentRow) -> float:
+        """How long an experiment has run, up to now: trials were created or waited for; pauses are left out."""
+        return self._fleet.active_seconds(experiment)
+
     # ---- inside
 
     async def _take_back(self, row: ExperimentRow, error: Exception) -> ManagerError:

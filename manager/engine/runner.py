@@ -118,7 +118,7 @@ class ExperimentRunner:
 
     async def _attach(self) -> None:
         """Find the jobs again that were there before the manager was started."""
-        if self.state.row.status is ExperimentStatus.RUNNING:
+        if self.state.row.status.counts_time:
             self.state.active_since = self.around.clock.monotonic()
         for trial in self.state.by_job.values():
             assert trial.job is not None
@@ -262,7 +262,7 @@ class ExperimentRunner:
             case m.ImportRows():
                 wishes.import_rows(state, step, message)
             case m.ChangeLimits():
-                wishes.change_limits(state, step, message)
+                wishes.change_limits(state, step, message, monotonic)
             case m.Pause():
                 wishes.pause(state, step, monotonic)
             case m.Continue():
@@ -310,12 +310,17 @@ class ExperimentRunner:
         self._counters = counters
         self.around.feed.notify()
 
+    @property
+    def active_seconds(self) -> float:
+        """How long the experiment has run, up to now."""
+        return self.state.active_seconds(self.around.clock.monotonic())
+
     def _until_deadline(self) -> float | None:
         """Seconds until something is due without anybody's message; None: nothing is."""
         now, monotonic = self.around.clock.now(), self.around.clock.monotonic()
         due = [t.row.not_before - now for t in self.state.trials.values() if t.row.not_before is not None]
         limit = self.state.row.max_experiment_seconds
-        if limit is not None and self.state.active_since is not None:
+        if limit is not None and self.state.row.status is ExperimentStatus.RUNNING:
             due.append(limit - self.state.active_seconds(monotonic))
         return max(min(due), 0.0) if due else None
 

@@ -77,7 +77,7 @@ class ExperimentState:
         return sequence_id
 
     def active_seconds(self, monotonic: float) -> float:
-        """Time spent creating trials, up to now."""
+        """How long trials have been created or waited for, up to now."""
         running = 0.0 if self.active_since is None else monotonic - self.active_since
         return self.row.active_seconds + running
 

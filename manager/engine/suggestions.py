@@ -95,10 +95,9 @@ def move_experiment(
 
 
 def _run_stopwatch(state: ExperimentState, status: ExperimentStatus, monotonic: float) -> None:
-    """maxExperimentDuration counts the time in RUNNING."""
     if state.active_since is not None:
         state.row = replace(state.row, active_seconds=state.active_seconds(monotonic))
-    state.active_since = monotonic if status is ExperimentStatus.RUNNING else None
+    state.active_since = monotonic if status.counts_time else None
 
 
 def advance(state: ExperimentState, step: Step, monotonic: float) -> Progress:

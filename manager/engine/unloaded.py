@@ -248,7 +248,7 @@ class Unloaded:
             case m.CancelTrial(trial_id):
                 wishes.cancel_trial(state, step, trial_id)
             case m.ChangeLimits():
-                answer = wishes.change_limits(state, step, wish)
+                answer = wishes.change_limits(state, step, wish, monotonic)
         await self._commit(state, step)
         self._cancel_jobs(state)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job:

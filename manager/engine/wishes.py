@@ -11,7 +11,7 @@ from proctor.manager.engine.messages import AddTrial, ChangeLimits, ImportRows
 from proctor.manager.engine.state import ExperimentState
 from proctor.manager.engine.step import Step
 from proctor.manager.errors import Conflict
-from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
+from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store import experiments
 from proctor.manager.store.rows import TrialRow
@@ -49,7 +49,7 @@ def import_rows(state: ExperimentState, step: Step, wish: ImportRows) -> None:
     step.note("import", {"rows": len(wish.rows)})
 
 
-def change_limits(state: ExperimentState, step: Step, wish: ChangeLimits) -> Mapping[str, Any]:
+def change_limits(state: ExperimentState, step: Step, wish: ChangeLimits, monotonic: float) -> Mapping[str, Any]:
     """New limits or a new search space; returns the columns that really changed."""
     changed = {name: value for name, value in wish.columns.items() if getattr(state.row, name) != value}
     if not changed:
@@ -63,7 +63,21 @@ def change_limits(state: ExperimentState, step: Step, wish: ChangeLimits) -> Map
         state.exhausted = False
     if "max_trial_seconds" in changed:
         step.update.extend(trial for trial in state.trials.values() if trial.job is not None)
+    _name_the_limit(state, step, monotonic)
     return changed
+
+
+def _name_the_limit(state: ExperimentState, step: Step, monotonic: float) -> None:
+    """Where a limit was raised and another one is spent, that one is why no trials are created now."""
+    row = state.row
+    limit = spent_limit(state.progress(monotonic))
+    if limit and limit != row.reason and row.status in (ExperimentStatus.NO_MORE_TRIAL, ExperimentStatus.DONE):
+        state.row = replace(row, reason=limit)
+        step.write(
+            lambda c: experiments.move(
+                c, row.id, expected=(row.status,), status=row.status, reason=limit, time=step.now
+            )
+        )
 
 
 def pause(state: ExperimentState, step: Step, monotonic: float) -> None:

@@ -23,6 +23,15 @@ class ExperimentStatus(StrEnum):
         return self is ExperimentStatus.RUNNING
 
     @property
+    def counts_time(self) -> bool:
+        """Whether its time runs: trials are created, or the last ones are waited for. As NNI counts."""
+        return self in {
+            ExperimentStatus.RUNNING,
+            ExperimentStatus.NO_MORE_TRIAL,
+            ExperimentStatus.TUNER_NO_MORE_TRIAL,
+        }
+
+    @property
     def is_active(self) -> bool:
         """Whether an engine works on it."""
         return self not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}

@@ -87,9 +87,21 @@ SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = :status A
 ORDER BY final_value DESC, sequence_id LIMIT 1;
 
 -- name: trials.values_in_time
-SELECT sequence_id, ended_at, final_value FROM trials
-WHERE experiment_id = :experiment_id AND status IN ('SUCCEEDED', 'EARLY_STOPPED') AND final_value IS NOT NULL
-ORDER BY ended_at, sequence_id;
+-- place: among all trials that have ended, whatever came of them
+SELECT sequence_id, ended_at, final_value, place FROM (
+    SELECT sequence_id, ended_at, final_value, status, row_number() OVER (ORDER BY ended_at, sequence_id) AS place FROM trials
+    WHERE experiment_id = :experiment_id AND status NOT IN ('WAITING', 'RUNNING', 'PAUSED')
+)
+WHERE status IN ('SUCCEEDED', 'EARLY_STOPPED') AND final_value IS NOT NULL
+ORDER BY place;
+
+-- name: trials.a_final_metric
+-- of the newest trials; where there is no best trial
+SELECT * FROM (
+    SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = :status
+    ORDER BY sequence_id DESC LIMIT :limit
+)
+WHERE final_data IS NOT NULL LIMIT 1;
 
 -- name: trials.newest_reasons
 SELECT sequence_id, reason FROM trials WHERE experiment_id = :experiment_id AND status = :status

@@ -14,6 +14,7 @@ from proctor.manager.store.trial_pages import page
 
 __all__ = [
     "CurvePoint",
+    "a_final_metric",
     "answers",
     "best",
     "best_curve",
@@ -42,6 +43,7 @@ class CurvePoint:
     ended_at: float | None
     value: float
     best: float
+    place: int  # among all trials that have ended, with a value or without, from 1
 
 
 def insert(connection: sqlite3.Connection, row: TrialRow, *, time: float | None = None) -> None:
@@ -83,12 +85,20 @@ def best_curve(connection: sqlite3.Connection, experiment_id: str, maximize: boo
     """One point for every such trial with a value, in the order of their ends."""
     better = max if maximize else min
     points: list[CurvePoint] = []
-    for sequence_id, ended_at, value in connection.execute(
+    for sequence_id, ended_at, value, place in connection.execute(
         query("trials.values_in_time"), {"experiment_id": experiment_id}
     ):
         top = better(points[-1].best, value) if points else value
-        points.append(CurvePoint(sequence_id, ended_at, value, top))
+        points.append(CurvePoint(sequence_id, ended_at, value, top, place))
     return points
+
+
+def a_final_metric(
+    connection: sqlite3.Connection, experiment_id: str, status: TrialStatus, *, limit: int
+) -> TrialRow | None:
+    """The newest trial in this status that has reported a final metric, a number or not, among its newest `limit`."""
+    found = _select(connection, "trials.a_final_metric", experiment_id=experiment_id, status=status, limit=limit)
+    return found[0] if found else None
 
 
 def newest_reasons(

@@ -19,7 +19,7 @@ MOST_KEPT = 32
 
 @dataclass(frozen=True)
 class _Drawn:
-    """`ended`: how many trials with a value there could be then; `due`: when it may be drawn again; in seconds."""
+    """`ended`: how many trials had ended then; `due`: when it may be drawn again; in seconds."""
 
     ended: int
     due: float
@@ -43,13 +43,13 @@ class BestCharts:
     ) -> str:
         """The chart as SVG, '' without a value. Of an experiment that is over it is the newest one."""
         key = experiment.id, experiment.created_at
-        ended = sum(counts.get(status, 0) for status in trials.RANKED)
+        ended = sum(number for status, number in counts.items() if status.is_terminal)
         began = self._monotonic()
         known = self._drawn.get(key)
         is_over = experiment.ended_at is not None
         if known is not None and (known.ended == ended or (began < known.due and not is_over)):
             return known.chart
-        drawn = _chart(trials.best_curve(connection, experiment.id, maximize))
+        drawn = _chart(trials.best_curve(connection, experiment.id, maximize), ended)
         now = self._monotonic()
         self._keep(key, _Drawn(ended, now + (now - began) / SHARE, drawn))
         return drawn
@@ -61,9 +61,12 @@ class BestCharts:
             self._drawn.pop(oldest, None)
 
 
-def _chart(curve: list[trials.CurvePoint]) -> str:
-    dots = [(float(number), point.value) for number, point in enumerate(curve, 1)]
-    best = [(float(number), point.best) for number, point in enumerate(curve, 1)]
+def _chart(curve: list[trials.CurvePoint], ended: int) -> str:
+    """Every trial that has ended has its place on the axis, also one that has no value."""
+    dots = [(float(point.place), point.value) for point in curve]
+    best = [(float(point.place), point.best) for point in curve]
+    if curve and curve[-1].place < ended:
+        best.append((float(ended), curve[-1].best))  # the best value holds until now
     return chart(
         [Series("dots", dots), Series("step", best)], title="Best value so far", x_label="trials that have ended"
     )

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse, HTMLResponse
 
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.fruitlessness import failure_of
+from proctor.manager.api.fruitlessness import failure_of, no_best_reason
 from proctor.manager.api.injection import Context
 from proctor.manager.api.reading import is_maximized, node_resource, objective, reason_of, shown_number
 from proctor.manager.api.routes.trials import newest_node, read_job_part
@@ -105,6 +105,7 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
         "job": job or trial.jobs,
         "curve": _metric_chart(curve),
         "final": shown_number(trial.final_value, trial.final_data),
+        "latest": shown_number(trial.latest_value, curve[-1].reported if curve else None),
         "tails": tails,
         "events_of": experiment.id,
         "last_event": last_event,
@@ -129,8 +130,10 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
     ended = sum(number for name, number in counts.items() if TrialStatus(name).is_terminal)
     return {
         "experiment": row,
+        "active_seconds": context.manager.active_seconds(row),
         "reason": reason_of(context, row),
         "failure": failure_of(connection, row, counts=found, best=best),
+        "no_best_reason": no_best_reason(connection, row, counts=found, best=best),
         "counts": counts,
         "ended": ended,
         "bar": share_bar([(name, counts[name]) for name in _BAR if name in counts], total),
@@ -199,5 +202,5 @@ def _environment() -> Any:
         formats.machine_time,
     ):
         environment.filters[function.__name__] = function
-    environment.globals.update(between=formats.between, query_text=formats.query_text)
+    environment.globals.update(between=formats.between, query_text=formats.query_text, shown_number=shown_number)
     return environment

@@ -5,6 +5,7 @@ The names are fixed by `proctor.manager.settings.Home`; a test holds the two tog
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,3 +50,20 @@ def read_token(home: Path) -> str | None:
         return (home / "token").read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
+
+
+def is_home(names: Collection[str]) -> bool:
+    """Whether a folder with entries of these names is the home of a manager."""
+    return "control.db" in names and "token" in names
+
+
+def is_experiment(names: Collection[str]) -> bool:
+    """Whether a folder with entries of these names is the one that a manager keeps of an experiment."""
+    return "config.json" in names and "metrics.db" in names and ("trials" in names or "environment.json" in names)
+
+
+def holds_state(folder: str) -> bool:
+    """Whether a folder is the home of a manager or the folder of an experiment."""
+    names = ("control.db", "token", "config.json", "metrics.db", "trials", "environment.json")
+    there = [name for name in names if os.path.lexists(os.path.join(folder, name))]
+    return is_home(there) or is_experiment(there)

@@ -234,8 +234,8 @@ class FakeRest(NodesOfRest):
     def _trial_routes(self, method: str, parts: list[str], query: Mapping[str, str]) -> Any:
         match method, *parts:
             case ("GET",):
-                found = [row for row in self.trials.values() if row["id"].startswith(query["id_prefix"])]
-                return {"items": found, "next_cursor": None}
+                found = sorted(row["id"] for row in self.trials.values() if row["id"].startswith(query["id_prefix"]))
+                return {"items": [self.trials[name] for name in found[:20]], "next_cursor": None}
             case "GET", name:
                 return self._trial(name)
             case "POST", name, "kill":

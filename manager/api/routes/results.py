@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from proctor.manager.api import schemas
+from proctor.manager.api.fruitlessness import no_best_reason
 from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc_or_none
 from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
@@ -26,10 +27,16 @@ router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
 async def get_best(context: Context, experiment_id: str) -> schemas.Best:
     """The best of the trials that succeeded or were stopped early; 404 while none of them has a finite final metric."""
     row = await context.manager.experiment(experiment_id)
-    best = await context.manager.control.read(lambda c: trials.best(c, experiment_id, is_maximized(row)))
-    if best is None:
-        raise NotFound(f"no trial of experiment {experiment_id} has reported a final metric yet")
-    return best_resource(best)
+
+    def read(connection: sqlite3.Connection) -> TrialRow | str:
+        best = trials.best(connection, experiment_id, is_maximized(row))
+        counts = trials.counts(connection, experiment_id)
+        return best or no_best_reason(connection, row, counts=counts, best=best)
+
+    found = await context.manager.control.read(read)
+    if isinstance(found, str):
+        raise NotFound(f"experiment {experiment_id} has no best trial: {found}")
+    return best_resource(found)
 
 
 @router.get("/curve", summary="The best value over the trials that have ended")

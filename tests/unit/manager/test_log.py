@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from proctor.manager.log import JsonFormatter, TextFormatter, start_logging, stop_logging
+from proctor.manager.terminal import is_clean
 
 
 def record(**extra: object) -> logging.LogRecord:
@@ -49,3 +50,12 @@ def test_the_file_is_json_whatever_the_screen_shows(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "manager.log").read_text())["action"] == "test.hello"
     assert "hello" in screen.getvalue()
     assert "{" not in screen.getvalue()
+
+
+def test_no_line_of_the_log_has_what_a_terminal_would_obey() -> None:
+    made = record()
+    made.msg, made.args = "a note in a lock: %s", ("\x1b]0;title\x07\x9b31m",)
+    assert is_clean(TextFormatter().format(made))
+    line = JsonFormatter().format(made)
+    assert is_clean(line)
+    assert json.loads(line)["message"] == "a note in a lock: \x1b]0;title\x07\x9b31m"

@@ -39,3 +39,14 @@ def test_each_token_allows_what_it_should() -> None:
     assert tokens.access("b" * 20) is Access.READ
     for wrong in (None, "", "a" * 19, "ä" * 20):
         assert tokens.access(wrong) is Access.NONE
+
+
+def test_each_cookie_allows_what_its_token_does_and_neither_is_the_other() -> None:
+    tokens = Tokens("a" * 20, "b" * 20)
+    full, readonly = tokens.cookie(Access.FULL), tokens.cookie(Access.READ)
+    assert tokens.cookie_access(full) is Access.FULL
+    assert tokens.cookie_access(readonly) is Access.READ
+    assert tokens.access(full) is tokens.access(readonly) is Access.NONE
+    for wrong in (None, "", tokens.full, tokens.readonly, full[:-1], "ä" * 20):
+        assert tokens.cookie_access(wrong) is Access.NONE
+    assert Tokens("c" * 20, "b" * 20).cookie_access(full) is Access.NONE

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from proctor.manager.engine.creation import CONFIG_FILE, ENVIRONMENT_FILE
+from proctor.manager.engine.leftovers import METRICS_FILE
 from proctor.manager.settings import (
     DispatcherSettings,
     Home,
@@ -31,6 +33,15 @@ def test_the_sdk_knows_the_same_files(tmp_path: Path) -> None:
     address = client_home.read_address(tmp_path)
     assert address is not None
     assert address.url == "http://127.0.0.1:1"
+
+
+def test_the_sdk_recognizes_homes_and_experiments_by_their_files(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert client_home.is_home({home.control_database.name, home.token_file.name, "run"})
+    assert not client_home.is_home({home.token_file.name, "trial.py"})
+    assert client_home.is_experiment({CONFIG_FILE, METRICS_FILE, ENVIRONMENT_FILE})
+    assert client_home.is_experiment({CONFIG_FILE, METRICS_FILE, "trials"})
+    assert not client_home.is_experiment({CONFIG_FILE, ENVIRONMENT_FILE, "trial.py"})
 
 
 def test_private_folders_are_closed_to_others(tmp_path: Path) -> None:

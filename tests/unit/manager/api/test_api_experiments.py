@@ -226,7 +226,9 @@ async def test_there_is_no_best_before_the_first_result(api: Any) -> None:
     created = await api.create()
     await api.ended(created["id"])
     for trial in (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]:
-        await api.manager.control.write(lambda c, id=trial["id"]: trials.update(c, id, final_value=None))
+        await api.manager.control.write(
+            lambda c, id=trial["id"]: trials.update(c, id, final_value=None, final_data=None)
+        )
     answer = await api.client.get(f"/api/v1/experiments/{created['id']}/best")
     assert answer.status_code == 404
     assert "has reported a final metric" in answer.json()["detail"]

@@ -1,5 +1,6 @@
 """What is said where nothing has succeeded: in REST and on the page."""
 
+import html
 import sqlite3
 from typing import Any
 
@@ -78,3 +79,43 @@ async def test_only_the_newest_reasons_are_looked_at(api: Any, monkeypatch: pyte
     ends = [(FAILED, "old"), (FAILED, "old"), (FAILED, "old"), (TrialStatus.SYS_CANCELED, ""), (FAILED, "")]
     said = await failure(api, await end_as(api, ends))
     assert said == "none of 5 trials has succeeded; 2 of the newest 2 ended with: no reason was given"
+
+
+@pytest.mark.parametrize(
+    ("status", "data", "said"),
+    [
+        ("SUCCEEDED", "NaN", "no final metric is a finite number that could be compared; trial 1 reported NaN"),
+        (
+            "EARLY_STOPPED",
+            {"loss": 1},
+            'no final metric is a finite number that could be compared; trial 1 reported {"loss": 1}',
+        ),
+        ("FAILED", 0.5, "only trials without success have reported a final metric; trial 1 is FAILED"),
+        ("RUNNING", 0.5, "trial 1 has reported a final metric, but has not ended yet"),
+        ("SUCCEEDED", None, "no trial has reported a final metric"),
+    ],
+)
+async def test_without_a_best_trial_it_is_said_what_became_of_the_final_metrics(
+    api: Any, status: str, data: object, said: str
+) -> None:
+    identifier = await end_as(api, [(FAILED, "exit code 1"), (TrialStatus(status), "")])
+    rows = (await api.client.get(f"/api/v1/experiments/{identifier}/trials?sort=sequence_id")).json()["items"]
+
+    def write(connection: sqlite3.Connection) -> None:
+        trials.update(connection, rows[0]["id"], final_data=None)
+        trials.update(connection, rows[1]["id"], final_data=data)
+
+    await api.manager.control.write(write)
+    body = (await api.client.get(f"/api/v1/experiments/{identifier}")).json()
+    assert (body["best"], body["no_best_reason"]) == (None, said)
+    refused = await api.client.get(f"/api/v1/experiments/{identifier}/best")
+    assert refused.json()["detail"] == f"experiment {identifier} has no best trial: {said}"
+    page = (await api.client.get(f"/experiments/{identifier}")).text
+    assert f"{said[0].upper()}{said[1:]}." in html.unescape(page)
+    if data == "NaN":
+        assert '<td class="number">NaN</td>' in page
+
+
+async def test_an_experiment_with_a_best_trial_gives_no_reason_for_none(api: Any) -> None:
+    created = await api.create()
+    assert (await api.ended(created["id"]))["no_best_reason"] == ""

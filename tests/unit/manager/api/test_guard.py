@@ -29,6 +29,29 @@ async def test_a_wrong_token_is_no_token(api: Any) -> None:
         assert answer.status_code == 401
 
 
+async def test_a_wrong_token_is_told_from_a_missing_one(api: Any) -> None:
+    async def refusal(**headers: str) -> httpx.Response:
+        answer = await api.anonymous.get("/api/v1/nodes", headers=headers)
+        assert answer.status_code == 401
+        return answer
+
+    missing = await refusal()
+    assert missing.json()["detail"].startswith("A token is needed")
+    assert missing.headers["www-authenticate"] == "Bearer"
+    for headers in (
+        {"Authorization": "Bearer the-token-of-another-manager"},
+        {"Cookie": f"{TOKENS.cookie_name}=of-another-manager"},
+    ):
+        wrong = await refusal(**headers)
+        assert wrong.json()["detail"].startswith("The token is wrong"), wrong.text
+        assert "needed" not in wrong.json()["detail"]
+        assert wrong.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+    page = await api.anonymous.get("/?token=wrong", headers={"Accept": "text/html"})
+    assert "The token in this link is wrong" in page.text
+    page = await api.anonymous.get("/", headers={"Accept": "text/html"})
+    assert "This page needs a token" in page.text
+
+
 async def test_the_read_only_token_may_only_read(api: Any) -> None:
     assert (await api.anonymous.get("/api/v1/experiments", headers=READ)).status_code == 200
     for method, path in (("POST", "/api/v1/shutdown"), ("DELETE", "/api/v1/experiments/x"), ("PATCH", "/x")):
@@ -69,8 +92,27 @@ async def test_the_pages_token_becomes_a_cookie_and_leaves_the_address(api: Any)
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    api.anonymous.cookies.set(TOKENS.cookie_name, TOKENS.full)
     assert (await api.anonymous.get("/")).status_code == 200
+
+
+@pytest.mark.parametrize("token", [TOKENS.full, TOKENS.readonly])
+async def test_the_cookie_does_not_hold_the_token_and_is_none(api: Any, token: str) -> None:
+    """Who reads it off a browser's disk gets into the page, not into everything that the token opens."""
+    answer = await api.anonymous.get(f"/?token={token}")
+    assert token not in answer.headers["set-cookie"]
+    [value] = [value for name, value in api.anonymous.cookies.items() if name == TOKENS.cookie_name]
+    api.anonymous.cookies.clear()
+    for header in ({"Authorization": f"Bearer {value}"}, {"Cookie": f"{TOKENS.cookie_name}={token}"}):
+        assert (await api.anonymous.get("/api/v1/nodes", headers=header)).status_code == 401
+    assert (await api.anonymous.get("/api/v1/nodes", params={"token": value})).status_code == 401
+    assert (await api.anonymous.get(f"/?token={value}")).status_code == 401
+
+
+async def test_the_cookie_of_the_read_only_token_may_only_read(api: Any) -> None:
+    await api.anonymous.get(f"/?token={TOKENS.readonly}")
+    own = {"Sec-Fetch-Site": "same-origin"}
+    assert (await api.anonymous.get("/api/v1/nodes", headers=own)).status_code == 200
+    assert (await api.anonymous.post("/api/v1/shutdown", headers=own)).status_code == 403
 
 
 async def test_a_wrong_token_in_the_address_opens_nothing(api: Any) -> None:
@@ -80,7 +122,7 @@ async def test_a_wrong_token_in_the_address_opens_nothing(api: Any) -> None:
 
 
 async def test_a_cookie_changes_something_only_from_our_own_page(api: Any) -> None:
-    api.anonymous.cookies.set(TOKENS.cookie_name, TOKENS.full)
+    await api.anonymous.get(f"/?token={TOKENS.full}")
     for headers in (
         {},
         {"Sec-Fetch-Site": "same-site"},

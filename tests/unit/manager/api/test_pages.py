@@ -75,6 +75,16 @@ async def test_the_experiments_page_shows_results_and_trials(api: Any) -> None:
     assert "maxTrialNumber" in text
 
 
+async def test_the_page_says_the_time_that_the_api_says(api: Any) -> None:
+    created = await api.create(max_experiment_duration=7200)
+    await api.ended(created["id"])
+    await api.manager.stop_experiment(created["id"])
+    await api.manager.control.write(lambda c: experiments.set_counters(c, created["id"], active_seconds=3725.0))
+    assert (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["active_seconds"] == 3725.0
+    text, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "<dt>has run for</dt><dd>1 h 2 min of 2 h 0 min</dd>" in text
+
+
 async def test_trials_are_filtered_and_sorted(api: Any) -> None:
     created = await api.create(max_trial_number=5)
     await api.ended(created["id"])
@@ -247,3 +257,17 @@ async def test_a_trial_says_which_reports_are_lost(api: Any) -> None:
     assert "Job 2: 7 reports lost: the trial&#39;s disk was full" in text
     assert "Job 2: cut &lt;back&gt;" in text
     assert "Job 2: a line of its journal is no record: nonsense" in text
+
+
+async def test_reports_that_are_no_numbers_are_not_said_to_be_missing(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    lines = b'{"kind": "intermediate", "value": "NaN", "time": 1.0}\n' * 2
+    database = await api.manager.metrics(created["id"])
+    await database.write(lambda c: store_chunk(c, trial_id=trial["id"], job=2, member=0, offset=0, data=lines))
+    columns = {"intermediate_count": 2, "latest_value": None}
+    await api.manager.control.write(lambda c: trials.update(c, trial["id"], **columns))
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert "None of the reports is a finite number." in text
+    assert "<dt>latest</dt><dd>NaN</dd>" in text

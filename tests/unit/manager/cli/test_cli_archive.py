@@ -1,11 +1,19 @@
 """Experiments as zip files."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 from fakes.rest import FakeRest
+
+from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, size_text
+from proctor.manager.engine.archives import Archive
 
 
 @pytest.fixture
@@ -92,3 +100,219 @@ def test_an_experiment_of_another_machine_cannot_be_saved_here(rest: FakeRest, i
     assert result.exit_code == 1
     assert "is not on this machine" in result.stderr
     assert not (tmp_path / "e.zip").exists()
+
+
+@pytest.fixture
+def project(rest: FakeRest, tmp_path: Path) -> Path:
+    """The code directory of experiment `e`, whose own folder is there as well."""
+    code = tmp_path / "project"
+    folder = Path(rest.add_experiment("e", config={"trial_code_directory": str(code)})["directory"])
+    write(folder, "log/dispatcher.log")
+    write(code, "trial.py")
+    return code
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{name}\n")
+
+
+def code_in(archive: Path) -> set[str]:
+    """The names of the code in an archive."""
+    with zipfile.ZipFile(archive) as file:
+        return {name.removeprefix("code/") for name in file.namelist() if name.startswith("code/")}
+
+
+def test_an_archive_in_the_code_directory_never_holds_itself_nor_an_earlier_one(
+    rest: FakeRest, invoke, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    write(project, ".e.zip.1234abcd.proctor-draft")  # of a save that was killed
+    for arguments in ([], ["-p", "other.zip"], ["-p", str(project)]):
+        result = invoke("experiment", "save", "e", "-s", *arguments)
+        assert result.exit_code == 0, result.output
+    assert code_in(project / "e.zip") == code_in(project / "other.zip") == {"trial.py"}
+
+
+def test_an_archive_in_the_experiments_own_folder_never_holds_itself(rest: FakeRest, invoke, project: Path) -> None:
+    folder = Path(rest.experiments["e"]["directory"])
+    for _ in range(2):
+        assert invoke("experiment", "save", "e", "-p", str(folder / "log")).exit_code == 0
+    with zipfile.ZipFile(folder / "log" / "e.zip") as archive:
+        assert archive.namelist()[4:] == ["experiment/log/dispatcher.log"]
+
+
+def test_ignore_files_say_what_of_the_code_is_saved(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+    write(
+        project, "data/big", "out/1", "a/keep.log", "b.log", "venv/pyvenv.cfg", ".venv/settings", "x/__pycache__/x.pyc"
+    )
+    (project / ".nniignore").write_text("/data\n")
+    (project / ".proctorignore").write_text("out/\n*.log\n")
+    (project / "a" / ".proctorignore").write_text("!keep.log\n")
+    assert invoke("experiment", "save", "e", "-s", "-p", str(tmp_path)).exit_code == 0
+    assert code_in(tmp_path / "e.zip") == {
+        "trial.py", ".nniignore", ".proctorignore", "a/.proctorignore", "a/keep.log"
+    }  # fmt: skip
+
+
+def test_version_control_and_homes_are_never_saved(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+    write(project, ".git/config", "sub/.git/config", ".hg/store", ".svn/entries", "sub/model.py")
+    write(project, "state/control.db", "state/token", "state/experiments/x/trials/0-a/output/model")
+    write(project, "runs/x/config.json", "runs/x/metrics.db", "runs/x/secrets.json", "runs/x/environment.json")
+    (project / ".proctorignore").write_text("!.git\n!.hg\n!.svn\n!state/**\n!runs/**\n")
+    for name, target in {"a": "state/token", "b": ".git/config", "c": "runs/x/secrets.json"}.items():
+        (project / name).symlink_to(target)
+    result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
+    assert code_in(tmp_path / "e.zip") == {"trial.py", ".proctorignore", "sub/model.py"}, result.output
+
+
+def test_a_code_directory_that_is_a_home_is_not_saved(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+    write(project, "control.db", "token")
+    result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
+    assert result.exit_code == 1
+    assert "is the home of a Proctor manager" in result.stderr
+    assert not (tmp_path / "e.zip").exists()
+
+
+def test_a_link_is_saved_as_what_it_leads_to_or_named_as_left_out(
+    rest: FakeRest, invoke, project: Path, tmp_path: Path
+) -> None:
+    folder = Path(rest.experiments["e"]["directory"])
+    write(tmp_path, "shared/data.csv")
+    write(folder, "secrets.json", "trials/0-a/output/step-9")
+    (folder / "trials/0-a/output/latest").symlink_to("step-9")
+    (folder / "trials/0-a/output/hush").symlink_to(folder / "secrets.json")
+    (folder / "trials/0-a/output/token").symlink_to(rest.home / "token")
+    (rest.home / "control.db").touch()
+    (project / "data.csv").symlink_to(tmp_path / "shared" / "data.csv")
+    (project / "folder").symlink_to(tmp_path / "shared")
+    result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
+    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
+        assert archive.read("experiment/trials/0-a/output/latest") == b"trials/0-a/output/step-9\n"
+        assert archive.read("code/data.csv") == b"shared/data.csv\n"
+        names = set(archive.namelist())
+    assert not {f"experiment/trials/0-a/output/{name}" for name in ("hush", "token")} & names
+    assert "Left out: links" in result.stderr
+    for name in ("output/hush", "output/token", "project/folder"):
+        assert name in result.stderr
+
+
+def test_names_that_the_manager_would_refuse_in_an_archive_are_left_out(
+    rest: FakeRest, invoke, project: Path, tmp_path: Path
+) -> None:
+    output = Path(rest.experiments["e"]["directory"]) / "trials" / "0-a" / "output"
+    write(output, "results.db", "environment.json", "back\\slash", "model")
+    (output / os.fsdecode(b"odd\xff")).touch()
+    result = invoke("experiment", "save", "e", "-p", str(tmp_path / "e.zip"))
+    assert Archive(tmp_path / "e.zip").experiment().id == "e"  # the manager takes it
+    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
+        assert [name for name in archive.namelist() if "output" in name] == ["experiment/trials/0-a/output/model"]
+    for name in ("results.db", "environment.json", "slash", "odd"):
+        assert name in result.stderr
+
+
+def test_the_size_is_said_before_and_after(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+    (project / "weights").write_bytes(bytes(2_500_000))
+    result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
+    assert "1 file (19 B) of the experiment and 2 files (2.5 MB) of its code" in result.stderr
+    assert f"Experiment e is saved: {size_text((tmp_path / 'e.zip').stat().st_size)}." in result.stderr
+    assert result.stdout == f"{tmp_path / 'e.zip'}\n"
+
+
+@pytest.mark.parametrize("what", ["bytes", "files"])
+def test_a_large_one_needs_a_confirmation(rest: FakeRest, invoke, project: Path, tmp_path: Path, what: str) -> None:
+    if what == "bytes":
+        with (project / "data").open("wb") as file:
+            file.truncate(LARGE_BYTES + 1)
+    else:
+        write(project, *(f"many/{number}" for number in range(MANY_CODE_FILES)))
+    save = ("experiment", "save", "e", "-s", "-p", str(tmp_path))
+    silent = invoke(*save)
+    assert silent.exit_code == 2
+    assert "--yes" in silent.stderr
+    assert invoke(*save, input="n\n").exit_code == 1
+    assert not list(tmp_path.glob("*.zip*"))
+    if what == "bytes":
+        (project / "data").unlink()
+        write(project, "data")
+    else:
+        assert invoke(*save, input="y\n").exit_code == 0
+        assert len(code_in(tmp_path / "e.zip")) == MANY_CODE_FILES + 1
+    assert invoke(*save, "--yes").exit_code == 0
+
+
+def test_only_its_owner_may_read_an_archive_even_one_that_replaces_an_open_one(
+    rest: FakeRest, invoke, project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "e.zip").touch(mode=0o644)
+    before = os.umask(0)
+    try:
+        assert invoke("experiment", "save", "e", "-s", "-p", str(tmp_path)).exit_code == 0
+    finally:
+        os.umask(before)
+    assert (tmp_path / "e.zip").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
+    rest: FakeRest, invoke, project: Path, tmp_path: Path
+) -> None:
+    folder = Path(rest.experiments["e"]["directory"])
+    write(folder, "gone")
+
+    def change() -> None:
+        (folder / "gone").unlink()
+        with (folder / "log" / "dispatcher.log").open("a") as file:
+            file.write("a line more\n")
+
+    rest.on_ask["GET", "/experiments/e/trials"] = change
+    assert invoke("experiment", "save", "e", "-p", str(tmp_path)).exit_code == 0
+    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
+        assert archive.read("experiment/log/dispatcher.log") == b"log/dispatcher.log\n"
+        assert "experiment/gone" not in archive.namelist()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_half_written_stays_when_it_is_interrupted(
+    rest: FakeRest, home: Path, project: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """It has gigabytes before it when it is ended."""
+    with (project / "data").open("wb") as file:
+        file.truncate(20 * LARGE_BYTES)
+    command = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home)]
+    with subprocess.Popen([*command, "experiment", "save", "e", "-sy", "-p", str(tmp_path)]) as process:
+        while not (drafts := list(tmp_path.glob(".e.zip.*"))) or drafts[0].stat().st_size < 1000:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(30.0) == 130
+    assert not list(tmp_path.glob("*e.zip*"))
+
+
+def test_a_disk_that_is_too_small_is_named_by_the_archive_and_nothing_stays(
+    rest: FakeRest, home: Path, project: Path, tmp_path: Path
+) -> None:
+    (project / "data").write_bytes(os.urandom(100_000))
+    save = f"{sys.executable} -m proctor.manager.cli.main --home {home} experiment save e -s -p {tmp_path}"
+    command = ["bash", "-c", f"ulimit -f 8; exec {save}"]  # no file may be larger than 8 KiB
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"{tmp_path / 'e.zip'} cannot be written: File too large" in ended.stderr
+    assert not list(tmp_path.glob("*e.zip*"))
+
+
+def test_a_folder_that_is_not_there_is_named(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+    result = invoke("experiment", "save", "e", "-p", str(tmp_path / "nowhere" / "e.zip"))
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'nowhere'}: there is no such folder" in result.stderr
+
+
+def test_programs_of_the_code_can_be_run_after_it_was_unpacked(
+    rest: FakeRest, invoke, project: Path, tmp_path: Path
+) -> None:
+    write(project, "run.sh")
+    (project / "run.sh").chmod(0o755)
+    assert invoke("experiment", "save", "e", "-s", "-p", str(tmp_path)).exit_code == 0
+    assert invoke("experiment", "load", "-p", str(tmp_path / "e.zip"), "-c", str(tmp_path / "new")).exit_code == 0
+    assert os.access(tmp_path / "new" / "run.sh", os.X_OK)
+    assert not os.access(tmp_path / "new" / "trial.py", os.X_OK)

@@ -3,9 +3,12 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.rest import FakeRest
+
+from proctor.manager.config import load_experiment, load_experiment_mapping
 
 
 @pytest.fixture
@@ -349,3 +352,62 @@ def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Pat
     assert result.exit_code == 2
     assert f"{file}:5:47: tuner.classArgs.optimize_mode: expected maximize, as objective.direction" in result.stderr
     assert "(line 7, column 24)" in result.stderr
+
+
+REMOTE = {
+    "platform": "remote",
+    "machineList": [
+        {"host": "gpu-1", "user": "ada", "password": "hush", "gpuIndices": [0, 1]},
+        {"host": "gpu-2", "sshPassphraseEnv": "PHRASE"},
+    ],
+}
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+@pytest.mark.parametrize("service", [{"platform": "local"}, REMOTE], ids=["local", "remote"])
+def test_what_config_show_prints_passes_config_check(
+    rest: FakeRest, invoke, tmp_path: Path, service: dict[str, Any], output: str
+) -> None:
+    (tmp_path / "space.json").write_text('{"x": {"_type": "choice", "_value": [1e-4, 2]}}')
+    (tmp_path / "mine.py").write_text("class Tuner: ...\n")
+    written = {
+        "searchSpaceFile": "space.json",
+        "trialCommand": "python trial.py",
+        "trialConcurrency": 1,
+        "maxTrialDuration": "10m",
+        "assessor": {"name": "Medianstop"},
+        "tuner": {"className": "mine.Tuner"},
+        "trainingService": service,
+    }
+    canonical = load_experiment_mapping(written, tmp_path).config.canonical()
+    assert canonical["shared_storage"] is None
+    rest.add_experiment("e", config=canonical)
+    shown = tmp_path / "elsewhere" / f"shown.{output}"
+    shown.parent.mkdir()
+    shown.write_text(invoke("config", "show", "e", "-o", output).stdout)
+    result = invoke("config", "check", str(shown))
+    assert result.exit_code == 0, result.stderr
+    assert load_experiment(shown).config.canonical() == {**canonical, "search_space_file": None}
+
+
+def test_a_configuration_written_by_nni_with_all_its_empty_keys_is_accepted(invoke, tmp_path: Path) -> None:
+    (tmp_path / "nni.json").write_text(
+        json.dumps(
+            {
+                "experimentName": None, "experimentType": "hpo", "searchSpaceFile": None,
+                "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}}, "trialCommand": "python trial.py",
+                "trialCodeDirectory": str(tmp_path), "trialConcurrency": 1, "trialGpuNumber": None,
+                "maxExperimentDuration": None, "maxTrialNumber": 3, "maxTrialDuration": None, "nniManagerIp": None,
+                "useAnnotation": False, "debug": False, "logLevel": None, "experimentWorkingDirectory": None,
+                "tunerGpuIndices": None, "assessor": None, "advisor": None, "sharedStorage": None,
+                "tuner": {"name": "TPE", "className": None, "codeDirectory": None, "classArgs": None},
+                "trainingService": {
+                    "platform": "local", "trialCommand": "python trial.py", "trialGpuNumber": None,
+                    "nniManagerIp": None, "debug": False, "useActiveGpu": None, "maxTrialNumberPerGpu": 1,
+                    "gpuIndices": None, "reuseMode": None,
+                },
+            }
+        )
+    )  # fmt: skip
+    result = invoke("config", "check", str(tmp_path / "nni.json"))
+    assert result.exit_code == 0, result.stderr

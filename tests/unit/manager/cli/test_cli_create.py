@@ -103,6 +103,20 @@ def test_in_the_foreground_it_ends_with_the_best_trial(rest: FakeRest, invoke, f
     assert "1/10 trials: 1 running, 1 succeeded; best 0.75 (trial 1, maximize)" in result.stderr
 
 
+def test_results_that_are_no_numbers_are_not_said_to_be_missing(rest: FakeRest, invoke, file: Path) -> None:
+    why = "no final metric is a finite number that could be compared; trial 0 reported NaN"
+
+    def finish() -> None:
+        rest.add_trial("mine", "t0", final_value="NaN", final_data="NaN")
+        rest.set_status("mine", "DONE", no_best_reason=why)
+
+    rest.on_ask["GET", "/experiments/mine"] = finish
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
+    assert f"There is no best trial: {why}." in result.stderr
+    assert "No trial has reported" not in result.stderr
+    assert f"- ({why})" in invoke("experiment", "show", "mine").stdout
+
+
 @pytest.mark.parametrize(("status", "code"), [("ERROR", 100), ("STOPPED", 103)])
 def test_in_the_foreground_its_exit_code_is_the_experiments(
     rest: FakeRest, invoke, file: Path, status: str, code: int

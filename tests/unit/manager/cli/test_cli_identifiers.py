@@ -1,5 +1,6 @@
 """What may be typed instead of a whole id."""
 
+import pytest
 from fakes.rest import FakeRest
 
 
@@ -81,8 +82,86 @@ def test_stop_with_a_star_stops_all_that_begin_so(rest: FakeRest, invoke) -> Non
     assert [row["status"] for row in rest.experiments.values()] == ["STOPPED", "STOPPED", "RUNNING"]
 
 
+def test_a_star_alone_does_not_stop_everything(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("a")
+    result = invoke("stop", "*")
+    assert result.exit_code == 2
+    assert "proctor stop --all" in result.stderr
+    assert not rest.requests("POST")
+
+
 def test_stop_all_stops_all(rest: FakeRest, invoke) -> None:
     rest.add_experiment("a")
     rest.add_experiment("b")
     assert invoke("stop", "--all").exit_code == 0
     assert rest.requests("POST") == [("/stop-all", None)]
+
+
+def test_an_exact_name_wins_over_the_beginning_of_another_id(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("k3J9", name="digits")
+    rest.add_experiment("digits-2")
+    assert invoke("stop", "digits").exit_code == 0
+    assert {name: row["status"] for name, row in rest.experiments.items()} == {"k3J9": "STOPPED", "digits-2": "RUNNING"}
+    assert invoke("experiment", "delete", "digits", "-y").exit_code == 0
+    assert list(rest.experiments) == ["digits-2"]
+
+
+def test_an_exact_id_wins_over_the_name_of_another_experiment(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("digits")
+    rest.add_experiment("k3J9", name="digits")
+    assert invoke("stop", "digits").exit_code == 0
+    assert [row["status"] for row in rest.experiments.values()] == ["STOPPED", "RUNNING"]
+
+
+def test_a_name_that_several_experiments_have_is_ambiguous_whatever_ids_begin_so(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("digits-2")
+    for identifier in ("k3J9", "m4Q1"):
+        rest.add_experiment(identifier, name="digits")
+    result = invoke("experiment", "delete", "digits", "-y")
+    assert result.exit_code == 5
+    assert "k3J9" in result.stderr
+    assert "m4Q1" in result.stderr
+    assert "digits-2" not in result.stderr
+    assert not rest.requests("POST")
+    assert not rest.requests("DELETE")
+
+
+def test_a_star_means_beginnings_only(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("k3J9", name="digits")
+    rest.add_experiment("digits-2")
+    assert "digits-2" in invoke("experiment", "show", "digits*").stdout
+    rest.add_experiment("digits")
+    assert invoke("experiment", "show", "digits*").exit_code == 5
+
+
+@pytest.mark.parametrize("text", ["", "*", ".", ".."])
+def test_what_names_nothing_never_means_the_only_experiment(rest: FakeRest, invoke, text: str) -> None:
+    rest.add_experiment("k3J9", status="STOPPED")
+    result = invoke("experiment", "delete", text, "-y")
+    assert result.exit_code in (2, 3), result.output
+    assert list(rest.experiments) == ["k3J9"]
+
+
+def test_an_exact_trial_id_wins_over_a_number_and_other_ids_that_begin_so(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e")
+    for identifier in ("tA", "tAB", "12345678", "123456789"):
+        rest.add_trial("e", identifier)
+    for text in ("tA", "12345678"):
+        assert invoke("trial", "show", text).stdout.splitlines()[0].split() == ["id", text]
+    assert invoke("trial", "kill", "").exit_code == 2
+    assert invoke("trial", "show", "²").exit_code == 3
+
+
+def test_a_beginning_is_looked_up_among_all_trials_of_the_named_experiment(rest: FakeRest, invoke) -> None:
+    """The manager finds at most 20 trials of all experiments; more of the named one may begin so."""
+    rest.add_experiment("many")
+    rest.add_experiment("e")
+    for number in range(19):
+        rest.add_trial("many", f"t{number:02}")
+    rest.add_trial("e", "tx1")
+    rest.add_trial("e", "tx2")
+    result = invoke("trial", "kill", "t", "-e", "e")
+    assert result.exit_code == 5
+    assert "trial 0 of e" in result.stderr
+    assert "trial 1 of e" in result.stderr
+    assert not rest.requests("POST")

@@ -76,6 +76,20 @@ def test_a_name_that_fits_several_or_none_is_refused(fleet: FakeRest, invoke) ->
     assert "known nodes: gpu-1, gpu-2, local" in none.stderr
 
 
+def test_an_exact_node_id_wins_over_an_address_and_two_nodes_of_one_address_are_ambiguous(
+    rest: FakeRest, invoke
+) -> None:
+    rest.add_node("gpu-10", address="gpu-1")
+    rest.add_node("gpu-1", address="shared")
+    rest.add_node("gpu-2", address="shared")
+    assert invoke("nodes", "drain", "gpu-1").exit_code == 0
+    assert [row["hold"] for row in rest.node_rows] == ["", "drained", ""]
+    result = invoke("nodes", "drain", "shared")
+    assert result.exit_code == 5
+    assert "gpu-1, gpu-2" in result.stderr
+    assert invoke("nodes", "forget", "", "-y").exit_code == 3
+
+
 def test_checking_a_node_that_answers_is_done_at_once(fleet: FakeRest, invoke) -> None:
     result = invoke("nodes", "check", "gpu-1")
     assert result.exit_code == 0

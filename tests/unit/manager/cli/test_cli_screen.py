@@ -6,6 +6,8 @@ import pty
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from fakes.rest import FakeRest
 from rich.console import Console
 
 from proctor.manager.cli import columns
-from proctor.manager.cli.live import overview
+from proctor.manager.cli.foreground import Sight
+from proctor.manager.cli.live import experiment_screen, overview
 from proctor.manager.cli.output import Column, Row
 from proctor.manager.cli.screen import table
 
@@ -58,6 +61,14 @@ def test_ids_statuses_and_numbers_are_whole_on_every_terminal(width: int) -> Non
     assert running.split()[:7] == ["17", "tRiAl123", "Ab3dE5f7", "0.123456", "1234", "1m", "05s"]
 
 
+def test_the_foreground_shows_the_time_that_it_runs_pauses_left_out() -> None:
+    experiment = {**EXPERIMENT, "active_seconds": 65.0, "started_at": "2020-01-01T00:00:00Z", "ended_at": None}
+    seen_at = time.monotonic() - 3600.0  # nothing has changed for an hour
+    for status, shown in {"PAUSED": ["1m", "05s"], "NO_MORE_TRIAL": ["1h", "01m"]}.items():
+        sight = Sight({**experiment, "status": status, "best": None}, [], seen_at)
+        assert lines(experiment_screen(sight), 100)[0].split()[-2:] == shown
+
+
 def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_told_in_full() -> None:
     cut = Column("TEXT", lambda row: row["text"], gives_way=True)
     wrapped = Column("TEXT", lambda row: row["text"], wraps=True)
@@ -71,10 +82,10 @@ def test_a_field_of_an_experiment_is_shown_once() -> None:
     assert len(set(titles)) == len(titles)
 
 
-def run_on_a_terminal(home: Path, *arguments: str, **environment: str) -> str:
+def run_on_a_terminal(home: Path, *arguments: str, environment: Mapping[str, str], command: Sequence[str] = ()) -> str:
     """What a command that ends by itself writes to a terminal of 80 columns."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home), *arguments]
+    command = command or [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home), *arguments]
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     with open(ours, "rb", buffering=0) as terminal:
         try:
@@ -93,7 +104,7 @@ def run_on_a_terminal(home: Path, *arguments: str, **environment: str) -> str:
 def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(rest: FakeRest, home: Path) -> None:
     rest.add_experiment("e")
     rest.add_trial("e", "t0", status="RUNNING")
-    shown = run_on_a_terminal(home, "top", TERM="dumb")
+    shown = run_on_a_terminal(home, "top", environment={"TERM": "dumb"})
     assert "\x1b" not in shown
     assert "name of e" in shown
     assert "t0" in shown
@@ -104,6 +115,60 @@ def test_colours_are_for_terminals_and_can_be_turned_off(
     rest: FakeRest, home: Path, environment: dict[str, str], coloured: bool
 ) -> None:
     rest.add_experiment("e")
-    shown = run_on_a_terminal(home, "experiment", "list", TERM="xterm-256color", **environment)
+    shown = run_on_a_terminal(home, "experiment", "list", environment={"TERM": "xterm-256color", **environment})
     assert "RUNNING" in shown
     assert bool(re.search(r"\x1b\[[0-9;]*3\d", shown)) is coloured
+
+
+EVIL = "x\x1b]0;title\x07y\x1b[2J\x9b31m\u202ez"
+COMMANDS = [
+    "experiment list",
+    "experiment show e",
+    "experiment show e -o json",
+    "experiment show e -o yaml",
+    "experiment list -o csv",
+    "experiment status e",
+    "experiment export e",
+    "experiment export e -t csv",
+    "config show e",
+    "trial ls e",
+    "trial show t0",
+    "trial show t0 --metrics",
+    "trial log t0",
+    "log dispatcher e",
+    "top e --once",
+    "nodes",
+    "nodes drain gpu",
+    "stop x",
+    "resume e -f",
+]
+
+
+def test_no_command_hands_control_characters_of_others_to_the_terminal(rest: FakeRest, home: Path) -> None:
+    """One process runs them all: each of its own would take half a second."""
+    rest.add_experiment("e", name=EVIL, reason=EVIL, error=EVIL, notices=[EVIL], failure=EVIL, config={EVIL: EVIL})
+    rest.add_experiment("x1", name=EVIL)
+    rest.add_experiment("x2", name=EVIL)
+    rest.add_trial("e", "t0", status="RUNNING", reason=EVIL, parameters={EVIL: EVIL}, directory=EVIL)
+    rest.add_metric("t0", "intermediate", 0.5, data={EVIL: EVIL})
+    rest.add_node("gpu", address=EVIL, reason=EVIL, facts={"hostname": EVIL})
+    rest.logs["t0", "stdout", 1] = rest.dispatcher_log = f"\x1b[31mred {EVIL}\n".encode()
+    rest.on_ask["POST", "/experiments/e/resume"] = lambda: rest.set_status("e", "ERROR")
+    script = f"""
+import sys
+from proctor.manager.cli.main import cli
+for line in {COMMANDS!r}:
+    print("$", line, flush=True)
+    try:
+        cli.main(["--home", {str(home)!r}, *line.split()])
+    except SystemExit:
+        pass
+"""
+    shown = run_on_a_terminal(home, environment={"TERM": "xterm-256color"}, command=[sys.executable, "-c", script])
+    assert [line[2:].rstrip() for line in shown.splitlines() if line.startswith("$ ")] == COMMANDS
+    ours = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[0-9]*[AK]|H)|\r")  # colors, and what a live screen needs
+    for piece in re.split(r"^\$ ", shown, flags=re.MULTILINE)[1:]:
+        bad = set(re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", ours.sub("", piece)))
+        assert not bad, f"{bad} in the output of {piece!r}"
+    assert "\x1b[31mred" in shown
+    assert shown.rstrip().endswith("\x1b[0m")

@@ -1,10 +1,17 @@
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proctor.manager.config import ConfigError, ExperimentConfig, LoadedExperiment, load_experiment_mapping
+from proctor.manager.config import (
+    ConfigError,
+    ExperimentConfig,
+    LoadedExperiment,
+    load_experiment,
+    load_experiment_mapping,
+)
 from proctor.manager.config.keys import KEYS, Key, Treatment
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.platforms import PLATFORMS, Availability
@@ -73,8 +80,12 @@ def with_key(row: Key, base: dict[str, Any]) -> dict[str, Any]:
 
 
 def outcome(row: Key, mapping: dict[str, Any], directory: Path) -> LoadedExperiment | ConfigError:
+    return attempt(with_key(row, base_for(row, mapping)), directory)
+
+
+def attempt(mapping: dict[str, Any], directory: Path) -> LoadedExperiment | ConfigError:
     try:
-        return load_experiment_mapping(with_key(row, base_for(row, mapping)), directory)
+        return load_experiment_mapping(mapping, directory)
     except ConfigError as error:
         return error
 
@@ -119,6 +130,44 @@ def test_a_refused_key_is_refused_with_its_sentence_and_nothing_else(
         assert sentences == [next(other.sentence for other in KEYS if other.path == "sharedStorage")]
     else:
         assert sentences == [row.sentence]
+
+
+@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONOURED], ids=name_of)
+def test_what_was_understood_is_understood_again(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
+    loaded = outcome(row, small_mapping, directory)
+    assert isinstance(loaded, LoadedExperiment), loaded
+    shown = {**loaded.config.canonical(), "search_space_file": None}  # as `config show` has it
+    (directory / "shown.json").write_text(json.dumps(shown))
+    again = load_experiment(directory / "shown.json")
+    assert again.config.canonical() == shown
+    assert not again.notices
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row
+        for row in KEYS
+        if row.platform in (None, "local", "remote") and not row.path.startswith(("advisor.", "sharedStorage."))
+    ],
+    ids=name_of,
+)
+def test_a_key_without_a_value_is_not_given(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
+    base = {"assessor": {"name": "Medianstop"}, "tuner": {"name": "TPE"}, **base_for(row, small_mapping)}
+    *parents, name = row.path.removesuffix(" (a list)").split(".")
+    holder: Any = base
+    for part in parents:
+        holder = holder[part.removesuffix("[]")][0] if part.endswith("[]") else holder.setdefault(part, {})
+    holder.pop(name, None)
+    without = attempt(base, directory)
+    holder[name] = None
+    with_null = attempt(base, directory)
+    if isinstance(without, LoadedExperiment):
+        assert isinstance(with_null, LoadedExperiment), with_null
+        assert (with_null.config, with_null.notices) == (without.config, without.notices)
+    else:
+        assert isinstance(with_null, ConfigError)
+        assert [problem.key for problem in with_null.problems] == [problem.key for problem in without.problems]
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=lambda platform: platform.name)

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from proctor.manager.engine.code import SNAPSHOT_FOLDER, freeze, take_fingerprint
 from proctor.manager.settings import Home
 from proctor.manager.simulation import Simulation
@@ -51,6 +53,33 @@ def test_a_frozen_copy_keeps_links_and_leaves_the_experiment_itself_out(tmp_path
     freeze(folder, experiment)
     copied = {str(path.relative_to(experiment / SNAPSHOT_FOLDER)) for path in (experiment / "code").rglob("*")}
     assert copied == {"trial.py", "package", "package/model.py", "dangling"}
+
+
+def test_a_frozen_copy_holds_no_home_and_no_other_experiment(tmp_path: Path) -> None:
+    folder = code_folder(tmp_path)
+    for path in ("home/control.db", "home/token", "home/experiments/e1/code/trial.py", "home/nodes/local/secret"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).touch()
+    for path in ("runs/e2/config.json", "runs/e2/metrics.db", "runs/e2/trials/0-a/code.py"):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).touch()
+    before = take_fingerprint(folder)
+    experiment = folder / "home" / "experiments" / "e3"
+    experiment.mkdir()
+    freeze(folder, experiment)
+    copied = {str(path.relative_to(experiment / SNAPSHOT_FOLDER)) for path in (experiment / "code").rglob("*")}
+    assert copied == {"trial.py", "package", "package/model.py", "dangling", "runs"}
+    assert take_fingerprint(folder) == before
+
+
+def test_a_home_is_not_frozen_as_code(tmp_path: Path) -> None:
+    folder = code_folder(tmp_path)
+    (folder / "control.db").touch()
+    (folder / "token").touch()
+    (folder / "experiments" / "e1").mkdir(parents=True)
+    with pytest.raises(OSError, match="is the home of a Proctor manager"):
+        freeze(folder, folder / "experiments" / "e1")
+    assert not (folder / "experiments" / "e1" / SNAPSHOT_FOLDER).exists()
 
 
 def test_a_job_keeps_its_codes_fingerprint_and_a_change_is_shown(tmp_path: Path) -> None:

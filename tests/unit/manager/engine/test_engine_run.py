@@ -242,6 +242,49 @@ def test_limits_change_while_it_runs_and_bring_a_done_experiment_back(tmp_path: 
     play(tmp_path, scenario)
 
 
+def test_the_time_that_it_runs_goes_on_while_its_last_trials_do_but_not_in_a_pause(tmp_path: Path) -> None:
+    def long_trial(form: TrialJobForm) -> Iterable[Step]:
+        yield Final(100.0, 1.0)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=3, trialConcurrency=1)
+
+        async def running_for() -> float:
+            return manager.active_seconds(await manager.experiment(experiment_id))
+
+        await asyncio.sleep(50.0)  # nothing happens, and nothing is written
+        assert await running_for() == pytest.approx(50.0, abs=2.0)
+        await manager.pause_experiment(experiment_id)
+        await asyncio.sleep(500.0)
+        assert await running_for() == pytest.approx(50.0, abs=2.0)
+        await manager.resume_experiment(experiment_id)
+        await asyncio.sleep(150.0)
+        assert (await manager.experiment(experiment_id)).status is ExperimentStatus.NO_MORE_TRIAL
+        assert await running_for() == pytest.approx(200.0, abs=2.0)
+        row = await simulation.ended(manager, experiment_id)
+        await asyncio.sleep(50.0)
+        assert row.active_seconds == await running_for() == pytest.approx(250.0, abs=2.0)
+
+    play(tmp_path, scenario, long_trial)
+
+
+def test_a_limit_that_takes_the_place_of_a_raised_one_is_named(tmp_path: Path) -> None:
+    def long_trial(form: TrialJobForm) -> Iterable[Step]:
+        yield Final(100.0, 1.0)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1, trialConcurrency=1, maxExperimentDuration=60)
+        await asyncio.sleep(80.0)
+        assert (await manager.experiment(experiment_id)).reason == "maxTrialNumber 1 is reached"
+        row = await manager.update_experiment(experiment_id, max_trial_number=5)
+        assert (row.status, row.reason) == (ExperimentStatus.NO_MORE_TRIAL, "maxExperimentDuration 60 s is over")
+        await manager.update_experiment(experiment_id, max_experiment_seconds=1000.0)
+        await simulation.ended(manager, experiment_id)
+        assert len(await all_trials(manager, experiment_id)) == 5
+
+    play(tmp_path, scenario, long_trial)
+
+
 def test_a_finite_space_ends_when_the_tuner_has_no_more(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         space = {"n": {"_type": "choice", "_value": [1, 2, 3]}}

@@ -172,13 +172,15 @@ def test_without_values_there_is_no_best(control: sqlite3.Connection, make_trial
 def test_the_curve_follows_the_ends_of_trials(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
     for number, (ended_at, value) in enumerate([(30.0, 0.2), (10.0, 0.5), (20.0, 0.4), (40.0, 0.6)]):
         trials.insert(control, _finished(make_trial, number, value, ended_at=ended_at))
-    trials.insert(control, _finished(make_trial, 4, 0.9, status=TrialStatus.FAILED))
+    trials.insert(control, _finished(make_trial, 4, 0.9, ended_at=35.0, status=TrialStatus.FAILED))
+    trials.insert(control, _finished(make_trial, 5, None, ended_at=15.0, status=TrialStatus.EARLY_STOPPED))
+    trials.insert(control, make_trial(6))
     curve = trials.best_curve(control, E, True)
-    assert [(point.sequence_id, point.value, point.best) for point in curve] == [
-        (1, 0.5, 0.5),
-        (2, 0.4, 0.5),
-        (0, 0.2, 0.5),
-        (3, 0.6, 0.6),
+    assert [(point.sequence_id, point.place, point.value, point.best) for point in curve] == [
+        (1, 1, 0.5, 0.5),
+        (2, 3, 0.4, 0.5),
+        (0, 4, 0.2, 0.5),
+        (3, 6, 0.6, 0.6),
     ]
     assert [point.best for point in trials.best_curve(control, E, False)] == [0.5, 0.4, 0.2, 0.2]
 

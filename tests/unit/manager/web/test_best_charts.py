@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -37,11 +38,9 @@ class Scene:
         self.charts = BestCharts(lambda: self.now)
         experiments.insert(connection, EXPERIMENT)
 
-    def end(self, value: float) -> None:
+    def end(self, value: float | None, status: TrialStatus = TrialStatus.SUCCEEDED) -> None:
         number = sum(trials.counts(self.connection, "e").values())
-        row = TrialRow(
-            f"t{number}", "e", number, TrialStatus.SUCCEEDED, number, {}, 1.0, final_value=value, ended_at=number
-        )
+        row = TrialRow(f"t{number}", "e", number, status, number, {}, 1.0, final_value=value, ended_at=number)
         trials.insert(self.connection, row)
 
     def read(self, connection: sqlite3.Connection, experiment_id: str, maximize: bool) -> list[trials.CurvePoint]:
@@ -102,6 +101,30 @@ def test_the_last_chart_of_an_experiment_is_drawn_at_once(scene: Scene) -> None:
     assert scene.draw(over) != first
     assert scene.draw(over) == scene.draw(over)
     assert scene.reads == 2
+
+
+def test_trials_without_a_result_have_their_place_on_the_axis(scene: Scene) -> None:
+    scene.end(0.5)
+    for _ in range(4):
+        scene.end(None, TrialStatus.EARLY_STOPPED)
+    scene.end(0.7)
+    scene.now = 1000.0
+    drawn = ElementTree.fromstring(scene.draw())
+    first, last = (float(dot.attrib["cx"]) for dot in drawn.iter("circle"))
+    assert _tick(drawn, 1) == pytest.approx(first, abs=0.2)
+    assert _tick(drawn, 6) == pytest.approx(last, abs=0.2)
+    for status in (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED):
+        scene.end(None, status)
+        scene.now += 1000.0
+    drawn = ElementTree.fromstring(scene.draw())
+    assert max(float(dot.attrib["cx"]) for dot in drawn.iter("circle")) == pytest.approx(_tick(drawn, 6), abs=0.2)
+    [line] = (path.attrib["d"] for path in drawn.iter("path"))
+    assert float(line.rpartition("H")[2].partition("V")[0]) == pytest.approx(_tick(drawn, 8), abs=0.2)
+
+
+def _tick(drawn: ElementTree.Element, number: int) -> float:
+    """Where the axis has a number."""
+    return next(float(text.attrib["x"]) for text in drawn.iter("text") if text.text == str(number))
 
 
 def test_only_the_newest_charts_are_kept(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,39 @@ def test_folders_that_are_no_code_are_left_out(code: Path) -> None:
     write(code, "work/e1/metrics.db")
     tree = read_tree(code, without=[code / "work"])
     assert [entry.path for entry in tree.entries] == ["trial.py"]
+
+
+@pytest.mark.parametrize("pattern", ["", "!home/\n!home/**\n"])
+def test_neither_a_home_nor_an_experiments_folder_travels_wherever_it_lies(code: Path, pattern: str) -> None:
+    write(code, "home/control.db", "home/token", "home/experiments/e1/trials/0-a/output/model")
+    write(code, "runs/e2/config.json", "runs/e2/metrics.db", "runs/e2/environment.json", "runs/README", "a/config.json")
+    (code / ".proctorignore").write_text(pattern)
+    assert paths(code) == [".proctorignore", "a", "a/config.json", "runs", "runs/README", "trial.py"]
+
+
+def test_a_code_directory_that_is_a_home_is_refused(code: Path) -> None:
+    write(code, "control.db", "token")
+    with pytest.raises(SubmissionRefused, match="is the home of a Proctor manager"):
+        read_tree(code)
+
+
+def test_a_file_that_vanishes_while_the_tree_is_read_is_left_out(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(code, "a/one", "two")
+    (code / "three").symlink_to("two")
+    scan = os.scandir
+
+    @contextmanager
+    def scan_and_remove(path: Path) -> Iterator[list[os.DirEntry[str]]]:
+        with scan(path) as entries:
+            found = list(entries)
+        for name in ("a/one", "two", "three"):
+            (code / name).unlink(missing_ok=True)
+        if (code / "a").exists():
+            (code / "a").rmdir()
+        yield found
+
+    monkeypatch.setattr(os, "scandir", scan_and_remove)
+    assert paths(code) == ["a", "trial.py"]
 
 
 def test_links_inside_the_tree_are_kept_and_absolute_ones_made_relative(code: Path) -> None:
