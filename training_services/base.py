@@ -1,19 +1,42 @@
 """The contract of a training service: the place where an experiment's trial jobs run.
 
-One instance belongs to one experiment. A platform is added by subclassing `TrainingService`, registering the class
-under the entry-point group `proctor.training_services`, and passing the suite in `proctor.training_services.testing`.
+One instance belongs to one experiment. A platform is added by subclassing `TrainingService` and `SupportsEvents`,
+registering the class under the entry-point group `proctor.training_services`, and passing the suite in
+`proctor.training_services.testing`. A constructor does no I/O and claims nothing: an instance is also made to read the
+files of an experiment that is over, and its `run` is then never called.
 
 What every implementation must keep:
 
-* Everything may be asked twice. `submit_trial_job` with a known job id starts nothing new; `cancel_trial_job` of an
-  ended job does nothing.
+* Every call is idempotent. `submit_trial_job` with a known job id starts nothing; `cancel_trial_job` of a job that is
+  unknown or has ended does nothing.
 * Nothing is polled. Metrics and status changes are pushed to the listeners, which are awaited: they return only when
   what they were given is committed. When a listener raises, the same thing must be delivered again later (after a
   pause), in order, until it is taken.
-* Jobs outlive the manager. After a restart the engine calls `reattach` with every job that was not known to have ended
-  on a service that can find jobs again (`SupportsReattach`); it submits them again to one that cannot.
+* One job id, one start. A job that is retried has a new id, token and directory. Two processes must never write the
+  same journal, so a service that does not know whether a job has started must not start it again: it ends the job as
+  EXIT_UNKNOWN.
+* A restart of the manager. A service that can find its jobs again is `SupportsReattach`: its jobs outlive the manager,
+  and the engine calls `reattach`. On any other service a job of the previous instance is never submitted again. The
+  engine asks the new instance to cancel it, ends it as EXIT_UNKNOWN, and gives its trial a new job (charged to
+  `maxInfrastructureRetries`).
 * No silent wait. A job that cannot be placed yet is answered with a `StatusChange` whose `detail` says why; one that
   can never be placed raises `SubmissionRefused`.
+* Nothing is left. Before a job's end is delivered all its processes have ended, also those in a session of their own.
+  They are found by PROCTOR_JOB_ID and PROCTOR_JOB_DIR in their environment.
+
+A trial is the process `bash -c <form.command>`, in `form.code_directory` (or a copy of it), with
+
+* a directory of its own, `form.directory` or its counterpart on the job's machine. Before the trial starts it holds
+  `parameter.json` (the text `form.parameter_file`), an empty `journal` and the folder `output/`. The trial's stdout and
+  stderr go to the files of these names. The trial appends to `journal`; the service delivers it as `JournalChunk`s.
+  To stop a trial that may want to save its state, the service may replace `control.json` before it sends SIGTERM.
+  `proctor.sdk.protocol` has the details.
+* an environment: that in `form.environment_file` (JSON, its key `environment`; without a file the service's own), over
+  it `form.environment`, over it what `proctor.sdk.protocol.trial_environment` returns, and the folder that
+  `proctor.sdk.bundle.build_bundle` makes first on PYTHONPATH, so that `import proctor` and `import nni` work in every
+  interpreter.
+
+For processes on the manager's machine `proctor.training_services.trial_processes` does both.
 """
 
 from abc import ABC, abstractmethod
@@ -181,7 +204,8 @@ StatusListener = Callable[[Sequence[StatusChange]], Awaitable[None]]
 
 
 class TrainingService(ABC):
-    """Runs trial jobs somewhere. See the module's docstring for what every implementation keeps."""
+    """Runs trial jobs somewhere. See the module's docstring for what every implementation keeps. It must be
+    `SupportsEvents` too: the registry refuses one that is not."""
 
     @abstractmethod
     async def list_trial_jobs(self) -> list[TrialJobDetail]:
@@ -203,8 +227,9 @@ class TrainingService(ABC):
     async def submit_trial_job(self, form: TrialJobForm) -> TrialJobDetail:
         """Take a job; return quickly, do not wait for it to run.
 
-        Idempotent by job id. Raises SubmissionRefused when it can never run, ServiceUnavailable when it may be
-        tried again.
+        Idempotent by job id within one instance; with another token it raises SubmissionRefused. After a restart it is
+        called only for jobs that were never submitted before. Raises SubmissionRefused when the job can never run,
+        ServiceUnavailable when it may be tried again.
         """
 
     @abstractmethod
@@ -219,8 +244,12 @@ class TrainingService(ABC):
 
     @abstractmethod
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
-        """Begin to stop a job with all its processes; its end arrives as a status change. Idempotent; an unknown
-        or ended job is no error. Returns without waiting for the end."""
+        """Begin to stop a job with all its processes; its end arrives as a status change. Idempotent; does not raise
+        for an unknown or ended job. Returns without waiting for the end.
+
+        On a service that is not `SupportsReattach` it is called after a restart for every job of the previous instance,
+        before `run`: what can still be found of such a job must be ended. No status change is expected of it.
+        """
 
     @abstractmethod
     async def set_cluster_metadata(self, key: str, value: Any) -> None:
@@ -234,16 +263,21 @@ class TrainingService(ABC):
     @abstractmethod
     async def clean_up(self) -> None:
         """Let go of everything that belongs to this experiment: no process, lock or temporary file of its jobs is left.
-        Nodes, connections and keepers belong to the manager and stay. Called once, after `run` was cancelled or
-        before it began."""
+        Nodes, connections and keepers belong to the manager and stay. Called after `run` was cancelled or before it
+        began."""
 
     @abstractmethod
     async def run(self) -> None:
-        """Serve until cancelled. Delivers to the listeners. On cancellation jobs go on running."""
+        """Serve until cancelled. Delivers to the listeners.
+
+        On cancellation the jobs of a service that is `SupportsReattach` go on running. Any other service ends its jobs
+        before it returns, because nothing could find them again.
+        """
 
 
 class SupportsEvents(ABC):
-    """A service that pushes status changes. The engine requires it."""
+    """A service that pushes status changes. Required: the engine never polls, so the job of a service without it would
+    never be seen to run or to end, and the registry refuses such a service."""
 
     @abstractmethod
     def add_status_listener(self, listener: StatusListener) -> None:
@@ -294,7 +328,8 @@ class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behaviour, not a m
 
 
 class SupportsReattach(ABC):
-    """A service whose jobs survive the manager and are found again by job id and token."""
+    """A service whose jobs survive the manager and are found again by job id and token. Without it, jobs end with the
+    instance that started them (see the module's docstring)."""
 
     @abstractmethod
     async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import Any
@@ -23,14 +23,47 @@ VALUES = (0.25, 0.5, 0.75)
 FINAL_VALUE = 1.5
 EXIT_CODE = 3
 """The exit code of a `Behaviour.FAIL` job."""
+OUTSIDE = "/etc/passwd"
+"""A file outside every job's directory; a `Behaviour.LINK` job makes a link to it."""
 
 
 class Behaviour(StrEnum):
-    """What a job of the suite shall do; the harness turns it into a form."""
+    """What a job of the suite does; the harness turns it into a form."""
 
     REPORT = "REPORT"  # report `VALUES` as intermediate metrics and `FINAL_VALUE` as the final one, then exit with 0
     FAIL = "FAIL"  # exit with `EXIT_CODE`
-    HANG = "HANG"  # run until stopped
+    HANG = "HANG"  # report the first of `VALUES`, then run until stopped
+    IMPORT = (
+        "IMPORT"  # report parameter `x` and `FINAL_VALUE` through `import nni` and `import proctor`, then exit with 0
+    )
+    DETACH = "DETACH"  # as HANG, with a child in a session of its own that ignores SIGTERM
+    LEAVE = "LEAVE"  # as REPORT, and leave such a child behind
+    LINK = "LINK"  # write "kept" to output/kept, make output/link a link to `OUTSIDE`, then exit with 0
+
+
+def _record(kind: str, value: float) -> str:
+    return f"""echo '{{"kind":"{kind}","value":{value},"time":1.0}}' >> "$PROCTOR_JOB_DIR/journal"; """
+
+
+_REPORT_ALL = "".join(_record("intermediate", value) for value in VALUES) + _record("final", FINAL_VALUE)
+_HANG = _record("intermediate", VALUES[0]) + "sleep 3600"
+_CHILD = """setsid sh -c 'trap "" TERM; sleep 3600 & wait; sleep 3600' > /dev/null 2>&1 < /dev/null & """
+_IMPORT = (
+    "import nni, proctor; "
+    "proctor.report_intermediate_result(nni.get_next_parameter()['x']); "
+    f"nni.report_final_result({FINAL_VALUE})"
+)
+
+COMMANDS: Mapping[Behaviour, str] = {
+    Behaviour.REPORT: f"{_REPORT_ALL}true",
+    Behaviour.FAIL: f"exit {EXIT_CODE}",
+    Behaviour.HANG: _HANG,
+    Behaviour.IMPORT: f'python3 -S -c "{_IMPORT}"',  # -S: without what is installed in its environment
+    Behaviour.DETACH: _CHILD + _HANG,
+    Behaviour.LEAVE: f"{_CHILD}{_REPORT_ALL}true",
+    Behaviour.LINK: f'echo kept > "$PROCTOR_OUTPUT_DIR/kept"; ln -s {OUTSIDE} "$PROCTOR_OUTPUT_DIR/link"',
+}
+"""A `trialCommand` for each behavior, for platforms that run commands."""
 
 
 class ServiceHarness(ABC):
@@ -39,10 +72,14 @@ class ServiceHarness(ABC):
     service: TrainingService
     metadata: tuple[str, Any]
     """A key that `set_cluster_metadata` takes, and a value for it that is not the one it has."""
+    runs_commands: bool = True
+    """Whether a job is a process that runs the form's command. False only for a simulation, which knows REPORT, FAIL
+    and HANG; the tests that need processes are skipped for it."""
 
     @abstractmethod
     def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
-        """A form for a job with this behaviour. The same name gives the same job id and token."""
+        """A form for a job with this behavior, with the command that `COMMANDS` has for it. The same name gives the
+        same job id and token; a job's directory is its own."""
 
     @abstractmethod
     def impossible_form(self) -> TrialJobForm:
@@ -57,22 +94,41 @@ class ServiceHarness(ABC):
         """Called after `restart`, when the new service was told by `reattach` of all its jobs."""
 
     @abstractmethod
+    async def block(self) -> TrainingService:
+        """Put the platform into a state in which it takes jobs but can start none: no node is connected, every slot is
+        taken, its queue is held. Returns the service to use from now on: `service`, or another one."""
+
+    @abstractmethod
+    async def unblock(self) -> None:
+        """End that state. Called while the service runs."""
+
+    @abstractmethod
+    async def processes(self) -> list[str]:
+        """The processes of jobs that are alive, each described for people: found by `PROCTOR_JOB_ID` in their
+        environment, so that those in a session of their own count. Called when none is expected; processes that are
+        just ending are waited for. A simulation answers with its running jobs."""
+
+    @abstractmethod
     async def leftovers(self) -> list[str]:
-        """What is left of jobs: processes, locks, temporary files. Asked after `clean_up`."""
+        """What is left of jobs: processes, locks, temporary files. Called after `clean_up`."""
 
 
 class Recorder:
     """The listeners of a test: keeps what it took and can refuse to take it.
 
     :param refusals: how many calls of each listener to refuse by raising, before any is taken.
+    :param fenced: jobs whose metrics are refused: the metric listener leaves them out of its answer.
     :param patience_seconds: how long what a test waits for may take.
     """
 
-    def __init__(self, refusals: int = 0, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, refusals: int = 0, *, fenced: Collection[str] = (), patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self.journals: dict[str, bytes] = {}
         self.changes: list[StatusChange] = []
         self.refused: list[JournalChunk | StatusChange] = []
         self._refusals = {"metrics": refusals, "status": refusals}
+        self._fenced = frozenset(fenced)
         self._patience_seconds = patience_seconds
         self._news = asyncio.Condition()
 
@@ -85,7 +141,9 @@ class Recorder:
     async def take_metrics(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
         """A MetricListener. Chunks may repeat what was taken, and may not leave anything out."""
         await self._refuse("metrics", chunks)
-        for chunk in chunks:
+        taken = [chunk for chunk in chunks if chunk.job_id not in self._fenced]
+        self.refused += [chunk for chunk in chunks if chunk.job_id in self._fenced]
+        for chunk in taken:
             assert chunk.data.endswith(b"\n"), "a chunk holds whole lines"
             journal = self.journals.get(chunk.job_id, b"")
             assert chunk.offset <= len(journal), "a chunk was left out"
@@ -95,7 +153,7 @@ class Recorder:
                 "metrics came after the end of their job"
             )
         await self._tell()
-        return {(chunk.job_id, chunk.member): len(self.journals[chunk.job_id]) for chunk in chunks}
+        return {(chunk.job_id, chunk.member): len(self.journals[chunk.job_id]) for chunk in taken}
 
     async def take_changes(self, changes: Sequence[StatusChange]) -> None:
         """A StatusListener."""
@@ -133,6 +191,16 @@ class Recorder:
         """Wait for a job's end."""
         await self.until(lambda: any(change.exit for change in self.of(job_id)))
         return next(change for change in self.of(job_id) if change.exit)
+
+    async def waiting_of(self, job_id: str) -> StatusChange:
+        """Wait until a job says why it does not run yet."""
+
+        def found() -> list[StatusChange]:
+            changes = self.of(job_id)
+            return [change for change in changes if change.status is TrialJobStatus.SUBMITTED and change.detail]
+
+        await self.until(lambda: bool(found()))
+        return found()[0]
 
     async def start_of(self, job_id: str) -> None:
         """Wait until a job runs."""

@@ -2,7 +2,7 @@
 
 The built-in ones are in `BUILT_IN`; others come from installed packages by entry points of the group
 `proctor.training_services`, whose name is the platform and whose value is a callable (a class, usually) that takes a
-`ServiceContext` and returns a `TrainingService`.
+`ServiceContext` and returns a `TrainingService` that is `SupportsEvents`.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from proctor.training_services.base import TrainingService
+from proctor.training_services.base import SupportsEvents, TrainingService
 from proctor.training_services.errors import BrokenPlatform, TrainingServiceError, UnknownPlatform
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
@@ -54,7 +54,8 @@ def create(platform: str, context: ServiceContext) -> TrainingService:
     """Make the training service of a platform.
 
     Raises UnknownPlatform for a name that is not registered, BrokenPlatform when the service behind it cannot be
-    imported or made; errors of ours (`TrainingServiceError`) pass as they are.
+    imported or made, or is not a `TrainingService` and `SupportsEvents`; errors of ours (`TrainingServiceError`) pass
+    as they are.
     """
     factory = _find(platform)
     try:
@@ -67,6 +68,12 @@ def create(platform: str, context: ServiceContext) -> TrainingService:
         raise BrokenPlatform(
             f"what is registered for platform {platform!r} made a {type(service).__qualname__}, "
             "which is not a proctor.training_services.base.TrainingService"
+        )
+    if not isinstance(service, SupportsEvents):
+        raise BrokenPlatform(
+            f"the training service of platform {platform!r}, {type(service).__qualname__}, is not a "
+            "proctor.training_services.base.SupportsEvents: services push status changes to their listeners and are "
+            "never polled, so no job would ever be seen to run or to end; derive the class from SupportsEvents too"
         )
     return service
 

@@ -8,10 +8,11 @@ Subclass `TrainingServiceContract` in a test module of yours and give it one fix
             async with open_my_platform(tmp_path) as harness:
                 yield harness
 
-The suite never sleeps and asserts no time; what does not happen within `PATIENCE_SECONDS` fails. It needs
-anyio's pytest plugin with the asyncio backend. The in-memory service and the steps of its scripts are re-exported here.
+The suite asserts no time; what does not happen within `PATIENCE_SECONDS` fails. It needs anyio's pytest plugin with the
+asyncio backend. The in-memory service and the steps of its scripts are re-exported here.
 """
 
+import asyncio
 from abc import ABC
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from proctor.training_services.base import (
     EndReason,
     SupportsEvents,
+    SupportsLogs,
     SupportsReattach,
     TrainingService,
     TrialJobForm,
@@ -28,8 +30,11 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.errors import SubmissionRefused, UnknownTrialJob
 from proctor.training_services.harness import (
+    COMMANDS,
     EXIT_CODE,
     FINAL_VALUE,
+    OUTSIDE,
+    PATIENCE_SECONDS,
     VALUES,
     Behaviour,
     Recorder,
@@ -40,8 +45,10 @@ from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTraini
 from proctor.training_services.scripts import Exit, Final, Hang, Raw, Report, Script, Start, Step, Vanish, Wait
 
 __all__ = [
+    "COMMANDS",
     "EXIT_CODE",
     "FINAL_VALUE",
+    "OUTSIDE",
     "VALUES",
     "Behaviour",
     "Exit",
@@ -156,6 +163,136 @@ class TrainingServiceContract:
         assert recorder.records(form.job_id) == _all_records()
         assert recorder.statuses(form.job_id) == [TrialJobStatus.RUNNING, TrialJobStatus.ENDED]
 
+    async def test_a_job_whose_metrics_are_refused_is_stopped_and_forgotten(self, harness: ServiceHarness) -> None:
+        refused, other = harness.form(Behaviour.HANG), harness.form(Behaviour.REPORT, "second")
+        recorder = Recorder(fenced={refused.job_id})
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.submit_trial_job(refused)
+            await recorder.until(lambda: bool(recorder.refused))
+            await _until_forgotten(harness.service, refused.job_id)
+            await harness.service.submit_trial_job(other)
+            await recorder.end_of(other.job_id)
+            assert await harness.processes() == []
+        assert recorder.records(refused.job_id) == []
+        assert recorder.records(other.job_id) == _all_records()
+
+    async def test_a_job_that_cannot_start_yet_says_why(self, harness: ServiceHarness) -> None:
+        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        service = await harness.block()
+        recorder.listen(service)
+        async with serving(service):
+            detail = await service.submit_trial_job(form)
+            assert detail.status is TrialJobStatus.SUBMITTED
+            waiting = await recorder.waiting_of(form.job_id)
+            assert waiting.token == form.token
+            assert len(waiting.detail.split()) > 2, "a reason for people, such as 'waiting: 4 of 4 slots are taken'"
+            assert recorder.statuses(form.job_id) == []
+            await harness.unblock()
+            await recorder.end_of(form.job_id)
+        assert recorder.records(form.job_id) == _all_records()
+
+    async def test_a_job_that_cannot_start_yet_can_be_canceled(self, harness: ServiceHarness) -> None:
+        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        service = await harness.block()
+        recorder.listen(service)
+        async with serving(service):
+            await service.submit_trial_job(form)
+            await recorder.waiting_of(form.job_id)
+            await service.cancel_trial_job(form.job_id)
+            await harness.unblock()
+            end = await recorder.end_of(form.job_id)
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.CANCELED
+        assert recorder.statuses(form.job_id) == [TrialJobStatus.ENDED]
+
+    async def test_an_unknown_job_can_be_canceled(self, harness: ServiceHarness) -> None:
+        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.cancel_trial_job(harness.form(Behaviour.HANG, "second").job_id)
+            await harness.service.submit_trial_job(form)
+            await recorder.end_of(form.job_id)
+        assert {change.job_id for change in recorder.changes} == {form.job_id}
+
+    async def test_a_trial_imports_proctor_and_nni_and_reads_its_parameters(self, harness: ServiceHarness) -> None:
+        _require_commands(harness)
+        parameters = '{"parameter_id":0,"parameter_source":"algorithm","parameters":{"x":0.125},"parameter_index":0}'
+        form, recorder = replace(harness.form(Behaviour.IMPORT), parameter_file=parameters), Recorder()
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.submit_trial_job(form)
+            end = await recorder.end_of(form.job_id)
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.EXITED_OK, end.exit.detail
+        assert recorder.records(form.job_id) == [("intermediate", 0.125), ("final", FINAL_VALUE)]
+
+    async def test_canceling_a_job_ends_processes_in_sessions_of_their_own(self, harness: ServiceHarness) -> None:
+        _require_commands(harness)
+        form, recorder = harness.form(Behaviour.DETACH), Recorder()
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.submit_trial_job(form)
+            await recorder.until(lambda: bool(recorder.journals.get(form.job_id)))
+            await harness.service.cancel_trial_job(form.job_id)
+            end = await recorder.end_of(form.job_id)
+            assert await harness.processes() == []
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.CANCELED
+
+    async def test_what_a_job_leaves_behind_when_it_exits_is_ended(self, harness: ServiceHarness) -> None:
+        _require_commands(harness)
+        form, recorder = harness.form(Behaviour.LEAVE), Recorder()
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.submit_trial_job(form)
+            end = await recorder.end_of(form.job_id)
+            assert await harness.processes() == []
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.EXITED_OK
+        assert recorder.records(form.job_id) == _all_records()
+
+    async def test_files_of_a_job_are_read_and_nothing_outside_its_directory(self, harness: ServiceHarness) -> None:
+        _require_commands(harness)
+        service = harness.service
+        if not isinstance(service, SupportsLogs):
+            pytest.skip("the service does not support reading files")
+        form, recorder = harness.form(Behaviour.LINK), Recorder()
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.submit_trial_job(form)
+            await recorder.end_of(form.job_id)
+            listed = dict(await service.list_job_files(form))
+            assert listed["output/kept"] == len("kept\n")
+            assert not any("link" in path for path in listed)
+            assert await service.read_job_file(form, "output/kept", 0, 100) == b"kept\n"
+            assert await service.read_job_file(form, "output/kept", -2, 100) == b"t\n"
+            up = "/".join([".."] * 40)
+            for path in (
+                "output/link",
+                OUTSIDE,
+                f"{up}{OUTSIDE}",
+                f"output/{up}{OUTSIDE}",
+                "..",
+                "",
+                "missing",
+                "a\0b",
+            ):
+                with pytest.raises(FileNotFoundError):
+                    await service.read_job_file(form, path, 0, 100)
+
+    async def test_a_service_that_cannot_find_jobs_again_ends_them_before_it_ends(
+        self, harness: ServiceHarness
+    ) -> None:
+        if isinstance(harness.service, SupportsReattach):
+            pytest.skip("the service supports re-attaching")
+        form, recorder = harness.form(Behaviour.HANG), Recorder()
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.submit_trial_job(form)
+            await recorder.start_of(form.job_id)
+        assert await harness.processes() == []
+
     async def test_a_removed_listener_hears_nothing(self, harness: ServiceHarness) -> None:
         form, recorder, deaf = harness.form(Behaviour.REPORT), Recorder(), Recorder()
         assert isinstance(harness.service, SupportsEvents)
@@ -269,6 +406,18 @@ class TrainingServiceContract:
 
 def _all_records() -> list[tuple[str, Any]]:
     return [*(("intermediate", value) for value in VALUES), ("final", FINAL_VALUE)]
+
+
+def _require_commands(harness: ServiceHarness) -> None:
+    if not harness.runs_commands:
+        pytest.skip("the platform is a simulation and runs no commands")
+
+
+async def _until_forgotten(service: TrainingService, job_id: str) -> None:
+    """No event tells of it, because the listeners are not to hear of such a job."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while job_id in {job.id for job in await service.list_trial_jobs()}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def _with_duration(form: TrialJobForm, seconds: float) -> TrialJobForm:

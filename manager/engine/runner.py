@@ -9,6 +9,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -30,7 +31,14 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import experiments, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
-from proctor.training_services.base import Exit, SupportsEvents, SupportsReattach
+from proctor.training_services.base import (
+    EndReason,
+    Exit,
+    StatusChange,
+    SupportsEvents,
+    SupportsReattach,
+    TrialJobStatus,
+)
 from proctor.training_services.errors import ServiceUnavailable
 
 log = logging.getLogger(__name__)
@@ -118,21 +126,42 @@ class ExperimentRunner:
                 holder = f"trial {trial.row.sequence_id} of experiment {self.state.row.id}"
                 self.around.placer.restore(trial.job.id, holder, form.placement)
         self._unwatch = self.around.placer.watch(self._look_for_places)
-        jobs = list(self.state.by_job.values())
         service = self.around.service
         if isinstance(service, SupportsReattach):
-            rows = [(trial.row, trial.job) for trial in jobs]
-            forms = [self.around.forms.form(self.state.row, row, job) for row, job in rows if job is not None]
-            await service.reattach(forms, ())
+            await self._reattach(service)
         else:
-            for trial in jobs:
-                await self._effects.submit(trial)
-        for trial in jobs if self.state.row.revision > FIRST_REVISION else ():
+            await self._abandon_jobs()
+        await self._catch_up()
+
+    async def _reattach(self, service: SupportsReattach) -> None:
+        """Have the service find every job again, and repeat what may not have reached it before the restart."""
+        trials = list(self.state.by_job.values())
+        rows = [(trial.row, trial.job) for trial in trials]
+        forms = [self.around.forms.form(self.state.row, row, job) for row, job in rows if job is not None]
+        await service.reattach(forms, ())
+        for trial in trials if self.state.row.revision > FIRST_REVISION else ():
             await self._effects.update(trial)  # a changed limit may not have reached it
-        for trial in jobs:
+        for trial in trials:
             if trial.job is not None and trial.job.stop_reason is not None:
                 await self._effects.cancel(trial.job.id, False)
-        await self._catch_up()
+
+    async def _abandon_jobs(self) -> None:
+        """End every job that the service cannot find again. None is submitted a second time: its process may still
+        run, and two processes must never write one journal. A trial that is retried gets a new job, whose directory
+        and journal are its own."""
+        platform = self.around.config.training_service.platform
+        detail = (
+            f"the job was submitted before the manager or the experiment was restarted, and platform {platform} "
+            "cannot find its jobs again"
+        )
+        for job_id, trial in self.state.by_job.items():
+            assert trial.job is not None
+            await self._effects.cancel(job_id, False)
+            ended_at, token = self.around.clock.now(), trial.job.token
+            exit = Exit(EndReason.EXIT_UNKNOWN, None, None, 0.0, ended_at, detail)
+            time = datetime.fromtimestamp(ended_at, UTC)
+            change = StatusChange(job_id, token, TrialJobStatus.ENDED, time, detail=detail, exit=exit)
+            self.inbox.post(m.JobsChanged((change,)))
 
     def _look_for_places(self) -> None:
         if any(trial.job is None for trial in self.state.trials.values()):

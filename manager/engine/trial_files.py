@@ -49,7 +49,10 @@ class TrialFiles:
         except RowNotFound:
             raise NotFound(f"trial {trial.id} has no job {wanted.rpartition('.')[2]} yet") from None
         experiment = await self._fleet.experiment(trial.experiment_id)
-        service = self._fleet.service(experiment)
+        try:
+            service = self._fleet.service(experiment)
+        except TrainingServiceError as error:  # its package was uninstalled
+            raise Unavailable(str(error)) from error
         if not isinstance(service, SupportsLogs):
             raise Conflict(f"platform {experiment.config['training_service']['platform']} cannot show files")
         config = ExperimentConfig.from_canonical(experiment.config)

@@ -20,28 +20,17 @@ from proctor.training_services.testing import (
     ServiceHarness,
     Step,
     TrainingServiceContract,
+    Wait,
 )
-
-
-def play(form: TrialJobForm) -> Iterator[Step]:
-    match form.command:
-        case Behaviour.REPORT:
-            for value in VALUES:
-                yield Report(0.001, value)
-            yield Final(0.001, FINAL_VALUE)
-        case Behaviour.FAIL:
-            yield Exit(0.001, EndReason.EXITED_ERROR, code=EXIT_CODE)
-        case Behaviour.HANG:
-            yield Hang()
-        case other:
-            raise SubmissionRefused(f"this platform knows no behaviour {other!r}")
 
 
 class MemoryHarness(ServiceHarness):
     metadata = ("retry_seconds", 0.002)
+    runs_commands = False
 
     def __init__(self) -> None:
         self.platform = InMemoryPlatform()
+        self.is_blocked = False
         self.service: TrainingService = self._make()
 
     def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
@@ -53,11 +42,37 @@ class MemoryHarness(ServiceHarness):
     async def restart(self) -> TrainingService:
         return self._make()
 
+    async def block(self) -> TrainingService:
+        self.is_blocked = True
+        return self.service
+
+    async def unblock(self) -> None:
+        self.is_blocked = False
+
+    async def processes(self) -> list[str]:
+        return [job.id for job in self.platform.jobs.values() if not job.is_over]
+
     async def leftovers(self) -> list[str]:
         return [*self.platform.jobs, *self.platform.waiting]
 
     def _make(self) -> TrainingService:
-        return InMemoryTrainingService(play, platform=self.platform, retry_seconds=0.001)
+        return InMemoryTrainingService(self._play, platform=self.platform, retry_seconds=0.001)
+
+    def _play(self, form: TrialJobForm) -> Iterator[Step]:
+        if form.command not in {Behaviour.REPORT, Behaviour.FAIL, Behaviour.HANG}:
+            raise SubmissionRefused(f"this platform knows no behavior {form.command!r}")
+        while self.is_blocked:
+            yield Wait(0.001, "waiting: the platform is blocked")
+        match form.command:
+            case Behaviour.REPORT:
+                for value in VALUES:
+                    yield Report(0.001, value)
+                yield Final(0.001, FINAL_VALUE)
+            case Behaviour.FAIL:
+                yield Exit(0.001, EndReason.EXITED_ERROR, code=EXIT_CODE)
+            case Behaviour.HANG:
+                yield Report(0.001, VALUES[0])
+                yield Hang()
 
 
 def make_form(command: str, name: str) -> TrialJobForm:

@@ -1,9 +1,8 @@
 """The local training service keeps the contract, with a real keeper behind the real routes on a real socket."""
 
 import asyncio
-import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from proctor.training_services.local.service import LocalTrainingService
 from proctor.training_services.nodes import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import (
-    EXIT_CODE,
-    FINAL_VALUE,
-    VALUES,
+    COMMANDS,
     Behaviour,
     Recorder,
     ServiceHarness,
@@ -30,18 +27,6 @@ from proctor.training_services.testing import (
 from proctor.trial_keeper.start import stop_keeper
 
 EXPERIMENT = "Ab3dE5f7"
-
-
-def report(kind: str, value: float) -> str:
-    record = json.dumps({"kind": kind, "value": value, "time": 1.0})
-    return f"echo '{record}' >> $PROCTOR_JOB_DIR/journal"
-
-
-COMMANDS = {
-    Behaviour.REPORT: "; ".join([*(report("intermediate", value) for value in VALUES), report("final", FINAL_VALUE)]),
-    Behaviour.FAIL: f"exit {EXIT_CODE}",
-    Behaviour.HANG: "sleep 3600",
-}
 
 
 class ManagerEnd:
@@ -90,6 +75,17 @@ async def until_status(pool: NodePool, status: NodeStatus) -> None:
     stop()
 
 
+async def until_none(find: Callable[[], list[str]]) -> list[str]:
+    """What is found, which is given a while to go away: files and processes of other processes, without events."""
+    try:
+        async with asyncio.timeout(20):
+            while found := find():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pass
+    return found
+
+
 class LocalHarness(ServiceHarness):
     metadata = ("max_trial_number_per_gpu", 4)
 
@@ -129,15 +125,19 @@ class LocalHarness(ServiceHarness):
         self.end.hub.ready()
         await self.end.connected()
 
+    async def block(self) -> TrainingService:
+        """A manager whose keeper may not register yet."""
+        return await self.restart()
+
+    async def unblock(self) -> None:
+        await self.reattached()
+
+    async def processes(self) -> list[str]:
+        return await until_none(self._processes)
+
     async def leftovers(self) -> list[str]:
-        """The keeper forgets a job when it has read our answer, which no event tells us; it is given a while."""
-        try:
-            async with asyncio.timeout(20):
-                while found := self._records() + self._processes():  # noqa: ASYNC110 - another process's files
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            pass
-        return found
+        """The keeper forgets a job when it has read our answer, which no event tells us."""
+        return await until_none(lambda: self._records() + self._processes())
 
     def _records(self) -> list[str]:
         return [str(path) for path in (self.home / "nodes" / "local" / "jobs").glob("*")]
@@ -225,18 +225,3 @@ async def test_a_keeper_that_is_killed_is_started_again_and_its_trial_goes_on(ha
     assert len(starts) == 1
     assert end.exit is not None
     assert await harness.leftovers() == []
-
-
-@pytest.mark.anyio
-async def test_files_of_a_job_are_read_and_nothing_outside_its_directory(harness: LocalHarness) -> None:
-    form, recorder = harness.form(Behaviour.REPORT), Recorder()
-    recorder.listen(harness.service)
-    async with serving(harness.service):
-        await harness.service.submit_trial_job(form)
-        await recorder.end_of(form.job_id)
-    service = harness.service
-    assert isinstance(service, LocalTrainingService)
-    assert "journal" in dict(await service.list_job_files(form))
-    assert (await service.read_job_file(form, "journal", 0, 10**6)) == recorder.journals[form.job_id]
-    with pytest.raises(FileNotFoundError):
-        await service.read_job_file(form, "../../../secret", 0, 10)

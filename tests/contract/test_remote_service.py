@@ -5,8 +5,7 @@ that only the last one leaves them.
 """
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from proctor.training_services.base import NodePlacement, TrainingService, Trial
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.testing import (
-    EXIT_CODE,
-    FINAL_VALUE,
-    VALUES,
+    COMMANDS,
     Behaviour,
     Recorder,
     ServiceHarness,
@@ -36,18 +33,15 @@ ANCHOR = "Anchor01"
 """The experiment that keeps the machines claimed."""
 
 
-def report(kind: str, value: float) -> str:
-    record = json.dumps({"kind": kind, "value": value, "time": 1.0})
-    return f"echo '{record}' >> $PROCTOR_JOB_DIR/journal"
-
-
-COMMANDS = {
-    Behaviour.REPORT: "; ".join(
-        ["test -f trial.py", *(report("intermediate", value) for value in VALUES), report("final", FINAL_VALUE)]
-    ),
-    Behaviour.FAIL: f"exit {EXIT_CODE}",
-    Behaviour.HANG: "sleep 3600",
-}
+async def _until_none(find: Callable[[], list[str]]) -> list[str]:
+    """What is found, which is given a while to go away."""
+    try:
+        async with asyncio.timeout(60):
+            while found := await asyncio.to_thread(find):  # noqa: ASYNC110 - other processes
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pass
+    return found
 
 
 class RemoteHarness(ServiceHarness):
@@ -78,7 +72,7 @@ class RemoteHarness(ServiceHarness):
         await self._open.aclose()
 
     def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
-        return self.form_of(COMMANDS[behaviour], name)
+        return self.form_of(f"test -f trial.py && {{ {COMMANDS[behaviour]}; }}", name)
 
     def form_of(self, command: str, name: str = "first") -> TrialJobForm:
         """A job that runs this command."""
@@ -103,25 +97,33 @@ class RemoteHarness(ServiceHarness):
         for node_id in self.node_ids:
             await self.manager.until_status(node_id, "CONNECTED")
 
+    async def block(self) -> TrainingService:
+        """A manager whose keepers may not register yet."""
+        return await self.restart()
+
+    async def unblock(self) -> None:
+        await self.reattached()
+
+    async def processes(self) -> list[str]:
+        return await _until_none(self.find_processes)
+
     async def leftovers(self) -> list[str]:
-        """A keeper forgets a job when it has read our answer, which no event tells us; it is given a while."""
-        try:
-            async with asyncio.timeout(60):
-                while found := await asyncio.to_thread(self.find):  # noqa: ASYNC110 - other processes
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            pass
-        return found
+        """A keeper forgets a job when it has read our answer, which no event tells us."""
+        return await _until_none(self.find)
 
     def find(self) -> list[str]:
         """Processes of our jobs, the keepers' records of them, and their folders."""
-        found = []
+        found = self.find_processes()
         for machine in self.group.machines:
-            found += [process.command for process in machine.processes() if _is_ours(process.pid)]
             for nodes in machine.path("/run/home").glob("*/.proctor/nodes/*"):
                 found += [str(path) for path in (nodes / "jobs").glob("*")]
                 found += [str(path) for path in nodes.glob(f"experiments/{EXPERIMENT}")]
         return found
+
+    def find_processes(self) -> list[str]:
+        """Processes of our jobs."""
+        processes = [process for machine in self.group.machines for process in machine.processes()]
+        return [process.command for process in processes if _is_ours(process.pid)]
 
     def _form(self, command: str, name: str, code: Path) -> TrialJobForm:
         trial_id = f"{self.work.name}{name}"  # the keepers serve many tests and start no job twice

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from proctor.training_services import registry
+from proctor.training_services.base import TrainingService
 from proctor.training_services.errors import BrokenPlatform, SubmissionRefused, UnknownPlatform
 from proctor.training_services.in_memory import InMemoryTrainingService
 from proctor.training_services.keeper_hub import KeeperHub
@@ -78,6 +79,27 @@ def test_a_plug_in_that_makes_no_service_is_loud(
     monkeypatch.setattr(EntryPoint, "load", lambda entry: factory)
     install(monkeypatch, ("slurm", "somewhere:factory"))
     with pytest.raises(BrokenPlatform, match=sentence):
+        create("slurm", context)
+
+
+class Mute(TrainingService):
+    """A service that is complete but for status events."""
+
+    list_trial_jobs = get_trial_job = submit_trial_job = update_trial_job = cancel_trial_job = None
+    add_trial_job_metric_listener = remove_trial_job_metric_listener = None
+    set_cluster_metadata = get_cluster_metadata = clean_up = run = None
+    is_multi_phase_job_supported = False
+
+    def __init__(self, context: ServiceContext) -> None:
+        pass
+
+
+def test_a_service_that_does_not_push_status_changes_is_refused_by_name(
+    context: ServiceContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EntryPoint, "load", lambda entry: Mute)
+    install(monkeypatch, ("slurm", "somewhere:Mute"))
+    with pytest.raises(BrokenPlatform, match=r"'slurm'.*Mute.*not a .*SupportsEvents.*no job would ever"):
         create("slurm", context)
 
 

@@ -588,6 +588,20 @@ def test_an_experiment_that_is_being_stopped_names_the_machine_it_waits_for(tmp_
     play(tmp_path, scenario, script, kind=DeafSimulation)
 
 
+def test_a_node_that_only_the_platform_knows_is_not_called_unknown(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Start(1.0, node_id="hpc-17")
+        yield Hang()
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path)
+        await asyncio.sleep(60.0)
+        await manager.stop_experiment(experiment_id)
+        assert manager.awaited(await manager.experiment(experiment_id)) == "waits for 2 trials on node hpc-17"
+
+    play(tmp_path, scenario, script, kind=DeafSimulation)
+
+
 def test_deleting_an_experiment_leaves_no_row_and_no_folder(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path)

@@ -1,0 +1,181 @@
+"""The example of a plug-in, installed as a package of its own: it keeps the contract, and runs in a real manager."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from fakes.real_manager import RealManager, real_manager
+
+from proctor.training_services.base import TrainingService, TrialJobForm
+from proctor.training_services.errors import SubmissionRefused
+from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.nodes import NodePool
+from proctor.training_services.registry import ServiceContext, create, known_platforms
+from proctor.training_services.testing import (
+    COMMANDS,
+    Behaviour,
+    Recorder,
+    ServiceHarness,
+    TrainingServiceContract,
+    serving,
+)
+from proctor.training_services.trial_processes import living_trials
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plug-in-subprocess"
+EXPERIMENT = "Ab3dE5f7"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder that the package is installed in; it is on `sys.path`, as an environment's site-packages is."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", str(folder), str(EXAMPLE)], check=True, timeout=120)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield folder
+
+
+class SubprocessHarness(ServiceHarness):
+    metadata = ("max_jobs", 4)
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.service = self._make()
+
+    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
+        return self._form(COMMANDS[behaviour], name, self.directory)
+
+    def impossible_form(self) -> TrialJobForm:
+        return self._form("true", "first", self.directory / "missing")
+
+    async def restart(self) -> TrainingService:
+        self.service = self._make()
+        return self.service
+
+    async def block(self) -> TrainingService:
+        await self.service.set_cluster_metadata("max_jobs", 0)
+        return self.service
+
+    async def unblock(self) -> None:
+        await self.service.set_cluster_metadata("max_jobs", 2)
+
+    async def processes(self) -> list[str]:
+        return [job_id for job_id, _ in living_trials(str(self.directory))]
+
+    async def leftovers(self) -> list[str]:
+        return await self.processes()
+
+    def _make(self) -> TrainingService:
+        pool = NodePool()
+        settings = {"platform": "subprocess", "max_jobs": 2, "grace_seconds": 0.5}
+        return create("subprocess", ServiceContext(EXPERIMENT, self.directory, pool, KeeperHub(pool), settings))
+
+    def _form(self, command: str, name: str, code_directory: Path) -> TrialJobForm:
+        return TrialJobForm(
+            job_id=f"{name}.1",
+            token=f"token of {name}",
+            experiment_id=EXPERIMENT,
+            trial_id=name,
+            sequence_id=0,
+            number=1,
+            parameter_id=0,
+            parameter_file='{"parameter_id":0,"parameters":{}}',
+            command=command,
+            code_directory=str(code_directory),
+            directory=str(self.directory / "trials" / name / "jobs" / "1"),
+        )
+
+
+@pytest.fixture
+async def harness(installed: Path, tmp_path: Path, anyio_backend: str) -> AsyncIterator[SubprocessHarness]:
+    harness = SubprocessHarness(tmp_path)
+    yield harness
+    await harness.service.clean_up()
+
+
+class TestSubprocessTrainingService(TrainingServiceContract):
+    """The suite, on the fixture above."""
+
+
+@pytest.mark.anyio
+async def test_the_jobs_of_a_killed_manager_are_ended_by_the_next_service(harness: SubprocessHarness) -> None:
+    form, recorder = harness.form(Behaviour.DETACH), Recorder()
+    recorder.listen(harness.service)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.until(lambda: bool(recorder.journals.get(form.job_id)))
+        next_service = await harness.restart()
+        await next_service.cancel_trial_job("another.1")
+        assert await harness.processes() == [form.job_id]
+        await next_service.cancel_trial_job(form.job_id)
+        assert await harness.processes() == []
+
+
+def test_the_example_refuses_what_it_cannot_run(installed: Path, tmp_path: Path) -> None:
+    assert "subprocess" in known_platforms()
+    pool = NodePool()
+    context = ServiceContext(EXPERIMENT, tmp_path, pool, KeeperHub(pool), {"max_jobs": "many"})
+    with pytest.raises(SubmissionRefused, match="maxJobs: expected an integer from 1, found 'many'"):
+        create("subprocess", context)
+
+
+TRIAL = """\
+import sys, time
+from pathlib import Path
+import proctor
+gate = Path(sys.argv[1])
+proctor.get_next_parameter()
+for value in range(20):
+    proctor.report_intermediate_result(value)
+with open(gate.with_name("begun"), "a") as file:
+    file.write("1")
+while not gate.exists():
+    time.sleep(0.05)
+proctor.report_final_result(1.0)
+"""
+
+
+@pytest.fixture
+def manager(installed: Path, tmp_path: Path) -> Iterator[RealManager]:
+    with real_manager(tmp_path, environment={"PYTHONPATH": str(installed)}) as made:
+        yield made
+
+
+def test_in_a_real_manager_no_trial_runs_twice_into_one_journal_when_it_is_killed(
+    manager: RealManager, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    begun = gate.with_name("begun")
+    experiment = manager.create(
+        TRIAL,
+        gate,
+        trialConcurrency=3,
+        maxTrialNumber=3,
+        trainingService={"platform": "subprocess", "maxJobs": 2},
+    )
+    manager.look_for(lambda: begun.exists() and len(begun.read_text()) == 2, "two trials to run")
+    waiting = manager.until(
+        lambda: next((t for t in manager.trials(experiment) if "slots" in t["reason"]), None), "a reason to wait"
+    )
+    assert waiting["reason"] == "waiting: 2 of 2 slots of platform subprocess are taken"
+    manager.kill()
+    manager.start()
+    manager.look_for(lambda: len(begun.read_text()) == 4, "two trials to run again")
+    gate.touch()
+    manager.until_status(experiment, "DONE")
+    trials = manager.trials(experiment)
+    assert [trial["status"] for trial in trials] == ["SUCCEEDED"] * 3
+    for trial in trials:
+        jobs = list(manager.client.jobs(trial["id"]))
+        assert [job["end_reason"] for job in jobs] == ["EXIT_UNKNOWN", "EXITED_OK"]
+        reports = [m for m in manager.client.metrics(trial["id"]) if m["kind"] == "intermediate"]
+        by_job = {job["number"]: [m["value"] for m in reports if m["job"] == job["number"]] for job in jobs}
+        assert by_job[2] == list(range(20))
+        assert by_job[1] == list(range(len(by_job[1])))
+    assert len(begun.read_text()) == 5
+    manager.command_line("stop", experiment)
+    manager.until_status(experiment, "STOPPED")
+    assert living_trials(str(manager.home)) == set()

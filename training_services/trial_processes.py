@@ -1,0 +1,101 @@
+"""Trials as processes of this machine, for training services that start them without a keeper.
+
+A plug-in need not know what a job's directory and environment hold: `prepare_trial` fills the one and returns the
+other. `end_trials` leaves nothing of a job running, `describe_exit` says how its process ended. All of it blocks for
+moments (files, `/proc`), so an asyncio service calls it in a thread. `examples/plug-in-subprocess` is built on it.
+"""
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from proctor.sdk.bundle import build_bundle
+from proctor.sdk.protocol import STDERR_FILE
+from proctor.training_services.base import EndReason, Exit, TrialJobForm
+from proctor.training_services.capacity import GpuRules
+from proctor.training_services.launches import write_launch
+from proctor.trial_keeper.environment import CapturedEnvironments, build_environment
+from proctor.trial_keeper.exits import classify, last_line_of
+from proctor.trial_keeper.job_files import list_files, read_file
+from proctor.trial_keeper.launching import prepare_directory
+from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members, read_tag, survey
+
+__all__ = [
+    "JobTag",
+    "TrialCommand",
+    "describe_exit",
+    "end_trials",
+    "list_files",
+    "living_trials",
+    "prepare_trial",
+    "read_file",
+]
+
+JobTag = tuple[str, str]
+"""A job's id and the path of its directory, as they stand in the environment of all its processes."""
+
+
+@dataclass(frozen=True)
+class TrialCommand:
+    """What starts a trial: these arguments, in this directory, with exactly this environment."""
+
+    arguments: tuple[str, ...]
+    working_directory: str
+    environment: Mapping[str, str]
+
+
+def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -> TrialCommand:
+    """Write what a job's directory must hold before its trial starts (see `base`), and return what starts the trial.
+    Idempotent. The caller starts the process in a session of its own (`start_new_session=True`) and sends its output to
+    the files `stdout` and `stderr` of the job's directory.
+
+    :param platform: the name that the trial reads in `NNI_PLATFORM`.
+    :param bundle_directory: a folder for what makes `import proctor` work; the trials of an experiment share it.
+    :raises OSError: a file cannot be written, or the captured environment cannot be read.
+    :raises ValueError: the captured environment is damaged.
+    """
+    launch = write_launch(form, platform=platform, owner="", rules=GpuRules())
+    prepare_directory(launch)
+    captured = CapturedEnvironments().read(form.environment_file)
+    environment = build_environment(launch, captured, build_bundle(bundle_directory))
+    return TrialCommand(("bash", "-c", form.command), form.code_directory, environment)
+
+
+def living_trials(directory: str) -> set[JobTag]:
+    """The jobs whose directories lie below `directory` and that have a living process on this machine, whoever
+    started it."""
+    below = os.path.join(directory, "")
+    tags = (read_tag(pid) for pid in survey())
+    return {tag for tag in tags if tag is not None and tag[1].startswith(below)}
+
+
+def end_trials(tags: Collection[JobTag], *, grace_seconds: float = 5.0, session: int | None = None) -> list[int]:
+    """End every process of these jobs, also those in a session of their own: SIGTERM, then SIGKILL until nothing is
+    left. Returns the pids of those that do not react to SIGKILL.
+
+    :param grace_seconds: how long they may take to end after SIGTERM.
+    :param session: the pid of the trial's first process, so that processes which have cleared their environment are
+        found by their session.
+    """
+
+    def find() -> list[ProcessFacts]:
+        return [process for tag in tags for process in find_members(tag, session=session)]
+
+    return end_members(find, grace_seconds=grace_seconds, wait=time.sleep)
+
+
+def describe_exit(
+    form: TrialJobForm, returncode: int, started_at: float, *, stop: tuple[EndReason, str] | None = None
+) -> Exit:
+    """How a job's first process ended, with the last line of its stderr in the detail.
+
+    :param returncode: as `subprocess` has it: negative for a signal.
+    :param started_at: Unix time.
+    :param stop: why the service ended the job, with a sentence; None if the job ended by itself.
+    """
+    status = -returncode if returncode < 0 else returncode << 8
+    reason, detail = stop if stop is not None else (None, "")
+    last_line = last_line_of(os.path.join(form.directory, STDERR_FILE)) if returncode else ""
+    ending = classify(status, stop_reason=reason, stop_detail=detail, out_of_memory=False, last_line=last_line)
+    return Exit(EndReason(ending.reason), ending.code, ending.signal, started_at, time.time(), ending.detail)
