@@ -28,6 +28,7 @@ MODULES = (
     "sdk/failpoints.py",
     "sdk/journal.py",
     "sdk/metrics.py",
+    "sdk/nni_channel.py",
     "sdk/notices.py",
     "sdk/protocol.py",
     "sdk/quick_json.py",

@@ -9,6 +9,8 @@ A job's directory:
     stdout, stderr   the trial's own output
     exit.json        written by rename by the reaper when the trial has ended
     output/          the trial's files ($PROCTOR_OUTPUT_DIR = $NNI_OUTPUT_DIR); checkpoints in output/checkpoints/<n>/
+    output/.nni      a link to parameter.json: NNI 2's own package, which wants a folder of this name, fails when it is
+                     imported instead of ours; it would wait forever
 
 A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long, appended by one `write`:
 
@@ -35,6 +37,11 @@ STDERR_FILE = "stderr"
 EXIT_FILE = "exit.json"
 OUTPUT_FOLDER = "output"
 CHECKPOINT_FOLDER = "output/checkpoints"
+
+NNI_2_BARRIER = "output/.nni"
+NNI_2_BARRIER_TARGET = "../parameter.json"
+NNI_CHANNEL = "import://proctor.sdk.nni_channel.ProctorChannel"
+"""Where NNI 3's own package reports to when it is imported instead of ours; without `proctor` it fails at once."""
 
 MAX_RECORD_BYTES = 256 * 1024
 
@@ -82,6 +89,7 @@ def trial_environment(
         "NNI_SYS_DIR": output,
         "NNI_OUTPUT_DIR": output,
         "NNI_CODE_DIR": code_directory,
+        "NNI_TRIAL_COMMAND_CHANNEL": NNI_CHANNEL,
         "MULTI_PHASE": "false",
     }
     if resume_checkpoint is not None:

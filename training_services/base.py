@@ -27,14 +27,14 @@ What every implementation must keep:
 A trial is the process `bash -c <form.command>`, in `form.code_directory` (or a copy of it), with
 
 * a directory of its own, `form.directory` or its counterpart on the job's machine. Before the trial starts it holds
-  `parameter.json` (the text `form.parameter_file`), an empty `journal` and the folder `output/`. The trial's stdout and
-  stderr go to the files of these names. The trial appends to `journal`; the service delivers it as `JournalChunk`s.
-  To stop a trial that may want to save its state, the service may replace `control.json` before it sends SIGTERM.
-  `proctor.sdk.protocol` has the details.
+  `parameter.json` (the text `form.parameter_file`), an empty `journal`, the folder `output/` and in it the link `.nni`.
+  The trial's stdout and stderr go to the files of these names. The trial appends to `journal`; the service delivers it
+  as `JournalChunk`s. To stop a trial that may want to save its state, the service may replace `control.json` before it
+  sends SIGTERM. `proctor.sdk.protocol` has the details.
 * an environment: that in `form.environment_file` (JSON, its key `environment`; without a file the service's own), over
   it `form.environment`, over it what `proctor.sdk.protocol.trial_environment` returns, and the folder that
   `proctor.sdk.bundle.build_bundle` makes first on PYTHONPATH, so that `import proctor` and `import nni` work in every
-  interpreter.
+  interpreter. `proctor.trial_keeper.environment.keep_bundle` keeps it there when the command sets PYTHONPATH.
 
 For processes on the manager's machine `proctor.training_services.trial_processes` does both.
 """

@@ -15,7 +15,7 @@ from proctor.sdk.protocol import STDERR_FILE
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.launches import write_launch
-from proctor.trial_keeper.environment import CapturedEnvironments, build_environment
+from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle
 from proctor.trial_keeper.exits import classify, last_line_of
 from proctor.trial_keeper.job_files import list_files, read_file
 from proctor.trial_keeper.launching import prepare_directory
@@ -58,8 +58,9 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
     launch = write_launch(form, platform=platform, owner="", rules=GpuRules())
     prepare_directory(launch)
     captured = CapturedEnvironments().read(form.environment_file)
-    environment = build_environment(launch, captured, build_bundle(bundle_directory))
-    return TrialCommand(("bash", "-c", form.command), form.code_directory, environment)
+    bundle = build_bundle(bundle_directory)
+    environment = build_environment(launch, captured, bundle)
+    return TrialCommand(("bash", "-c", keep_bundle(form.command, bundle)), form.code_directory, environment)
 
 
 def living_trials(directory: str) -> set[JobTag]:

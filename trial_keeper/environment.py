@@ -1,11 +1,20 @@
-"""The environment a trial starts in: the captured one of the user, the launch's own, ours on top."""
+"""The environment a trial starts in: the captured one of the user, the launch's own, ours on top. And its command, in
+which assignments of PYTHONPATH keep the folder that makes `import proctor` work."""
 
 import json
 import os
+import re
 from collections.abc import Mapping
 
 from proctor.sdk.protocol import trial_environment
 from proctor.trial_keeper.protocol import Launch
+
+BUNDLE_VARIABLE = "PROCTOR_PYTHONPATH"
+"""The variable of a trial's environment that names the folder first on PYTHONPATH."""
+
+_ASSIGNMENT = re.compile(r"""(?<![^\s;&|(`"'])PYTHONPATH=(?P<end>[\s;&|)]|$)?""")
+"""PYTHONPATH=… where a shell or `env` takes it for an assignment; `end` matches where the value is empty."""
+_PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 _KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_COUNTER")
 
@@ -46,6 +55,7 @@ def build_environment(launch: Launch, captured: Mapping[str, str], bundle: str) 
         environment.pop(name, None)
     python_path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{bundle}{os.pathsep}{python_path}" if python_path else bundle
+    environment[BUNDLE_VARIABLE] = bundle
     if launch.search_path:
         environment["PATH"] = f"{launch.search_path}{os.pathsep}{environment.get('PATH') or os.defpath}"
     devices = visible_devices(launch)
@@ -64,3 +74,19 @@ def build_environment(launch: Launch, captured: Mapping[str, str], bundle: str) 
         )
     )
     return environment
+
+
+def keep_bundle(command: str, bundle: str) -> str:
+    """The trial's command, with the bundle first in every value that it assigns to PYTHONPATH. What a script sets that
+    the command calls is not seen here (docs/decisions/0025).
+
+    A path with characters that are special to a shell is named by a variable, because how the assignment is quoted is
+    not known.
+    """
+    prefix = bundle if _PLAIN_PATH.fullmatch(bundle) else f"${{{BUNDLE_VARIABLE}}}"
+
+    def assign(found: "re.Match[str]") -> str:
+        end: str | None = found["end"]
+        return f"PYTHONPATH={prefix}{os.pathsep if end is None else end}"
+
+    return _ASSIGNMENT.sub(assign, command)

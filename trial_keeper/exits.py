@@ -6,6 +6,8 @@ Used by the reaper, so it imports as little as possible; the reasons are names o
 import os
 import signal
 
+from proctor.sdk.protocol import NNI_2_BARRIER
+
 _OWN_SIGNALS = {
     signal.SIGSEGV,
     signal.SIGABRT,
@@ -16,6 +18,15 @@ _OWN_SIGNALS = {
     signal.SIGTRAP,
 }
 _SHELL_SIGNAL_BASE = 128
+_LOST_BUNDLE = (
+    "ModuleNotFoundError: No module named 'proctor",
+    "ModuleNotFoundError: No module named 'nni",
+    f"/{NNI_2_BARRIER}/",  # NNI 2's own package was imported
+)
+_LOST_BUNDLE_ADVICE = (
+    ". PYTHONPATH no longer has the folder that Proctor puts there; a script that sets it must keep what is there, for "
+    "example PYTHONPATH=src:$PYTHONPATH"
+)
 _SENTENCES = {126: "the command cannot be executed", 127: "command not found"}
 
 
@@ -51,6 +62,8 @@ def classify(
     if number is None and code is not None and code > _SHELL_SIGNAL_BASE and _is_signal(code - _SHELL_SIGNAL_BASE):
         number = code - _SHELL_SIGNAL_BASE
     said = f": {last_line}" if last_line else ""
+    if any(trace in last_line for trace in _LOST_BUNDLE):
+        said += _LOST_BUNDLE_ADVICE
     if number is None:
         sentence = _SENTENCES.get(code or 0)
         return Ending("EXITED_ERROR", code, None, f"exit code {code}" + (f": {sentence}" if sentence else "") + said)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import proctor
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import JOURNAL_FILE, OUTPUT_FOLDER, PARAMETER_FILE
-from proctor.trial_keeper.environment import CapturedEnvironments, build_environment
+from proctor.sdk.protocol import JOURNAL_FILE, NNI_2_BARRIER, NNI_2_BARRIER_TARGET, OUTPUT_FOLDER, PARAMETER_FILE
+from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.protocol import JsonObject, Launch
 from proctor.trial_keeper.records import RecordFolder
@@ -34,6 +34,8 @@ def prepare_directory(launch: Launch) -> None:
     replace_file(parameters, launch.parameter_file.encode(), durable=False, mode=0o644)
     journal = os.path.join(launch.directory, JOURNAL_FILE)
     os.close(os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+    with contextlib.suppress(FileExistsError):
+        os.symlink(NNI_2_BARRIER_TARGET, os.path.join(launch.directory, NNI_2_BARRIER))
 
 
 class RequestBuilder:
@@ -50,7 +52,7 @@ class RequestBuilder:
         return {
             "job_id": launch.job_id,
             "directory": launch.directory,
-            "command": launch.command,
+            "command": keep_bundle(launch.command, self._bundle),
             "code_directory": launch.code_directory,
             "environment": build_environment(launch, self._captured.read(launch.environment_file), self._bundle),
             "gpus": [[slot.uuid, slot.slot] for slot in launch.gpus or ()],

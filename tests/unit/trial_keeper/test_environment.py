@@ -2,12 +2,13 @@
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, visible_devices
+from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle, visible_devices
 from proctor.trial_keeper.protocol import GpuSlot, Launch
 
 LAUNCH = Launch("T.1", "token", "E", "T", 3, "/job", "true", "/code", "{}", None)
@@ -48,6 +49,48 @@ def test_the_launch_lies_over_the_captured_and_ours_over_both() -> None:
     assert environment["NNI_CODE_DIR"] == "/code"
     assert environment["PYTHONPATH"] == "/bundle"
     assert "PROCTOR_FAILPOINT" not in environment
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python3 t.py", "python3 t.py"),
+        ("PYTHONPATH=. python3 t.py", "PYTHONPATH=/b/1:. python3 t.py"),
+        ("PYTHONPATH= python3 t.py", "PYTHONPATH=/b/1 python3 t.py"),
+        ("PYTHONPATH=", "PYTHONPATH=/b/1"),
+        ("export A=1 PYTHONPATH='my src' && x", "export A=1 PYTHONPATH=/b/1:'my src' && x"),
+        ('PYTHONPATH="$PYTHONPATH:." x', 'PYTHONPATH=/b/1:"$PYTHONPATH:." x'),
+        ("a;PYTHONPATH=.;b", "a;PYTHONPATH=/b/1:.;b"),
+        (
+            "(PYTHONPATH=. a)|PYTHONPATH=. b&PYTHONPATH=. c",
+            "(PYTHONPATH=/b/1:. a)|PYTHONPATH=/b/1:. b&PYTHONPATH=/b/1:. c",
+        ),
+        ("sh -c 'PYTHONPATH=. a' \"PYTHONPATH=. b\"", "sh -c 'PYTHONPATH=/b/1:. a' \"PYTHONPATH=/b/1:. b\""),
+        ("a\nPYTHONPATH=.\nb", "a\nPYTHONPATH=/b/1:.\nb"),
+        ("PYTHONPATH+=:src a", "PYTHONPATH+=:src a"),
+        ("MYPYTHONPATH=. a --PYTHONPATH=. b", "MYPYTHONPATH=. a --PYTHONPATH=. b"),
+        ("echo $PYTHONPATH", "echo $PYTHONPATH"),
+    ],
+)
+def test_what_a_command_assigns_to_python_path_keeps_the_bundle(command: str, expected: str) -> None:
+    assert keep_bundle(command, "/b/1") == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "PYTHONPATH=/mine printenv PYTHONPATH",
+        'PYTHONPATH="/mine" printenv PYTHONPATH',
+        "export PYTHONPATH=/mine; printenv PYTHONPATH",
+        "sh -c 'PYTHONPATH=/mine printenv PYTHONPATH'",
+    ],
+)
+def test_a_bundle_below_a_folder_with_an_odd_name_needs_no_quotes(tmp_path: Path, command: str) -> None:
+    bundle = tmp_path / 'it\'s a "home" $HOME'
+    environment = {**os.environ, **build_environment(LAUNCH, {}, str(bundle))}
+    kept = keep_bundle(command, str(bundle))
+    done = subprocess.run(["bash", "-c", kept], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{bundle}:/mine\n"
 
 
 def test_a_captured_environment_is_read_again_when_it_changes(tmp_path: Path) -> None:
