@@ -21,16 +21,22 @@ order:
 6. What no node could ever give, even with nobody else on it, is impossible. As long as a node that has not yet said
    what it has might, the job waits; so it does for a node that is away, or that is drained or quarantined. A node that
    could never run the experiment's jobs while another one could is left out; `exclusions` says why.
+7. A job may take what is free although another one that needs more waits, but not forever: for a trial that has waited
+   for GPUs for `HOLD_AFTER_SECONDS` places are held (`hold_gpus`), the trial that has waited longest first. They are on
+   the ready node that lacks least: as many GPUs as the trial needs, free ones first, then those with the fewest
+   trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn comes when
+   the jobs on it have ended. Nothing is held where that may never be: on a GPU on which processes of others run.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import (
     Candidate,
     GpuCapacity,
+    GpuDemand,
     GpuRules,
     GpuSlot,
     NodeCapacity,
@@ -38,7 +44,20 @@ from proctor.training_services.capacity import (
     Strategy,
 )
 
-__all__ = ["Decision", "Impossible", "Placed", "PlacementRequest", "Waiting", "exclusions", "place"]
+__all__ = [
+    "HOLD_AFTER_SECONDS",
+    "Decision",
+    "Impossible",
+    "Placed",
+    "PlacementRequest",
+    "Waiting",
+    "exclusions",
+    "hold_gpus",
+    "place",
+]
+
+HOLD_AFTER_SECONDS = 60.0
+"""How long a trial waits for GPUs before some are held for it."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +108,52 @@ def exclusions(request: PlacementRequest, candidates: Sequence[Candidate]) -> di
     told = [candidate for candidate in candidates if candidate.node.gpus is not None]
     found = {candidate.node.node_id: _obstacle(request, candidate) for candidate in told}
     return {node_id: obstacle for node_id, obstacle in found.items() if obstacle} if not all(found.values()) else {}
+
+
+def hold_gpus(
+    demands: Sequence[GpuDemand], nodes: Mapping[str, NodeCapacity], now: float
+) -> dict[str, dict[str, GpuDemand]]:
+    """Which GPUs are held for which of the trials that wait (rule 7), by node id and GPU UUID.
+
+    :param nodes: by id, all those that the demands have rules for.
+    :param now: Unix time.
+    """
+    held: dict[str, dict[str, GpuDemand]] = {}
+    for demand in sorted(demands, key=lambda demand: demand.since):
+        if now - demand.since < HOLD_AFTER_SECONDS:
+            break
+        choices = (_holdable(demand, nodes[node_id], held.get(node_id, {})) for node_id in demand.rules)
+        best = min((choice for choice in choices if choice is not None), key=lambda choice: choice.cost, default=None)
+        if best is not None:
+            held.setdefault(best.node_id, {}).update(dict.fromkeys(best.uuids, demand))
+    return held
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """GPUs of one node that could be held for a trial. The lowest cost is the best."""
+
+    node_id: str
+    uuids: tuple[str, ...]
+    cost: tuple[int, int]  # how many of them have no room for it yet, and how many trials are on them
+
+
+def _holdable(demand: GpuDemand, node: NodeCapacity, held: Mapping[str, GpuDemand]) -> _Choice | None:
+    """The GPUs of this node that would be held for a trial; None where it cannot run, or too few are left to hold."""
+    candidate = Candidate(node, demand.rules[node.node_id])
+    if not node.ready or _obstacle(PlacementRequest(demand.gpu_number), candidate):
+        return None
+
+    def lack(gpu: GpuCapacity) -> tuple[int, int]:
+        return bool(_taken(candidate, gpu)), len(gpu.holdings)
+
+    active = candidate.rules.use_active_gpu
+    usable = (gpu for gpu in _allowed(candidate) if gpu.uuid not in held and (active or not gpu.foreign))
+    chosen = sorted(usable, key=lambda gpu: (lack(gpu), gpu.index))[: demand.gpu_number]
+    if len(chosen) < demand.gpu_number:
+        return None
+    taken, shares = zip(*map(lack, chosen), strict=True)
+    return _Choice(node.node_id, tuple(gpu.uuid for gpu in chosen), (sum(taken), sum(shares)))
 
 
 def _better_arrival(request: PlacementRequest, candidates: Sequence[Candidate], best: Candidate) -> str:
@@ -145,7 +210,7 @@ def _placement(request: PlacementRequest, candidate: Candidate) -> NodePlacement
 
 
 def _free(candidate: Candidate) -> list[GpuCapacity]:
-    return [gpu for gpu in _allowed(candidate) if not _taken(candidate.rules, gpu)]
+    return [gpu for gpu in _allowed(candidate) if not _taken(candidate, gpu)]
 
 
 def _allowed(candidate: Candidate) -> list[GpuCapacity]:
@@ -153,8 +218,9 @@ def _allowed(candidate: Candidate) -> list[GpuCapacity]:
     return [gpu for gpu in candidate.node.gpus or () if indices is None or gpu.index in indices]
 
 
-def _taken(rules: GpuRules, gpu: GpuCapacity) -> str:
+def _taken(candidate: Candidate, gpu: GpuCapacity) -> str:
     """Why the GPU has no room for another job, or ""."""
+    rules: GpuRules = candidate.rules
     limits = [rules.max_trials_per_gpu, *(holding.policy.max_trials_per_gpu for holding in gpu.holdings)]
     if gpu.holdings and len(gpu.holdings) >= min(limits):
         return f"GPU {gpu.index} held by {' and '.join(holding.holder for holding in gpu.holdings)}"
@@ -162,6 +228,8 @@ def _taken(rules: GpuRules, gpu: GpuCapacity) -> str:
         processes = ", ".join(str(process.pid) for process in gpu.foreign)
         noun = "process" if len(gpu.foreign) == 1 else "processes"
         return f"GPU {gpu.index} busy with {noun} {processes} of others, useActiveGpu is false"
+    if gpu.uuid in candidate.held:
+        return f"GPU {gpu.index} {candidate.held[gpu.uuid]}"
     return ""
 
 
@@ -184,7 +252,7 @@ def _shortage(request: PlacementRequest, candidate: Candidate) -> str:
     if not node.ready:
         return node.reason or f"node {node.node_id} is not ready"
     free = len(_free(candidate))
-    taken = [reason for gpu in _allowed(candidate) if (reason := _taken(candidate.rules, gpu))]
+    taken = [reason for gpu in _allowed(candidate) if (reason := _taken(candidate, gpu))]
     return f"needs {_gpus(request.gpu_number or 0)}, node {node.node_id} has {free} free ({'; '.join(taken)})"
 
 

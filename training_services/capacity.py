@@ -1,6 +1,7 @@
 """What placement looks at: nodes with their GPUs, who holds them, and the rules for using them. Values only; no I/O, no
 clock."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -10,6 +11,7 @@ __all__ = [
     "Candidate",
     "ForeignProcess",
     "GpuCapacity",
+    "GpuDemand",
     "GpuRules",
     "GpuSlot",
     "Holding",
@@ -122,3 +124,20 @@ class Candidate:
 
     node: NodeCapacity
     rules: GpuRules = field(default_factory=GpuRules)
+    held: Mapping[str, str] = field(default_factory=dict)
+    """GPUs that are held for a trial which has waited longer, by UUID: for whom, as a clause."""
+
+
+@dataclass(frozen=True)
+class GpuDemand:
+    """A trial that waits for GPUs, so that some may be held for it.
+
+    holder: a phrase for people: "trial 17 of experiment Ab3dE5f7".
+    since: Unix time since when it has waited.
+    rules: the nodes that its experiment may use, in the order of preference, with its rules for them.
+    """
+
+    holder: str
+    gpu_number: int
+    since: float
+    rules: Mapping[str, GpuRules]

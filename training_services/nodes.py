@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from proctor.training_services.base import NodePlacement
-from proctor.training_services.capacity import GpuCapacity, Holding, NodeCapacity, SharingPolicy
+from proctor.training_services.capacity import GpuCapacity, GpuDemand, Holding, NodeCapacity, SharingPolicy
 from proctor.training_services.errors import ReservationRefused, UnknownNode
 from proctor.training_services.holdings import (
     Reservation,
@@ -70,6 +70,7 @@ class NodePool:
         self._reservations: dict[str, Reservation] = {}
         self._by_node: dict[str, dict[str, Reservation]] = {}
         self._holds: dict[str, str] = {}
+        self._demands: dict[object, GpuDemand] = {}
         self._callbacks: list[Callable[[], None]] = []
         self.quarantine = Quarantine(self._hold_unless_held)
 
@@ -259,6 +260,21 @@ class NodePool:
     def reservations(self, node_id: str) -> tuple[Reservation, ...]:
         """All that is held on a node."""
         return tuple(self._by_node.get(node_id, {}).values())
+
+    # ---- demands
+
+    def demands(self) -> dict[object, GpuDemand]:
+        """The trials that wait for GPUs, at most one for each owner."""
+        return dict(self._demands)
+
+    def set_demand(self, owner: object, demand: GpuDemand) -> None:
+        """A trial of this owner (an experiment) waits for GPUs; it takes the place of the owner's earlier one."""
+        self._demands[owner] = demand
+
+    def withdraw_demand(self, owner: object) -> None:
+        """No trial of this owner waits for GPUs any more. Does nothing if none did."""
+        if self._demands.pop(owner, None) is not None and self._demands:
+            self._notify()  # others may take what was held for it
 
     # ---- changes
 

@@ -1,20 +1,38 @@
 """Places for jobs: the pure placement function over the manager-wide pool, for one experiment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
-from proctor.manager.placement import Impossible, Placed, Waiting, exclusions, place
+from proctor.manager.placement import (
+    HOLD_AFTER_SECONDS,
+    Impossible,
+    Placed,
+    Waiting,
+    exclusions,
+    hold_gpus,
+    place,
+)
 from proctor.training_services.base import NodePlacement, SupportsNodes
-from proctor.training_services.capacity import Candidate, PlacementRequest
+from proctor.training_services.capacity import Candidate, GpuDemand, PlacementRequest
 from proctor.training_services.nodes import NodePool
 
 
 class Placer(Protocol):
     """Where the loop gets places from."""
 
-    def take(self, job_id: str, token: str, holder: str) -> NodePlacement | Waiting | Impossible | None:
+    def take(
+        self, job_id: str, token: str, holder: str, *, since: float, now: float
+    ) -> NodePlacement | Waiting | Impossible | None:
         """A place, reserved for the job (None: the service places by itself), or why there is none. That is the same
-        for every job of the experiment."""
+        for every job of the experiment. One that waits for GPUs may have some held for it, until a place is taken or
+        `stop_waiting`.
+
+        :param since: Unix time since when the job's trial has waited for a place.
+        """
+
+    def stop_waiting(self) -> None:
+        """No trial of the experiment waits for a place any more. Idempotent."""
 
     def give_back(self, job_id: str) -> None:
         """The job is over. Doing it twice is doing it once."""
@@ -32,8 +50,11 @@ class Placer(Protocol):
 class FreePlacer:
     """For services that place by themselves."""
 
-    def take(self, job_id: str, token: str, holder: str) -> None:
+    def take(self, job_id: str, token: str, holder: str, *, since: float, now: float) -> None:
         """Always."""
+
+    def stop_waiting(self) -> None:
+        """Nothing is waited for."""
 
     def give_back(self, job_id: str) -> None:
         """Nothing was reserved."""
@@ -61,13 +82,26 @@ class PoolPlacer:
         self._noticed: set[str] = set()
         self._has_changed = True  # the pool, since `take_notices` has looked at it
 
-    def take(self, job_id: str, token: str, holder: str) -> NodePlacement | Waiting | Impossible:
-        outcome = place(self._request(), self._candidates())
+    def take(
+        self, job_id: str, token: str, holder: str, *, since: float, now: float
+    ) -> NodePlacement | Waiting | Impossible:
+        older = [d for owner, d in self._pool.demands().items() if owner is not self and d.since < since]
+        candidates = self._candidates(self._hold(older, now))
+        outcome = place(self._request(), candidates)
+        if isinstance(outcome, Waiting) and self._gpu_number:
+            rules = {candidate.node.node_id: candidate.rules for candidate in candidates}
+            demand = GpuDemand(holder, self._gpu_number, since, rules)
+            self._pool.set_demand(self, demand)
+            return Waiting(outcome.reason + self._what_is_held(demand, older, now))
+        self.stop_waiting()
         if not isinstance(outcome, Placed):
             return outcome
         policy = self._service.gpu_rules(outcome.placement.node_id).policy
         self._pool.reserve(job_id, token, holder, outcome.placement, policy)
         return outcome.placement
+
+    def stop_waiting(self) -> None:
+        self._pool.withdraw_demand(self)
 
     def give_back(self, job_id: str) -> None:
         self._pool.release(job_id)
@@ -79,7 +113,7 @@ class PoolPlacer:
         if not self._gpu_number or not self._has_changed:  # without GPUs every node will do
             return ()
         self._has_changed = False
-        excluded = exclusions(self._request(), self._candidates())
+        excluded = exclusions(self._request(), self._candidates({}))
         texts = [f"node {node_id} gets no trials of this experiment: {why}" for node_id, why in excluded.items()]
         news = [text for text in texts if text not in self._noticed]
         self._noticed.update(news)
@@ -95,6 +129,33 @@ class PoolPlacer:
     def _request(self) -> PlacementRequest:
         return PlacementRequest(self._gpu_number, self._service.placement_strategy())
 
-    def _candidates(self) -> list[Candidate]:
+    def _candidates(self, held: Mapping[str, Mapping[str, GpuDemand]]) -> list[Candidate]:
         nodes = self._pool.capacity(self._service.node_ids())
-        return [Candidate(node, self._service.gpu_rules(node.node_id)) for node in nodes]
+        return [
+            Candidate(
+                node,
+                self._service.gpu_rules(node.node_id),
+                {uuid: _held_for(demand) for uuid, demand in held.get(node.node_id, {}).items()},
+            )
+            for node in nodes
+        ]
+
+    def _hold(self, demands: Sequence[GpuDemand], now: float) -> dict[str, dict[str, GpuDemand]]:
+        """The GPUs that are held for some of the trials that wait."""
+        if not any(now - demand.since >= HOLD_AFTER_SECONDS for demand in demands):
+            return {}
+        node_ids = tuple(dict.fromkeys(node_id for demand in demands for node_id in demand.rules))
+        return hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
+
+    def _what_is_held(self, demand: GpuDemand, older: Sequence[GpuDemand], now: float) -> str:
+        """For the trial that waits: where GPUs are held for it, as the end of its reason; "" if none are."""
+        if now - demand.since < HOLD_AFTER_SECONDS:
+            return ""
+        found = [node_id for node_id, gpus in self._hold([*older, demand], now).items() if demand in gpus.values()]
+        return f"; what becomes free on node {found[0]} is held for {demand.holder}" if found else ""
+
+
+def _held_for(demand: GpuDemand) -> str:
+    since = datetime.fromtimestamp(demand.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    noun = "GPU" if demand.gpu_number == 1 else "GPUs"
+    return f"held for {demand.holder}, which needs {demand.gpu_number} {noun} and has waited since {since}"

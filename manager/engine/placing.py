@@ -25,18 +25,22 @@ _PLACING = {
 async def place_waiting(state: ExperimentState, step: Step, around: Surroundings) -> None:
     """Give jobs to waiting trials, in the order of their numbers, while there are places; say why to the others."""
     if state.row.status not in _PLACING:
+        around.placer.stop_waiting()
         return
     await _tell_of_places(step, around)
     shortage = ""  # why the first one that found no place found none; the others would ask in vain
     for trial in state.waiting():
-        reason = _why_not(state, trial, step.now) or shortage
-        if reason:
-            trial_moves.set_reason(step, trial, reason)
+        why_not = _why_not(state, trial, step.now)
+        if why_not or shortage:
+            trial.waiting_since = None if why_not else trial.waiting_since or step.now
+            trial_moves.set_reason(step, trial, why_not or shortage)
             continue
         outcome = await _place(state, step, around, trial)
         if isinstance(outcome, Impossible):
             return
         shortage = f"waiting: {outcome.reason}" if outcome is not None else ""
+    if not shortage:
+        around.placer.stop_waiting()
 
 
 async def _tell_of_places(step: Step, around: Surroundings) -> None:
@@ -65,7 +69,9 @@ async def _place(
     """Place one trial; returns why it was not."""
     token = secrets.token_hex(8)
     holder = f"trial {trial.row.sequence_id} of experiment {state.row.id}"
-    place = around.placer.take(f"{trial.row.id}.{trial.row.jobs + 1}", token, holder)
+    trial.waiting_since = trial.waiting_since or step.now
+    job_id = f"{trial.row.id}.{trial.row.jobs + 1}"
+    place = around.placer.take(job_id, token, holder, since=trial.waiting_since, now=step.now)
     if isinstance(place, Impossible):
         monotonic = around.clock.monotonic()
         suggestions.move_experiment(
@@ -74,6 +80,7 @@ async def _place(
     if isinstance(place, Waiting | Impossible):
         trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
         return place
+    trial.waiting_since = None
     checkpoint = await _checkpoint(around, trial)
     fingerprint = await around.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:

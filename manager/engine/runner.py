@@ -114,6 +114,7 @@ class ExperimentRunner:
             if isinstance(service, SupportsEvents):
                 service.remove_status_listener(self._intake.on_status)
             self._unwatch()
+            self.around.placer.stop_waiting()
 
     async def _attach(self) -> None:
         """Find the jobs again that were there before the manager was started."""

@@ -29,6 +29,7 @@ class LiveTrial:
     job: TrialJobRow | None = None
     latest: Any = None  # last intermediate metric as it was reported
     has_latest: bool = False
+    waiting_since: float | None = None  # Unix time since when it has waited for a place, under this manager
 
     @property
     def has_final(self) -> bool:

@@ -4,11 +4,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from proctor.manager.placement import Decision, Impossible, Placed, PlacementRequest, Waiting, place
-from proctor.training_services.capacity import Candidate, GpuCapacity, GpuRules, Strategy
+from proctor.manager.placement import (
+    HOLD_AFTER_SECONDS,
+    Decision,
+    Impossible,
+    Placed,
+    PlacementRequest,
+    Waiting,
+    hold_gpus,
+    place,
+)
+from proctor.training_services.capacity import Candidate, GpuCapacity, GpuDemand, GpuRules, Strategy
 from proctor.training_services.nodes import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, Lease
 
@@ -312,3 +321,122 @@ def place_all(pool: NodePool, ask: Ask, jobs: int, placed: dict[str, str]) -> No
 def assert_fair(placed: Mapping[str, str], count: int, jobs: int) -> None:
     most = max(Counter(placed.values()).values(), default=0)
     assert most <= -(-jobs // count) + 1, placed
+
+
+NOW = 1_000_000.0
+LONG_AGO = NOW - HOLD_AFTER_SECONDS
+
+
+def demand_of(pool: NodePool, ask: Ask, name: str, since: float) -> GpuDemand:
+    rules = {node.id: ask.rules_for(node.id) for node in pool.nodes()}
+    return GpuDemand(name, ask.request.gpu_number or 1, since, rules)
+
+
+def hold(pool: NodePool, demands: Sequence[GpuDemand]) -> dict[str, dict[str, GpuDemand]]:
+    return hold_gpus(demands, {node.node_id: node for node in pool.capacity([n.id for n in pool.nodes()])}, NOW)
+
+
+def place_beside(pool: NodePool, ask: Ask, demands: Sequence[GpuDemand]) -> Decision:
+    """Place a newcomer, which has waited less than those that wait."""
+    held = hold(pool, demands)
+    return place(
+        ask.request,
+        [replace(each, held=dict.fromkeys(held.get(each.node.node_id, {}), "held")) for each in ask.candidates(pool)],
+    )
+
+
+gpu_requests = st.builds(PlacementRequest, gpu_number=st.integers(1, 4), strategy=st.sampled_from(Strategy))
+gpu_asks = st.builds(Ask, gpu_requests, st.lists(all_rules, min_size=1, max_size=3).map(tuple))
+
+
+@any_speed
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    st.lists(gpu_asks, max_size=12),
+    st.lists(gpu_asks, min_size=1, max_size=4),
+    st.builds(GpuRules, max_trials_per_gpu=st.integers(1, 3)),
+    st.data(),
+)
+def test_a_trial_that_has_waited_long_is_placed_when_the_jobs_of_then_have_ended(
+    node_sizes: list[int], busy: list[Ask], newcomers: list[Ask], rules: GpuRules, data: st.DataObject
+) -> None:
+    """However many newcomers there are, and even if they are always asked first."""
+    pool = make_pool(node_sizes)
+    one_gpu = Ask(PlacementRequest(1), (GpuRules(),))
+    running = list(play(pool, [*busy, *[one_gpu] * sum(node_sizes)]))
+    wanted = data.draw(st.integers(1, max(node_sizes)))
+    large = Ask(PlacementRequest(wanted, data.draw(st.sampled_from(Strategy))), (rules,))
+    assume(isinstance(large.place(pool), Waiting))
+    demand = demand_of(pool, large, "large", LONG_AGO)
+    arrived: list[str] = []
+    for ended in data.draw(st.permutations(running)):
+        pool.release(ended)
+        if arrived and data.draw(st.booleans()):
+            pool.release(arrived.pop(0))
+        for number, ask in enumerate(newcomers):
+            decision = place_beside(pool, ask, [demand])
+            if isinstance(decision, Placed):
+                arrived.append(f"newcomer {number} after {ended}")
+                policy = ask.rules_for(decision.placement.node_id).policy
+                pool.reserve(arrived[-1], "t", "newcomer", decision.placement, policy)
+    assert isinstance(large.place(pool), Placed)
+
+
+@any_speed
+@given(sizes, foreign_leases, actions, st.lists(st.tuples(gpu_asks, st.integers(0, 200)), min_size=1, max_size=4))
+def test_what_is_held_is_what_each_trial_needs_and_the_oldest_chooses_first(
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int], waiting: list[tuple[Ask, int]]
+) -> None:
+    pool = make_pool(node_sizes, leases)
+    play(pool, steps)
+    demands = [demand_of(pool, ask, f"trial {n}", NOW - seconds) for n, (ask, seconds) in enumerate(waiting)]
+    held = hold(pool, demands)
+    by_name: dict[str, list[tuple[str, str]]] = {}
+    for node_id, gpus in held.items():
+        for uuid, demand in gpus.items():
+            by_name.setdefault(demand.holder, []).append((node_id, uuid))
+    for demand in demands:
+        gpus = by_name.get(demand.holder, [])
+        assert len(gpus) in {0, demand.gpu_number}
+        assert len({node_id for node_id, _ in gpus}) <= 1
+        assert not gpus or NOW - demand.since >= HOLD_AFTER_SECONDS
+        for node_id, uuid in gpus:
+            indices = demand.rules[node_id].gpu_indices
+            assert indices is None or int(uuid.rpartition("-")[2]) in indices
+    oldest = min(demands, key=lambda demand: demand.since)
+    alone = hold(pool, [oldest])
+    assert {uuid for gpus in alone.values() for uuid in gpus} == {uuid for _, uuid in by_name.get(oldest.holder, [])}
+
+
+@any_speed
+@given(sizes, foreign_leases, actions, asks, st.lists(gpu_asks, max_size=3), st.integers(1, 59))
+def test_nothing_is_held_for_trials_that_have_not_waited_long(
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask, waiting: list[Ask], seconds: int
+) -> None:
+    pool = make_pool(node_sizes, leases)
+    play(pool, steps)
+    demands = [demand_of(pool, each, f"trial {n}", NOW - seconds) for n, each in enumerate(waiting)]
+    assert hold(pool, demands) == {}
+    assert place_beside(pool, ask, demands) == ask.place(pool)
+
+
+@any_speed
+@given(sizes, actions, st.sampled_from([None, 0]), st.lists(gpu_asks, max_size=3))
+def test_trials_without_gpus_are_not_held_up(
+    node_sizes: list[int], steps: list[Ask | int], gpu_number: int | None, waiting: list[Ask]
+) -> None:
+    pool = make_pool(node_sizes)
+    play(pool, steps)
+    demands = [demand_of(pool, each, f"trial {n}", LONG_AGO) for n, each in enumerate(waiting)]
+    assert isinstance(place_beside(pool, Ask(PlacementRequest(gpu_number), (GpuRules(),)), demands), Placed)
+
+
+@any_speed
+@given(st.integers(2, 4), st.integers(1, 4))
+def test_nothing_is_held_beside_a_gpu_that_others_use(size: int, wanted: int) -> None:
+    pool = make_pool([size])
+    connect(
+        pool, "node-0", [device("node-0", i, [DeviceProcess(pid=1, memory_mb=1)] if i else []) for i in range(size)]
+    )
+    held = hold(pool, [demand_of(pool, Ask(PlacementRequest(wanted), (GpuRules(),)), "trial 1", LONG_AGO)])
+    assert held == {} if wanted > 1 else len(held["node-0"]) == 1

@@ -47,8 +47,14 @@ def pool() -> NodePool:
     return pool
 
 
+def take(
+    placer: PoolPlacer, number: int, *, since: float = 0.0, now: float = 0.0
+) -> NodePlacement | Waiting | Impossible:
+    return placer.take(f"t{number}.1", "token", f"trial {number}", since=since, now=now)
+
+
 def taken(placer: PoolPlacer, number: int) -> NodePlacement:
-    place = placer.take(f"t{number}.1", "token", f"trial {number}")
+    place = take(placer, number)
     assert isinstance(place, NodePlacement)
     return place
 
@@ -59,7 +65,7 @@ def test_a_service_without_rules_gives_every_trial_gpus_of_its_own(pool: NodePoo
         NodePlacement("one", (GpuSlot("GPU-one-0", 0),)),
         NodePlacement("one", (GpuSlot("GPU-one-1", 0),)),
     ]
-    assert isinstance(placer.take("t2.1", "token", "trial 2"), Waiting)
+    assert isinstance(take(placer, 2), Waiting)
     placer.give_back("t0.1")
     assert taken(placer, 2) == NodePlacement("one", (GpuSlot("GPU-one-0", 0),))
 
@@ -84,9 +90,9 @@ def test_settings_that_change_count_from_the_next_job(pool: NodePool) -> None:
     machines.strategy = Strategy.PACK
     assert taken(placer, 1) == NodePlacement("one", (GpuSlot("GPU-one-1", 0),))
     machines.nodes = ("one",)
-    assert isinstance(placer.take("t2.1", "token", "trial 2"), Waiting)
+    assert isinstance(take(placer, 2), Waiting)
     machines.rules["one"] = GpuRules(gpu_indices=(7,))
-    assert isinstance(placer.take("t2.1", "token", "trial 2"), Impossible)
+    assert isinstance(take(placer, 2), Impossible)
 
 
 def test_a_place_from_before_a_restart_is_restored_under_its_nodes_rules(pool: NodePool) -> None:
@@ -145,8 +151,47 @@ def test_a_second_trial_waits_for_a_machine_that_is_being_connected(pool: NodePo
     changes: list[int] = []
     stop = placer.watch(lambda: changes.append(1))
     assert taken(placer, 0).node_id == "one"
-    assert placer.take("t1.1", "token", "trial 1") == Waiting("node three is being connected")
+    assert take(placer, 1) == Waiting("node three is being connected")
     pool.end_arrival("three")
     assert len(changes) == 1
     assert taken(placer, 1).node_id == "one"
     stop()
+
+
+def test_gpus_are_held_for_who_has_waited_longer_and_for_nobody_else(pool: NodePool) -> None:
+    first, large, small = (PoolPlacer(pool, Plain(), number) for number in (1, 2, 1))
+    taken(first, 0)
+    assert isinstance(take(large, 1, since=0.0, now=0.0), Waiting)
+    refused = take(small, 2, since=70.0, now=70.0)
+    assert isinstance(refused, Waiting)
+    assert refused.reason == (
+        "needs 1 GPU, node one has 0 free (GPU 0 held by trial 0; GPU 1 held for trial 1, which needs 2 GPUs and has "
+        "waited since 1970-01-01T00:00:00Z)"
+    )
+    waiting = take(large, 1, since=0.0, now=70.0)
+    assert isinstance(waiting, Waiting)
+    assert waiting.reason.endswith("; what becomes free on node one is held for trial 1")
+    first.give_back("t0.1")
+    assert isinstance(take(small, 2, since=70.0, now=71.0), Waiting)
+    assert isinstance(take(large, 1, since=0.0, now=71.0), NodePlacement)
+
+
+def test_what_was_held_is_free_again_when_its_trial_stops_waiting(pool: NodePool) -> None:
+    first, large, small = (PoolPlacer(pool, Plain(), number) for number in (1, 2, 1))
+    taken(first, 0)
+    take(large, 1, since=0.0, now=0.0)
+    assert isinstance(take(small, 2, since=70.0, now=70.0), Waiting)
+    woken: list[int] = []
+    stop = small.watch(lambda: woken.append(1))
+    large.stop_waiting()
+    large.stop_waiting()
+    assert woken == [1]
+    assert isinstance(take(small, 2, since=70.0, now=70.0), NodePlacement)
+    stop()
+
+
+def test_a_trial_that_has_waited_as_long_itself_is_not_held_up(pool: NodePool) -> None:
+    first, large, small = (PoolPlacer(pool, Plain(), number) for number in (1, 2, 1))
+    taken(first, 0)
+    take(large, 1, since=5.0, now=5.0)
+    assert isinstance(take(small, 2, since=3.0, now=90.0), NodePlacement)
