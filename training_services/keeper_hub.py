@@ -114,6 +114,11 @@ class KeeperHub:
         self._watch.limit(node_id, lost_after_seconds)
         self._sessions.add_node(node_id, secret)
 
+    def reach(self, node_id: str) -> None:
+        """A node's machine has let the manager in; its keeper will register in a moment, unless it cannot. So its jobs
+        are not given up before it had the time to."""
+        self._watch.reach(node_id)
+
     def remove_node(self, node_id: str) -> None:
         """Listen to this node's keeper no more."""
         self._watch.stop(node_id)

@@ -23,6 +23,7 @@ from proctor.trial_keeper.protocol import PROTOCOL_VERSION, Registration, Report
 log = logging.getLogger(__name__)
 
 _LATE = 2.0  # a tick that took so many heartbeats is late
+_REGISTRATION_SECONDS = 10.0  # what a keeper is given to register, from the login to its machine
 _FEWEST = 2  # missed heartbeats before a node can be lost: of one that is well, one may fall between two ticks
 
 
@@ -36,6 +37,7 @@ class _Pulse:
     away: int = 0  # those of them that count towards its loss
     connected: bool = False  # it has registered, and was not lost since
     lost: bool = False
+    reached: bool = False  # its machine was reached in this silence
 
 
 class KeeperWatch:
@@ -93,6 +95,16 @@ class KeeperWatch:
             full=registration.full,
         )
         self._start()
+
+    def reach(self, node_id: str) -> None:
+        """A node's machine has answered, though its keeper has not yet. It is not lost before the keeper had some
+        seconds to register; this holds once in each silence."""
+        pulse = self._pulses.get(node_id)
+        if pulse is None or pulse.limit_seconds is None or pulse.reached:
+            return
+        pulse.reached = True
+        left = math.ceil(_REGISTRATION_SECONDS / self._heartbeat_seconds)
+        pulse.away = min(pulse.away, max(0, math.ceil(pulse.limit_seconds / self._heartbeat_seconds) - left))
 
     def hear(self, node_id: str, header: ReportHeader) -> None:
         """A node's keeper has reported."""
@@ -182,4 +194,5 @@ class KeeperWatch:
 
 def _note_word(pulse: _Pulse) -> None:
     pulse.heard = True
+    pulse.reached = False
     pulse.missed = pulse.away = 0

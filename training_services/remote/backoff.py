@@ -1,4 +1,5 @@
-"""How long to wait before a machine is tried again: 1, 2, 4 … 60 s, with some jitter."""
+"""How long to wait before a machine is tried again: 1, 2, 4 … 60 s, with some jitter; less where trials that may still
+run there would be given up meanwhile."""
 
 import random
 
@@ -18,8 +19,11 @@ class BackOff:
         """It works: the next failure is a first one."""
         self._next = self._first
 
-    def take(self) -> float:
+    def take(self, longest_seconds: float = LONGEST_SECONDS) -> float:
         """The seconds to wait now: from three quarters of the step to the whole of it, so that machines that failed
-        together are not tried together for ever."""
+        together are not tried together for ever.
+
+        :param longest_seconds: the longest pause this time.
+        """
         step, self._next = self._next, min(2 * self._next, self._longest)
-        return step * (0.75 + random.random() / 4)
+        return min(step, longest_seconds) * (0.75 + random.random() / 4)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from proctor.training_services.remote.backoff import LONGEST_SECONDS
 from proctor.training_services.remote.settings import Login, MachineSettings, RemoteSettings, read_logins
 
 __all__ = ["Claim", "read_claims"]
@@ -26,6 +27,24 @@ class Claim:
     keep_alive_seconds: float
     secrets_file: str
     index: int
+
+    # A machine that comes back must be found before its trials are given up, so nothing may take long against the time
+    # after which they are.
+
+    @property
+    def longest_pause_seconds(self) -> float:
+        """Between two tries to reach it while trials may still run there."""
+        return _bounded(self.node_timeout_seconds / 20, 1.0, LONGEST_SECONDS)
+
+    @property
+    def reach_seconds(self) -> float:
+        """How long one try waits for its port to answer."""
+        return _bounded(self.node_timeout_seconds / 6, 5.0, 30.0)
+
+    @property
+    def probe_seconds(self) -> float:
+        """How often a silent connection is tested: as configured, or more often."""
+        return min(self.keep_alive_seconds, max(self.node_timeout_seconds / 10, 1.0))
 
     @property
     def experiment_directory(self) -> Path:
@@ -64,6 +83,10 @@ def read_claims(
         )
         for index, (machine, login) in enumerate(zip(section.machines, logins, strict=True))
     )
+
+
+def _bounded(seconds: float, least: float, most: float) -> float:
+    return max(least, min(seconds, most))
 
 
 def _read_secrets(path: Path) -> dict[str, str]:

@@ -349,6 +349,7 @@ async def open_connection(
     *,
     host_keys: HostKeys,
     keep_alive_seconds: float = 15.0,
+    reach_seconds: float = 30.0,
     timeout_seconds: float = 30.0,
     trace: RouteTrace | None = None,
 ) -> AsyncIterator[Connection]:
@@ -357,10 +358,11 @@ async def open_connection(
     Raises Unreachable, HostKeyRefused, LoginRefused, KeyUnusable.
 
     :param keep_alive_seconds: a silent connection is tested so often, and ends after three tests without an answer.
-    :param timeout_seconds: how long each server on the way may take to let us in.
+    :param reach_seconds: how long the port of each server on the way may take to answer.
+    :param timeout_seconds: how long each server on the way may take to let us in, that included.
     :param trace: is told which steps were passed, and the error.
     """
-    limits = Limits(keep_alive_seconds, timeout_seconds)
+    limits = Limits(keep_alive_seconds, reach_seconds, timeout_seconds)
     async with AsyncExitStack() as stack:
         route = Route(_Library(), stack, machine=machine, login=login, host_keys=host_keys, limits=limits)
         ssh, client = await route.follow(trace or RouteTrace(machine.host))

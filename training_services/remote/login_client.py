@@ -1,7 +1,7 @@
 """Answers the SSH library's questions while it logs in to one server, and notes what happens to the connection."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from proctor.training_services.remote import failures
@@ -26,6 +26,8 @@ class LoginClient:
         """The same, where it was taken nevertheless."""
         self.ended = asyncio.Event()
         self.why = "the connection was closed"
+        self.on_connected: Callable[[], None] = lambda: None
+        """Called when the port has answered."""
         self._keep_alive_seconds = keep_alive_seconds
         self._trust = trust and not any(item.marker == REVOKED or item.exact for item in known)
         self._ssh: Any = None
@@ -49,6 +51,7 @@ class LoginClient:
     def connection_made(self, conn: Any) -> None:
         """The port answers."""
         self._ssh = conn
+        self.on_connected()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.nodes import NodeStatus
-from proctor.training_services.remote.backoff import BackOff
+from proctor.training_services.remote.backoff import LONGEST_SECONDS, BackOff
 from proctor.training_services.remote.bootstrap import NodeConnection, Site
 from proctor.training_services.remote.cargo import Cargo, CodeLike, Progress
 from proctor.training_services.remote.claims import Claim
 from proctor.training_services.remote.debts import Debts
 from proctor.training_services.remote.door import Archive
-from proctor.training_services.remote.errors import ConnectionEnded, RemoteError
+from proctor.training_services.remote.errors import ConnectionEnded, RemoteError, Unreachable
 from proctor.training_services.remote.means import Means
 from proctor.training_services.remote.node_folder import KIND, NodeFolder, NodeRecord, keeper_folder
 from proctor.training_services.remote.reasons import REFUSALS, advise, say_why_kept
@@ -178,10 +178,10 @@ class Machine:
             await self._visit()
         except ConnectionEnded as error:
             rest = "" if self._tenancy.is_released else "; its trials go on"
-            await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}")
+            await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}", is_away=True)
         except (TrainingServiceError, OSError) as error:
             advice = f"; {advise(self.node_id, error)}" if self._tenancy.is_released else ""
-            await self._pause(NodeStatus.FAILED, f"{error}{advice}")
+            await self._pause(NodeStatus.FAILED, f"{error}{advice}", is_away=isinstance(error, Unreachable))
         except Exception as error:
             log.exception("node %s", self.node_id, extra={"action": "node.fail", "node_id": self.node_id})
             await self._pause(NodeStatus.FAILED, f"an error of this program: {error!r}; see the manager's log")
@@ -191,6 +191,7 @@ class Machine:
         async with AsyncExitStack() as stack:
             connection = await self._connect(stack)
             self._is_here = True
+            self._hub.reach(self.node_id)
             stack.callback(self._note_gone)
             door = self._means.doors[self.node_id]
             async with door, self._means.gate:
@@ -310,12 +311,18 @@ class Machine:
             self._backoff.reset()
         log.info("node %s is connected", self.node_id, extra={"action": "node.connect", "node_id": self.node_id})
 
-    async def _pause(self, status: NodeStatus, clause: str) -> None:
-        """Say what is the matter and wait, unless woken."""
+    async def _pause(self, status: NodeStatus, clause: str, *, is_away: bool = False) -> None:
+        """Say what is the matter and wait, unless woken.
+
+        :param is_away: it does not answer, and may be back at any moment. One that answers is not asked more often
+            because trials run there: accounts are locked after some failed logins.
+        """
         if self._is_left:  # just now
             return
         self._pool.end_arrival(self.node_id)
-        seconds = self._backoff.take()
+        hurries = is_away and not self._tenancy.is_released and self._pool.reservations(self.node_id)
+        pauses = [claim.longest_pause_seconds for claim in self._tenancy.claims] if hurries else []
+        seconds = self._backoff.take(min(pauses, default=LONGEST_SECONDS))
         extra = {"action": "node.fail", "node_id": self.node_id}
         log.warning("node %s: %s; tried again in %.0f s", self.node_id, clause, seconds, extra=extra)
         self._tell(status, f"{clause}; tried again in {seconds:.0f} s")

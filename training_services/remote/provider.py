@@ -258,7 +258,8 @@ class RemoteProvider(NodeProvider):
             claim.machine,
             claim.login,
             host_keys=self._host_keys,
-            keep_alive_seconds=claim.keep_alive_seconds,
+            keep_alive_seconds=claim.probe_seconds,
+            reach_seconds=claim.reach_seconds,
             trace=trace,
         )
 

@@ -61,7 +61,8 @@ class Limits:
     """How patient a connection is."""
 
     keep_alive_seconds: float
-    timeout_seconds: float
+    reach_seconds: float  # until a port answers
+    timeout_seconds: float  # until a server has let us in
 
 
 class Route:
@@ -135,14 +136,19 @@ class Route:
 
     async def _dial(self, hop: Hop, client: LoginClient, tunnel: Any | None, trace: RouteTrace) -> Any:
         async with gate(hop):
+            began = asyncio.get_running_loop().time()
+            reach = min(self._limits.reach_seconds, self._limits.timeout_seconds)
             try:
-                async with asyncio.timeout(self._limits.timeout_seconds):
+                async with asyncio.timeout_at(began + reach) as limit:
+                    client.on_connected = lambda: _extend(limit, began + self._limits.timeout_seconds)
                     keep_alive = self._limits.keep_alive_seconds
                     ssh = await self._library.dial(hop, client, tunnel=tunnel, keep_alive_seconds=keep_alive)
                     self._stack.push_async_callback(self._library.close, ssh)
             except TimeoutError as error:
-                raise failures.timed_out(hop, self._limits.timeout_seconds, connected=client.connected) from error
+                seconds = self._limits.timeout_seconds if client.connected else reach
+                raise failures.timed_out(hop, seconds, connected=client.connected) from error
             finally:
+                client.on_connected = lambda: None
                 _tell(trace, hop, client)
                 await self._remember(hop, client.trusted)
         trace.passed(LOGIN, client.attempt.success)
@@ -206,6 +212,11 @@ class Route:
 
     async def _resolve(self, jump: Jump) -> Hop:
         return await asyncio.to_thread(self._library.resolve, jump)
+
+
+def _extend(limit: asyncio.Timeout, until: float) -> None:
+    if not limit.expired():  # it may just have been
+        limit.reschedule(until)
 
 
 def _tell(trace: RouteTrace, hop: Hop, client: LoginClient) -> None:

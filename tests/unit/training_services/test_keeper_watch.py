@@ -93,6 +93,44 @@ def test_a_word_in_time_begins_a_fresh_window() -> None:
     played(scene)
 
 
+def test_a_machine_that_was_reached_in_the_last_moment_gives_its_keeper_time_to_register() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak("b", for_seconds=LIMIT)
+        stage.watch.reach("a")
+        await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
+        assert stage.lost == []
+        stage.connect("a")
+        assert stage.status("a") is NodeStatus.CONNECTED
+
+    played(scene)
+
+
+def test_a_machine_that_is_reached_again_and_again_without_its_keeper_is_lost() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        for _ in range(int(LIMIT / HEARTBEAT) + 4):
+            await stage.speak("b", for_seconds=HEARTBEAT)
+            stage.watch.reach("a")
+            stage.watch.reach("unknown")
+        assert stage.lost == ["a"]
+
+    played(scene)
+
+
+def test_reaching_a_machine_early_does_not_bring_its_loss_nearer() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.connect("a", "b")
+        await stage.speak("b", for_seconds=2 * HEARTBEAT)
+        stage.watch.reach("a")
+        await stage.speak("b", for_seconds=LIMIT - 4 * HEARTBEAT)
+        assert stage.lost == []
+        await stage.speak("b", for_seconds=3 * HEARTBEAT)
+        assert stage.lost == ["a"]
+
+    played(scene)
+
+
 def test_nodes_that_are_all_gone_are_silent_but_never_lost() -> None:
     async def scene(stage: Stage) -> None:
         stage.connect("a", "b")

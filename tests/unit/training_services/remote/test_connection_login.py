@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +46,17 @@ def machine_at(server: FakeSshServer, **more: Any) -> MachineSettings:
 
 
 async def enter(
-    machine: MachineSettings, login: Login = NOTHING, *, trace: RouteTrace | None = None, timeout_seconds: float = 60.0
+    machine: MachineSettings,
+    login: Login = NOTHING,
+    *,
+    trace: RouteTrace | None = None,
+    reach_seconds: float = 60.0,
+    timeout_seconds: float = 60.0,
 ) -> str:
     """Log in and look around; where the connection led."""
     keys = HostKeys(Path.home() / "manager" / "known_hosts")
-    async with open_connection(machine, login, host_keys=keys, timeout_seconds=timeout_seconds, trace=trace) as there:
+    limits = {"reach_seconds": reach_seconds, "timeout_seconds": timeout_seconds}
+    async with open_connection(machine, login, host_keys=keys, trace=trace, **limits) as there:
         assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
         return there.peer
 
@@ -321,6 +329,32 @@ async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
     async with raw_server(say_nothing) as port:
         with pytest.raises(Unreachable, match=r"takes connections but the login did not end within 0.5 s"):
             await enter(MachineSettings(host=HOST, port=port, user=USER), timeout_seconds=0.5)
+        silence.set()
+
+
+async def test_a_port_that_swallows_everything_is_given_up_sooner_than_a_slow_login() -> None:
+    with socket.socket() as full:  # the kernel drops what does not fit into its queue
+        full.bind((HOST, 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        with ExitStack() as stack:
+            for _ in range(3):
+                other = stack.enter_context(socket.socket())
+                other.setblocking(False)
+                other.connect_ex((HOST, port))
+            with pytest.raises(Unreachable, match=r"does not answer \(timed out after 0.3 s\)"):
+                await enter(MachineSettings(host=HOST, port=port, user=USER), reach_seconds=0.3)
+
+
+async def test_a_login_may_take_longer_than_the_port() -> None:
+    silence = asyncio.Event()
+
+    async def say_nothing(*_: object) -> None:
+        await silence.wait()
+
+    async with raw_server(say_nothing) as port:
+        with pytest.raises(Unreachable, match=r"takes connections but the login did not end within 1 s"):
+            await enter(MachineSettings(host=HOST, port=port, user=USER), reach_seconds=0.3, timeout_seconds=1.0)
         silence.set()
 
 

@@ -12,6 +12,7 @@ import pytest
 from fakes.fake_connection import FakeConnection
 from fakes.provider_scene import Scene, play
 
+from proctor.training_services.base import NodePlacement
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.nodes import NodeStatus
 from proctor.training_services.remote.claims import Claim
@@ -38,6 +39,67 @@ def test_a_machine_that_does_not_answer_is_tried_again_after_1_2_4_and_at_most_6
     pauses = [later - earlier for earlier, later in pairwise(times)]
     for pause, longest in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60], strict=True):
         assert 0.75 * longest - 0.5 <= pause <= longest + 0.5
+
+
+def take_job(scene: Scene, node_id: str) -> None:
+    """A trial job runs on the machine."""
+    scene.pool.reserve(f"{node_id}.1", "token", "trial 0", NodePlacement(node_id))
+
+
+def test_machines_whose_trials_may_run_are_found_again_before_these_are_given_up(tmp_path: Path) -> None:
+    """They come back when they have been away for nine tenths of nodeTimeout."""
+    hosts = [f"gpu-{number}" for number in range(10)]
+
+    async def act(scene: Scene) -> None:
+        scene.claim(*hosts, node_timeout_seconds=30.0)
+        for host in hosts:
+            await scene.until_status(host, "CONNECTED")
+            take_job(scene, host)
+        began = asyncio.get_running_loop().time()
+        for host in hosts:
+            scene.machine(host).failure = Unreachable("it does not answer")
+            scene.machine(host).cut()
+        await asyncio.sleep(27.0)
+        for host in hosts:
+            scene.machine(host).failure = None
+        for host in hosts:
+            await scene.until_status(host, "CONNECTED")
+        assert asyncio.get_running_loop().time() - began < 30.0
+
+    play(tmp_path, act)
+
+
+@pytest.mark.parametrize(
+    ("failure", "has_jobs", "node_timeout", "longest"),
+    [
+        (Unreachable("it does not answer"), True, 30.0, 1.5),
+        (Unreachable("it does not answer"), True, 10.0, 1.0),
+        (Unreachable("it does not answer"), True, 86_400.0, 60.0),
+        (Unreachable("it does not answer"), False, 30.0, 60.0),
+        (LoginRefused("login as bob was refused"), True, 30.0, 60.0),  # an account may be locked after some attempts
+    ],
+)
+def test_pauses_are_short_only_where_there_is_something_to_lose(
+    tmp_path: Path, failure: Unreachable | LoginRefused, has_jobs: bool, node_timeout: float, longest: float
+) -> None:
+    times: list[float] = []
+
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        scene.claim("gpu-1", node_timeout_seconds=node_timeout)
+        await scene.until_status("gpu-1", "CONNECTED")
+        if has_jobs:
+            take_job(scene, "gpu-1")
+        machine.failure = failure
+        machine.cut()
+        first = machine.logins
+        for number in range(first + 1, first + 10):
+            await scene.until(lambda number=number: machine.logins == number)
+            times.append(asyncio.get_running_loop().time())
+
+    play(tmp_path, act)
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert 0.75 * longest - 0.5 <= max(pauses) <= longest + 0.5
 
 
 def test_a_check_tries_a_machine_at_once(tmp_path: Path) -> None:
