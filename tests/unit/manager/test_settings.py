@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.engine.creation import CONFIG_FILE, ENVIRONMENT_FILE
-from proctor.manager.engine.leftovers import METRICS_FILE
+from proctor.manager.engine.creation import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE
 from proctor.manager.settings import (
     DispatcherSettings,
     Home,
