@@ -1,7 +1,7 @@
 """NNI 3's own package as a trial of Proctor: the command channel that it loads by `NNI_TRIAL_COMMAND_CHANNEL`.
 
 Normally a trial imports the stand-in for `nni`. Where another `nni` comes first on its path, NNI 3.0 asks this channel
-for parameters and hands it every report, so the trial runs all the same. Imported by nobody else.
+for parameters and hands it every report, so the trial runs all the same. Nothing else imports it.
 """
 
 from typing import Any

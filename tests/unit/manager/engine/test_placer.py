@@ -158,7 +158,7 @@ def test_a_second_trial_waits_for_a_machine_that_is_being_connected(pool: NodePo
     stop()
 
 
-def test_gpus_are_held_for_who_has_waited_longer_and_for_nobody_else(pool: NodePool) -> None:
+def test_gpus_are_held_for_the_trial_that_has_waited_longest(pool: NodePool) -> None:
     first, large, small = (PoolPlacer(pool, Plain(), number) for number in (1, 2, 1))
     taken(first, 0)
     assert isinstance(take(large, 1, since=0.0, now=0.0), Waiting)

@@ -88,7 +88,7 @@ def test_gpus_are_held_for_a_trial_that_smaller_ones_have_passed_for_a_minute(tm
     run_virtual(main)
 
 
-def test_who_waits_for_a_held_gpu_is_told_whose_it_is(tmp_path: Path) -> None:
+def test_the_reason_of_a_waiting_trial_names_the_trial_for_which_gpus_are_held(tmp_path: Path) -> None:
     async def main(loop: VirtualTimeLoop) -> None:
         simulation = OneMachineSimulation(Home(tmp_path / "home"), loop, script=script)
         async with simulation.manager() as manager:
@@ -112,7 +112,7 @@ def test_who_waits_for_a_held_gpu_is_told_whose_it_is(tmp_path: Path) -> None:
     run_virtual(main)
 
 
-def test_gpus_are_held_for_no_trial_that_is_gone(tmp_path: Path) -> None:
+def test_held_gpus_are_free_again_when_the_experiment_of_the_trial_is_stopped(tmp_path: Path) -> None:
     async def main(loop: VirtualTimeLoop) -> None:
         simulation = OneMachineSimulation(Home(tmp_path / "home"), loop, script=script)
         async with simulation.manager() as manager:
