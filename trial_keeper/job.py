@@ -45,6 +45,11 @@ class Job:
         """Its directory."""
         return self.record.launch.directory
 
+    @property
+    def backlog(self) -> int:
+        """About how many bytes of its journals are not acknowledged."""
+        return sum(tail.backlog for tail in self.tails.values())
+
     def find_journals(self) -> None:
         """Take notice of all journals that are there."""
         for member in find_members(self.directory):
