@@ -45,13 +45,18 @@ def whole_lines(data: bytes) -> bytes:
 
 
 class JournalTail:
-    """One journal: how much of it the manager has, and what comes next. Offsets are those of the manager."""
+    """One journal: how much of it the manager has, and what comes next. Offsets are those of the manager.
 
-    def __init__(self, directory: str, member: str, acknowledged: int = 0) -> None:
+    :param of_earlier_boot: written before this boot of the machine: a power cut may have taken its end, the manager
+        may have more of it than there is now, and that is all there will be.
+    """
+
+    def __init__(self, directory: str, member: str, acknowledged: int = 0, *, of_earlier_boot: bool = False) -> None:
         self.member = member
         self.path = journal_path(directory, member)
         self.acknowledged = acknowledged
         self._directory = directory
+        self._of_earlier_boot = of_earlier_boot
         self._anchor = read_anchor(directory, member)
         self._descriptor = -1
         self._head = b""
@@ -61,7 +66,10 @@ class JournalTail:
     @property
     def size(self) -> int:
         """The offset of its end; 0 when it is not there."""
-        return self._file_end() + len(self.ending)
+        end = self._file_end()
+        if self._of_earlier_boot and self.acknowledged > end:
+            return self.acknowledged
+        return end + len(self.ending)
 
     @property
     def is_behind(self) -> bool:
@@ -89,7 +97,9 @@ class JournalTail:
             return self._read_file(limit, final=final)
         data = self._read_file(limit, final=True) if self.acknowledged < self._file_end() else b""
         behind = self.acknowledged + len(data) - self._file_end()
-        return data + self.ending[behind:] if behind >= 0 else data
+        if behind < 0 or (behind > 0 and self._of_earlier_boot):
+            return data
+        return data + self.ending[behind:]
 
     def _read_file(self, limit: int, *, final: bool) -> bytes:
         descriptor = self._open()
@@ -159,7 +169,9 @@ class JournalTail:
         return (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino)
 
     def _is_rewritten(self, descriptor: int, size: int, *, is_other: bool) -> bool:
-        """Whether what was read does not stand there any more."""
+        """Whether what was read does not stand there any more, and the trial is the reason."""
+        if self._of_earlier_boot:
+            return False
         if self.acknowledged < self._anchor.offset or size < self._position:
             return True
         if self._last is None or self._last[0] != self.acknowledged:

@@ -1,14 +1,20 @@
 """Ending what is left of a job whose reaper is gone."""
 
+import os
+import select
+import signal
 import time
+from contextlib import suppress
 
 from proctor.sdk.failpoints import failpoint
-from proctor.trial_keeper.identity import boot_id, start_time
+from proctor.trial_keeper.files import remove_file
+from proctor.trial_keeper.identity import boot_id, open_process, start_time
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members, read_tag, survey
 from proctor.trial_keeper.protocol import EndReason, Exit
-from proctor.trial_keeper.records import ProcessRecord, Stop
+from proctor.trial_keeper.records import JobRecord, ProcessRecord, RecordFolder, exit_trouble
 
 _GRACE_SECONDS = 2.0
+_REAPER_SECONDS = 70.0  # it gives what does not react to SIGKILL a minute
 
 
 def end_leftovers(
@@ -36,16 +42,61 @@ def end_strays(ended: set[tuple[str, str]]) -> None:
             end_leftovers(tag, None)
 
 
-def unknown_exit(process: ProcessRecord | None, stop: Stop | None, *, now: float) -> Exit:
-    """The end of a job of which neither a process nor an exit record is there."""
+def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float) -> Exit:
+    """The end of a job of which neither a process nor an exit record that can be read is there."""
     started_at = process.started_at if process is not None else now
-    if stop is not None:
-        return Exit(EndReason(stop.reason), None, None, started_at, now, stop.detail)
-    if process is not None and process.boot_id != boot_id():
+    if record.stop is not None:
+        return Exit(EndReason(record.stop.reason), None, None, started_at, now, record.stop.detail)
+    if (record if process is None else process).boot_id != boot_id():
         detail = "the machine was restarted while it ran"
     else:
         detail = "its reaper was killed; what was left of the trial was stopped"
-    return Exit(EndReason.EXIT_UNKNOWN, None, None, started_at, now, detail)
+    trouble = exit_trouble(record.launch.directory)
+    return Exit(EndReason.EXIT_UNKNOWN, None, None, started_at, now, f"{detail}; {trouble}" if trouble else detail)
+
+
+def end_lost_job(folder: RecordFolder, job_id: str) -> None:
+    """Block until nothing is left of a job whose record cannot be read, so that its manager may start it anew: by its
+    reaper where that lives. Its process record goes."""
+    process = folder.read_process(job_id)
+    tag = None if process is None or process.boot_id != boot_id() else read_tag(process.trial.pid)
+    reaper = find_reaper(folder, job_id)
+    if reaper is not None:
+        end_reaper(reaper)
+    end_leftovers(tag or (job_id, ""), process)
+    remove_file(folder.process_file(job_id))
+
+
+def find_reaper(folder: RecordFolder, job_id: str) -> int | None:
+    """A pidfd of the reaper that has claimed a job: by its record, or as the process that has this record open."""
+    process = folder.read_process(job_id)
+    if process is not None:
+        return open_process(process.reaper.pid, process.reaper.started) if process.boot_id == boot_id() else None
+    path = folder.process_file(job_id)
+    for found in survey().values():
+        if found.pid != os.getpid() and _has_open(found.pid, path):
+            return open_process(found.pid, found.started)
+    return None
+
+
+def end_reaper(reaper: int) -> None:
+    """Have a reaper end its job, and wait for it; one that does not come to an end is killed. Closes the pidfd."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(reaper, number)
+                signal.pidfd_send_signal(reaper, signal.SIGCONT)
+            if select.select([reaper], [], [], _REAPER_SECONDS)[0]:
+                return
+    finally:
+        os.close(reaper)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{name}") == path for name in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
 
 
 def _living_session(process: ProcessRecord | None) -> int | None:
