@@ -183,7 +183,7 @@ class JobTable:
     def close(self) -> None:
         """Let go of everything; the jobs go on under their reapers."""
         self.watch.close()
-        self._spawner.close()
+        self._spawner.close(has_reapers=bool(self.running()))
         for job in self._jobs.values():
             job.close()
             self._unwatch_reaper(job)

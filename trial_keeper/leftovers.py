@@ -7,9 +7,11 @@ import time
 from contextlib import suppress
 
 from proctor.sdk.failpoints import failpoint
+from proctor.trial_keeper import kernel
 from proctor.trial_keeper.files import remove_file
-from proctor.trial_keeper.identity import boot_id, open_process, start_time
-from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members, read_tag, survey
+from proctor.trial_keeper.identity import boot_id, is_alive, open_process, start_time
+from proctor.trial_keeper.origin import SPAWNER_CODE
+from proctor.trial_keeper.processes import ProcessFacts, descendants, end_members, find_members, read_tag, survey
 from proctor.trial_keeper.protocol import EndReason, Exit
 from proctor.trial_keeper.records import JobRecord, ProcessRecord, RecordFolder, exit_trouble
 
@@ -21,14 +23,15 @@ def end_leftovers(
     tag: tuple[str, str], process: ProcessRecord | None, *, grace_seconds: float = _GRACE_SECONDS
 ) -> None:
     """Block until nothing of the job is left. Its trial is known by identity, the rest by descent, session and tag
-    (the job's id and directory)."""
+    (the job's id and directory), and by having no parent any more but a spawner or this keeper."""
     failpoint("keeper.stop.before")
-    session = _living_session(process)
+    session, adopters = _living_session(process), _adopters(process)
 
     def find() -> list[ProcessFacts]:
-        return find_members(tag, ancestors=() if session is None else (session,), session=session) + (
-            _itself(session) if session is not None else []
-        )
+        found = find_members(tag, ancestors=() if session is None else (session,), session=session)
+        found += _itself(session) if session is not None else []
+        found += _find_orphans(tag, adopters) if adopters else []
+        return list({member.pid: member for member in found}.values())
 
     end_members(find, grace_seconds=grace_seconds, wait=time.sleep)
     failpoint("keeper.stop.after")
@@ -104,6 +107,43 @@ def _living_session(process: ProcessRecord | None) -> int | None:
     if process is None or process.boot_id != boot_id():
         return None
     return process.trial.pid if start_time(process.trial.pid) in (None, process.trial.started) else None
+
+
+def _adopters(process: ProcessRecord | None) -> list[int]:
+    """The processes whose children the children of a killed reaper have become: the spawner from which the reaper was
+    forked, or, where that was killed before, the keeper."""
+    found = [os.getpid()] if kernel.is_subreaper() else []
+    if process is not None and process.spawner is not None and process.boot_id == boot_id():
+        spawner = process.spawner
+        if is_alive(spawner.pid, spawner.started) and _is_ours(spawner.pid):
+            found.append(spawner.pid)
+    return found
+
+
+def _find_orphans(tag: tuple[str, str], adopters: list[int]) -> list[ProcessFacts]:
+    """The children that these processes have not started themselves, with all descendants: only the death of a reaper
+    brings them there. What carries another job's tag is left to the end of that job."""
+    table = survey()
+    orphans = {
+        process.pid
+        for process in table.values()
+        if process.parent in adopters and not _is_ours(process.pid) and read_tag(process.pid) in (None, tag)
+    }
+    return [table[pid] for pid in orphans | descendants(table, orphans)]
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether it is a spawner, a reaper (a fork of one), or this keeper's fork that is about to become a spawner."""
+    arguments = _command_line(pid)
+    return SPAWNER_CODE.encode() in arguments or arguments == _command_line(os.getpid())
+
+
+def _command_line(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
 
 
 def _itself(pid: int) -> list[ProcessFacts]:

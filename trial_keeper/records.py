@@ -50,13 +50,15 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """Who runs a job. `started_monotonic` is CLOCK_MONOTONIC in seconds, for the duration limit."""
+    """Who runs a job. `started_monotonic` is CLOCK_MONOTONIC in seconds, for the duration limit; `spawner` is the
+    process from which the reaper was forked."""
 
     reaper: ProcessIdentity
     trial: ProcessIdentity
     boot_id: str
     started_at: float
     started_monotonic: float
+    spawner: ProcessIdentity | None = None
 
 
 class RecordFolder:
@@ -166,6 +168,7 @@ def parse_process(data: bytes) -> ProcessRecord | None:
             boot_id=body["boot_id"],
             started_at=body["started_at"],
             started_monotonic=body["started_monotonic"],
+            spawner=ProcessIdentity(**body["spawner"]) if "spawner" in body else None,
         )
     except (ValueError, TypeError, KeyError):
         return None

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readab
 
 from proctor import trial_keeper
 from proctor.trial_keeper.errors import KeeperNotStarted
-from proctor.trial_keeper.identity import boot_id, is_alive, open_process
+from proctor.trial_keeper.identity import boot_id, is_alive, open_process, start_time
 from proctor.trial_keeper.launching import prepare_directory
 from proctor.trial_keeper.processes import survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, to_json
@@ -159,6 +159,75 @@ async def test_reaper_and_keeper_killed_together_leave_nothing(node: Node) -> No
     await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
     assert node.members("T.1") == []
+
+
+def hiding(node: Node, job_id: str) -> Launch:
+    """A trial with a child that has left its session, its parents and its environment."""
+    note = node.directory / f"hidden-{job_id}"
+    hidden = f"echo $$ > {note}.new; mv {note}.new {note}; exec sleep 600"
+    return node.launch(job_id, f"(setsid env -i sh -c '{hidden}' &); sleep 600")
+
+
+HiddenProcess = Callable[[str], Awaitable[tuple[int, int]]]
+
+
+@pytest.fixture
+async def hidden_process(node: Node) -> AsyncIterator[HiddenProcess]:
+    """The pid of that child of a job, and when it was started. After a failure it is killed."""
+    found: list[tuple[int, int]] = []
+
+    async def wait_for(job_id: str) -> tuple[int, int]:
+        note = node.directory / f"hidden-{job_id}"
+        await eventually(note.exists)
+        pid = int(note.read_text())
+        found.append((pid, start_time(pid) or 0))
+        return found[-1]
+
+    yield wait_for
+    for pid, started in found:
+        if is_alive(pid, started):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("first", ["", "keeper", "spawner"])
+async def test_no_child_survives_the_kill_of_its_reaper_wherever_it_hides(
+    node: Node, hidden_process: HiddenProcess, first: str
+) -> None:
+    """Also where the reaper has lost its keeper or its spawner before."""
+    await node.manager.command(hiding(node, "T.1"), hiding(node, "U.1"))
+    await node.manager.start_of("T.1")
+    start = await node.manager.start_of("U.1")
+    hidden, of_the_other = await hidden_process("T.1"), await hidden_process("U.1")
+    reaper = node.process("T.1").reaper.pid
+    if first == "keeper":
+        await node.kill()
+    elif first == "spawner":
+        await kill_and_wait(survey()[reaper].parent)
+    await kill_and_wait(reaper)
+    assert is_alive(*hidden)
+    if first == "keeper":
+        await node.start()
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
+    assert not is_alive(*hidden)
+    assert is_alive(*of_the_other), "the other job goes on, hidden children and all"
+    assert is_alive(start.pid, node.process("U.1").trial.started)
+    await node.manager.command(Cancel("U.1", "token of U.1"), node.launch("V.1", "true"))
+    assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+    assert not is_alive(*of_the_other)
+    assert (await node.manager.end_of("V.1")).reason == EndReason.EXITED_OK
+
+
+async def test_a_spawner_outlives_its_keeper_for_as_long_as_its_reapers_do(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600"))
+    await node.manager.start_of("T.1")
+    spawner = survey()[node.process("T.1").reaper.pid].parent
+    started = start_time(spawner) or 0
+    assert await node.stop()
+    assert is_alive(spawner, started)
+    await node.start()
+    await node.manager.command(Cancel("T.1", "token of T.1"))
+    await node.manager.end_of("T.1")
+    await eventually(lambda: not is_alive(spawner, started))
 
 
 async def test_a_reaper_told_to_end_by_somebody_else_ends_its_job(node: Node) -> None:
