@@ -4,12 +4,13 @@ A registered name stands for a class wherever a configuration may name a built-i
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from proctor.trial_keeper.files import make_folder, replace_file
 
 FILE = "algorithms.json"
 KINDS = ("tuner", "assessor", "advisor")
@@ -116,8 +117,7 @@ def _text(given: Mapping[str, Any], key: str, written: str) -> str:
 
 
 def _write(home: Path, algorithms: Mapping[str, RegisteredAlgorithm]) -> None:
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(str(home))
     body = {"version": 1, "algorithms": [asdict(algorithms[name]) for name in sorted(algorithms)]}
-    draft = home / f".{FILE}.{os.getpid()}"
-    draft.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-    os.replace(draft, home / FILE)
+    text = json.dumps(body, indent=2) + "\n"
+    replace_file(str(home / FILE), text.encode(), durable=True, mode=0o644, shared=True)

@@ -10,6 +10,7 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
@@ -17,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from proctor.manager.settings import Home
+from proctor.trial_keeper.files import sync_folder
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -68,6 +70,9 @@ def _first_equal(given: str | None, known: Mapping[Access, str]) -> Access:
 
 def _read_or_make(path: Path) -> str:
     """The token in the file. Whoever comes first makes it: two starts at once agree on one."""
+    with suppress(FileNotFoundError):
+        if not path.stat().st_size:
+            path.unlink()
     if not path.exists():
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -81,9 +86,10 @@ def _read_or_make(path: Path) -> str:
             pass
         finally:
             draft.unlink()
+        sync_folder(str(path.parent))
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
-    token = path.read_text().strip()
+    token = path.read_text(errors="replace").strip()
     if len(token) < 16:
         raise OSError(f"{path} should hold a token of at least 16 characters; delete it and a new one is made")
     return token

@@ -7,12 +7,13 @@ import math
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
 
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.files import make_folder, replace_file
 
 ENV_HOME = "PROCTOR_HOME"
 ENV_HOST = "PROCTOR_HOST"
@@ -131,19 +132,18 @@ class Home:
     def manager_id(self) -> str:
         """What tells this home's manager from others on the machines it uses: random, made once. Raises OSError."""
         path = self.path / "manager.id"
-        try:
-            return path.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            made = secrets.token_hex(4)
+        with suppress(FileNotFoundError):
+            if found := path.read_text(encoding="utf-8", errors="replace").strip():
+                return found
+        made = secrets.token_hex(4)
         replace_file(str(path), made.encode(), durable=True)
         return made
 
     def prepare(self) -> None:
         """Create the folders. Raises OSError where the home cannot be written."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         private = (self.run_directory, self.incoming_directory)
-        for directory in (*private, self.log_directory, self.nodes_directory, self.experiments_directory):
-            directory.mkdir(mode=0o700, exist_ok=True)
+        for directory in (self.path, *private, self.log_directory, self.nodes_directory, self.experiments_directory):
+            make_folder(str(directory))
         for directory in private:
             directory.chmod(0o700)
 

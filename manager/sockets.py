@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from proctor.manager.instance import EXIT_USAGE, StartError
@@ -15,6 +16,9 @@ from proctor.trial_keeper.files import replace_file
 BACKLOG = 512
 PORTS_TO_TRY = 100
 LONGEST_UNIX_PATH = 100  # the kernel's limit is 107 bytes; a keeper may see the home under a longer name
+_TEMPORARY = Path("/tmp")
+_TEMPORARY_PREFIX = "proctor-"
+_PORTS = range(1, 65536)
 
 
 class NotLoopback(StartError):
@@ -39,15 +43,19 @@ def listen_tcp(web: WebSettings, *, last_port: int | None = None) -> socket.sock
             return _listen(web.host, port)
         except PortInUse:
             continue
+        except StartError:
+            if port != last_port:  # that may be half a number, and a port that only root may use
+                raise
     return _listen(web.host, 0)
 
 
 def read_last_port(home: Home) -> int | None:
     """The port that the home's last manager had; None when there is no telling."""
     try:
-        return int(home.port_file.read_text())
+        port = int(home.port_file.read_text())
     except (OSError, ValueError):
         return None
+    return port if port in _PORTS else None
 
 
 class PortInUse(StartError):
@@ -84,11 +92,12 @@ class KeeperSocket:
         self._path: Path | None = None
 
     def listen(self) -> socket.socket:
-        """Listen, and point to it. Leftovers of a killed manager are removed. Raises OSError."""
+        """Listen, and point to it. Whoever calls it holds the home's lock: whatever stands where socket and pointer go
+        was left by a manager that is gone, or by a power cut, and is replaced. Raises OSError."""
         self._remove_leftovers()
         path = self._home.socket_file
         if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
-            path = Path(tempfile.mkdtemp(prefix="proctor-", dir="/tmp")) / "manager.sock"
+            path = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=_TEMPORARY)) / "manager.sock"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
         path.chmod(0o600)
@@ -101,22 +110,33 @@ class KeeperSocket:
     def remove(self) -> None:
         """Take the socket away; the pointer stays, keepers wait for the next manager by it."""
         if self._path is not None:
-            self._remove(self._path)
+            _remove_socket(self._path)
             self._path = None
 
     def _remove_leftovers(self) -> None:
-        self._home.socket_file.unlink(missing_ok=True)
-        try:
-            old = Path(self._home.socket_pointer.read_text())
-        except OSError:
-            return
-        self._remove(old)
+        with suppress(OSError, ValueError):  # a pointer that was cut short leads nowhere
+            _remove_socket(Path(self._home.socket_pointer.read_text(encoding="utf-8")))
+        _remove_whatever_is(self._home.socket_file)
+        if not self._home.socket_pointer.is_file():
+            _remove_whatever_is(self._home.socket_pointer)
 
-    def _remove(self, path: Path) -> None:
+
+def _remove_socket(path: Path) -> None:
+    """Remove a socket, and the temporary folder that was made for it; anything else is left alone."""
+    if not path.is_socket():
+        return
+    path.unlink(missing_ok=True)
+    folder = path.parent
+    ours = folder.parent == _TEMPORARY and folder.name.startswith(_TEMPORARY_PREFIX)
+    if ours and folder.stat().st_uid == os.getuid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_whatever_is(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
         path.unlink(missing_ok=True)
-        folder = path.parent
-        if folder.name.startswith("proctor-") and folder.is_dir() and folder.stat().st_uid == os.getuid():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def web_url(host: str, port: int, prefix: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import proctor
 from proctor.sdk.bundle import build_bundle
+from proctor.trial_keeper import kernel
 from proctor.trial_keeper.devices import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.disk import DiskWatch
 from proctor.trial_keeper.file_answers import FILE_ORDERS, FileAnswers, FileOrder, JobPlaces
@@ -112,6 +113,8 @@ class Keeper:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leaving.set)
+        loop.add_signal_handler(signal.SIGCHLD, kernel.reap_children)
+        kernel.become_subreaper()  # of what a spawner that was killed leaves behind
         raise_open_files_limit()
         await asyncio.to_thread(self._survey.open)
         await self._look_at_devices()

@@ -1,22 +1,33 @@
-"""Replacing a file so that a reader sees the old text or the new one, never half of one.
+"""Replacing a file so that a reader sees the old text or the new one, never half of one; and what it takes for files
+and folders to survive a power cut.
+
+A rename is not enough for that: the kernel may have written the new name back long before the data, and the file is
+empty afterwards. So whoever replaces a file says whether anything relies on it after a power cut (`durable`). What
+need not be durable must be made again, or be tolerated when it is empty, cut short or missing.
 
 Used by the reaper, so it imports as little as possible.
 """
 
+import errno
 import os
+from _thread import get_native_id
 from contextlib import suppress
 
 from proctor.sdk.failpoints import failpoint
 
 
-def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) -> None:
-    """Write `data` beside `path` and rename it over `path`. Only one process at a time may replace a file.
+def replace_file(
+    path: str, data: bytes, *, durable: bool, mode: int = 0o600, shared: bool = False, syncs_folder: bool = True
+) -> None:
+    """Write `data` beside `path` and rename it over `path`.
 
     What a process that is killed here leaves beside it is overwritten by the next one that replaces the file.
 
-    :param durable: also survive a power cut (`fsync` before the rename); the folder is synced by `sync_folder`.
+    :param durable: survive a power cut: data and name are on the disk when this returns.
+    :param shared: several threads or processes may replace the file at once; without, only one at a time.
+    :param syncs_folder: False where the caller makes the names of many durable files durable by one `sync_folder`.
     """
-    temporary = _beside(path)
+    temporary = f"{path}.{get_native_id()}.new" if shared else _beside(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         _write(descriptor, data)
@@ -28,6 +39,8 @@ def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o600) ->
         raise
     finally:
         os.close(descriptor)
+    if durable and syncs_folder:
+        sync_folder(os.path.dirname(path) or ".")
 
 
 def allocate_file(path: str, size: int, *, mode: int = 0o600) -> None:
@@ -73,6 +86,33 @@ def sync_folder(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: str, *, mode: int = 0o700) -> None:
+    """Make a folder, and those above it that are missing (with the usual permissions), so that it survives a power
+    cut. One that is there is no error. Raises OSError."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(os.path.abspath(path))
+    make_folder(parent, mode=0o777)
+    with suppress(FileExistsError):
+        os.mkdir(path, mode)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, "should be a folder", path)
+    sync_folder(parent)
+
+
+def sync_tree(path: str) -> None:
+    """Make a folder and all that is in it survive a power cut, by one call for its whole file system."""
+    import ctypes  # slow to import, and not needed by the reaper
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
     finally:
         os.close(descriptor)
 

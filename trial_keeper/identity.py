@@ -35,6 +35,12 @@ def start_time(pid: int) -> int | None:
     return None if fields is None else int(fields[19])
 
 
+def is_alive(pid: int, started: int) -> bool:
+    """Whether exactly that process lives; a zombie is dead."""
+    fields = stat_fields(pid)
+    return fields is not None and int(fields[19]) == started and fields[0] not in (b"Z", b"X")
+
+
 def open_process(pid: int, started: int) -> int | None:
     """A pidfd of exactly that process, or None when it is gone (or a zombie whose parent is slow)."""
     try:

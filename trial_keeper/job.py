@@ -18,6 +18,7 @@ class Job:
     process: ProcessRecord | None = None
     reaper: int | None = None  # a pidfd while the reaper lives
     exit: Exit | None = None
+    of_earlier_boot: bool = False
     start_told: bool = False
     attempts: int = 0
     channel: socket.socket | None = None  # to its reaper, if this keeper has had it started
@@ -45,16 +46,22 @@ class Job:
         """Its directory."""
         return self.record.launch.directory
 
+    @property
+    def backlog(self) -> int:
+        """About how many bytes of its journals are not acknowledged."""
+        return sum(tail.backlog for tail in self.tails.values())
+
     def find_journals(self) -> None:
         """Take notice of all journals that are there."""
         for member in find_members(self.directory):
             if member not in self.tails:
-                self.tails[member] = JournalTail(self.directory, member)
+                self.tails[member] = self._tail(member)
 
     def acknowledge(self, offsets: dict[str, int]) -> None:
         """Start all journals from what a manager says it has; 0 for what it does not name."""
         for member in offsets:
-            self.tails.setdefault(member, JournalTail(self.directory, member))
+            if member not in self.tails:
+                self.tails[member] = self._tail(member)
         for member, tail in self.tails.items():
             tail.acknowledged = offsets.get(member, 0)
 
@@ -65,7 +72,12 @@ class Job:
         detail = "; ".join(filter(None, (end.detail, losses.describe())))
         self.exit = replace(end, detail=detail, lost=losses.lost, final_lost=losses.final_lost, memory="")
         for member, ending in losses.endings.items():
-            self.tails.setdefault(member, JournalTail(self.directory, member)).end(ending)
+            if member not in self.tails:
+                self.tails[member] = self._tail(member)
+            self.tails[member].end(ending)
+
+    def _tail(self, member: str) -> JournalTail:
+        return JournalTail(self.directory, member, of_earlier_boot=self.of_earlier_boot)
 
     def close(self) -> None:
         """Close its files and forget its timer."""

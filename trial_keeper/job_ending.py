@@ -15,7 +15,7 @@ from pathlib import Path
 from proctor.sdk.protocol import CONTROL_FILE
 from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, open_process
-from proctor.trial_keeper.leftovers import end_leftovers, unknown_exit
+from proctor.trial_keeper.leftovers import end_leftovers, end_lost_job, unknown_exit
 from proctor.trial_keeper.origin import ENV_KEEPER
 from proctor.trial_keeper.processes import ProcessFacts, end_members, read_tag, survey
 from proctor.trial_keeper.protocol import EndReason
@@ -35,6 +35,8 @@ def count_running(directory: Path) -> int:
 def end_jobs(directory: Path, *, grace_seconds: float) -> tuple[int, list[str]]:
     """End every job with all its processes; returns how many had not ended, and sentences on what could not be."""
     folder, records = _read_records(directory)
+    for job_id in folder.lost():
+        end_lost_job(folder, job_id)
     stop = Stop(EndReason.CANCELED.value, grace_seconds, _DETAIL)
     running = [with_stop(record, stop) for record in records if read_exit(record.launch.directory) is None]
     for record in running:
@@ -98,7 +100,7 @@ def _end_without_reaper(folder: RecordFolder, record: JobRecord) -> None:
             _kill(process.reaper.pid, process.reaper.started)
         end_leftovers((launch.job_id, launch.directory), process)
         if read_exit(launch.directory) is None:
-            write_exit(launch.directory, unknown_exit(process, record.stop, now=time.time()))
+            write_exit(launch.directory, unknown_exit(record, process, now=time.time()))
 
 
 def _kill(pid: int, started: int) -> None:

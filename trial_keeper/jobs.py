@@ -21,10 +21,10 @@ from proctor.sdk.protocol import CHECKPOINT_FOLDER, CONTROL_FILE
 from proctor.sdk.unfinished import remove_unfinished
 from proctor.trial_keeper.disk import DiskWatch
 from proctor.trial_keeper.files import replace_file
-from proctor.trial_keeper.identity import boot_id, open_process
+from proctor.trial_keeper.identity import boot_id, is_alive, open_process
 from proctor.trial_keeper.job import Job
 from proctor.trial_keeper.launching import RequestBuilder, Spawner, discard_directory, prepare_directory, release_room
-from proctor.trial_keeper.leftovers import end_leftovers, end_strays, unknown_exit
+from proctor.trial_keeper.leftovers import end_leftovers, end_lost_job, end_strays, find_reaper, unknown_exit
 from proctor.trial_keeper.losses import Losses, find_losses, is_reserve_used, remove_reserve
 from proctor.trial_keeper.outbox import Outbox
 from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, Update
@@ -45,6 +45,7 @@ from proctor.trial_keeper.watching import JournalWatch
 
 _MOST_ATTEMPTS = 3
 _DEADLINE_GRACE_SECONDS = 5.0
+_DAMAGED_GRACE_SECONDS = 2.0
 _START_BYTES = 4096
 _END_BYTES = 256 * 1024
 _CLAIM_PAUSES = (0.01, 0.05, 0.25, 0.5)
@@ -100,9 +101,14 @@ class JobTable:
         records, problems = await asyncio.to_thread(self._folder.read_all)
         for problem in problems:
             log.error(problem)
+        for job_id in await asyncio.to_thread(self._folder.lost):
+            log.error("what runs job %s is ended: its record could not be read", job_id)
+            await asyncio.to_thread(end_lost_job, self._folder, job_id)
         for record in records:
-            job = self._jobs[record.launch.job_id] = Job(record)
-            await self._find_out(job)
+            job = Job(record, of_earlier_boot=record.boot_id != self._boot_id)
+            self._jobs[job.job_id] = job
+            if not await self._recognize(job):
+                self._tasks.start(self._find_out(job), f"find out {job.job_id}")
 
     async def launch(self, launches: list[Launch]) -> None:
         """Write the launches down, then start them. A job that is known, or has ended before, is not started again."""
@@ -177,7 +183,7 @@ class JobTable:
     def close(self) -> None:
         """Let go of everything; the jobs go on under their reapers."""
         self.watch.close()
-        self._spawner.close()
+        self._spawner.close(has_reapers=bool(self.running()))
         for job in self._jobs.values():
             job.close()
             self._unwatch_reaper(job)
@@ -273,7 +279,7 @@ class JobTable:
         if job.process is not None and job.channel is channel:
             self._hear_end(job, packet)
             return
-        process = parse_process(packet.decode()) if packet else None
+        process = parse_process(packet)
         if process is None or not descriptors:
             asyncio.get_running_loop().remove_reader(channel)
             channel.close()
@@ -284,7 +290,7 @@ class JobTable:
 
     def _hear_end(self, job: Job, packet: bytes) -> None:
         """From a reaper that goes on trying to write it down, or from one that is gone (no packet)."""
-        end = parse_exit(packet.decode())
+        end = parse_exit(packet)
         if end is None:
             self._close_channel(job)
         elif job.exit is None:
@@ -299,21 +305,42 @@ class JobTable:
     async def _find_out(self, job: Job) -> None:
         """Who runs this job? Go on with it, end it, or start it."""
         pauses = iter(_CLAIM_PAUSES)
-        while True:
-            job.process = self._folder.read_process(job.job_id)
-            if job.process is not None or not self._folder.is_claimed(job.job_id):
-                break
-            await asyncio.sleep(next(pauses, _CLAIM_PAUSES[-1]))  # a reaper is about to start it, or to say why not
+        while not await self._recognize(job):
+            pause = next(pauses, None)
+            if pause is None and self._folder.is_damaged(job.job_id) and await self._stop_damaged(job):
+                return
+            await asyncio.sleep(_CLAIM_PAUSES[-1] if pause is None else pause)
+
+    async def _recognize(self, job: Job) -> bool:
+        """`_find_out`, if that can be said now: not while a reaper is about to start it, or to say why not."""
+        job.process = self._folder.read_process(job.job_id)
+        if job.process is None and self._folder.is_claimed(job.job_id):
+            return False
         if job.process is not None and job.process.boot_id == self._boot_id:
             reaper = open_process(job.process.reaper.pid, job.process.reaper.started)
             if reaper is not None:
                 self._watch_job(job, reaper)
-                return
+                return True
         await self._go_on_without_reaper(job)
+        return True
+
+    async def _stop_damaged(self, job: Job) -> bool:
+        """Have the reaper of a job whose process record cannot be read end it: nobody can tell which process its trial
+        is. False: there is no such reaper any more."""
+        reaper = await asyncio.to_thread(find_reaper, self._folder, job.job_id)
+        if reaper is None:
+            return False
+        detail = "the record of its processes could not be read; it was stopped"
+        log.error("job %s: %s", job.job_id, detail)
+        job.record = with_stop(job.record, Stop(EndReason.EXIT_UNKNOWN.value, _DAMAGED_GRACE_SECONDS, detail))
+        await self._write_again(job)
+        self._watch_job(job, reaper)
+        return True
 
     async def _go_on_without_reaper(self, job: Job) -> None:
         end = await asyncio.to_thread(read_exit, job.directory)
-        was_started = job.process is not None or job.record.boot_id != self._boot_id
+        is_damaged = job.process is None and self._folder.is_damaged(job.job_id)
+        was_started = job.process is not None or is_damaged or job.of_earlier_boot
         if end is None and not was_started and job.record.stop is None and job.attempts < _MOST_ATTEMPTS:
             self._start(job)
             return
@@ -321,8 +348,12 @@ class JobTable:
             end = await asyncio.to_thread(self._why_never_started, job)
         if end is None:
             await asyncio.to_thread(end_leftovers, job.tag, job.process)
-            end = unknown_exit(job.process, job.record.stop, now=time.time())
+            end = unknown_exit(job.record, job.process, now=time.time())
             await asyncio.to_thread(write_exit, job.directory, end)
+        elif self._is_running(job):
+            await asyncio.to_thread(end_leftovers, job.tag, job.process)
+        if is_damaged:
+            log.error(await asyncio.to_thread(self._folder.set_process_aside, job.job_id))
         await self._settle(job, end)
 
     def _why_never_started(self, job: Job) -> Exit:
@@ -331,6 +362,15 @@ class JobTable:
             return _failed(EndReason.NO_ROOM, clause)
         detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
         return _failed(EndReason.INFRASTRUCTURE, detail)
+
+    def _is_running(self, job: Job) -> bool:
+        """Whether the trial's own process lives: then its reaper did not write what stands in exit.json."""
+        process = job.process
+        return (
+            process is not None
+            and process.boot_id == self._boot_id
+            and is_alive(process.trial.pid, process.trial.started)
+        )
 
     def _watch_job(self, job: Job, reaper: int) -> None:
         """Wait for the reaper's end, its journals' growth and its deadline."""
@@ -358,7 +398,7 @@ class JobTable:
     def _reaper_ended(self, job: Job) -> None:
         self._unwatch_reaper(job)
         end = read_exit(job.directory)
-        if end is None:
+        if end is None or self._is_running(job):
             self._tasks.start(self._go_on_without_reaper(job), f"reaper of {job.job_id} lost")
         elif end.memory or end.reason == EndReason.NO_ROOM or is_reserve_used(job.directory):
             self._tasks.start(self._settle(job, end), f"end of {job.job_id}")

@@ -45,13 +45,18 @@ def whole_lines(data: bytes) -> bytes:
 
 
 class JournalTail:
-    """One journal: how much of it the manager has, and what comes next. Offsets are those of the manager."""
+    """One journal: how much of it the manager has, and what comes next. Offsets are those of the manager.
 
-    def __init__(self, directory: str, member: str, acknowledged: int = 0) -> None:
+    :param of_earlier_boot: written before this boot of the machine: a power cut may have taken its end, the manager
+        may have more of it than there is now, and that is all there will be.
+    """
+
+    def __init__(self, directory: str, member: str, acknowledged: int = 0, *, of_earlier_boot: bool = False) -> None:
         self.member = member
         self.path = journal_path(directory, member)
         self.acknowledged = acknowledged
         self._directory = directory
+        self._of_earlier_boot = of_earlier_boot
         self._anchor = read_anchor(directory, member)
         self._descriptor = -1
         self._head = b""
@@ -61,7 +66,10 @@ class JournalTail:
     @property
     def size(self) -> int:
         """The offset of its end; 0 when it is not there."""
-        return self._file_end() + len(self.ending)
+        end = self._file_end()
+        if self._of_earlier_boot and self.acknowledged > end:
+            return self.acknowledged
+        return end + len(self.ending)
 
     @property
     def is_behind(self) -> bool:
@@ -74,32 +82,40 @@ class JournalTail:
         """Whether nothing is left to be told once `after` more bytes are."""
         return self.acknowledged + after >= self.size and not self._is_replaced()
 
-    def read(self, *, final: bool) -> bytes:
+    @property
+    def backlog(self) -> int:
+        """About how many bytes are not acknowledged."""
+        return max(self.size - self.acknowledged, 0)
+
+    def read(self, *, final: bool, limit: int = _READ_BYTES) -> bytes:
         """What follows the acknowledged offset: whole lines, about 1 MiB at most.
 
         :param final: nothing will be appended any more: an unfinished last line is passed on as it is, and the ending.
+        :param limit: about how many bytes at most; one line always fits.
         """
         if not self.ending:
-            return self._read_file(final=final)
-        data = self._read_file(final=True) if self.acknowledged < self._file_end() else b""
+            return self._read_file(limit, final=final)
+        data = self._read_file(limit, final=True) if self.acknowledged < self._file_end() else b""
         behind = self.acknowledged + len(data) - self._file_end()
-        return data + self.ending[behind:] if behind >= 0 else data
+        if behind < 0 or (behind > 0 and self._of_earlier_boot):
+            return data
+        return data + self.ending[behind:]
 
-    def _read_file(self, *, final: bool) -> bytes:
+    def _read_file(self, limit: int, *, final: bool) -> bytes:
         descriptor = self._open()
         if descriptor < 0:
             return b""
         is_replaced = self._is_replaced()
-        data = self._read(descriptor, final=final or is_replaced, is_other=False)
+        data = self._read(descriptor, limit, final=final or is_replaced, is_other=False)
         if data or not is_replaced:
             return data
         self.close()
         descriptor = self._open()
-        return self._read(descriptor, final=final, is_other=True) if descriptor >= 0 else b""
+        return self._read(descriptor, limit, final=final, is_other=True) if descriptor >= 0 else b""
 
     def end(self, ending: bytes) -> None:
         """Nothing will be appended any more; `ending` is told behind what is there (`losses`)."""
-        self._read_file(final=True)  # notice that it was cut back, before more bytes are counted than it has
+        self._read_file(1, final=True)  # notice that it was cut back, before more bytes are counted than it has
         self.ending = ending
 
     def close(self) -> None:
@@ -112,20 +128,29 @@ class JournalTail:
         descriptor = self._open()
         return os.fstat(descriptor).st_size + self._anchor.shift if descriptor >= 0 else 0
 
-    def _read(self, descriptor: int, *, final: bool, is_other: bool) -> bytes:
+    def _read(self, descriptor: int, limit: int, *, final: bool, is_other: bool) -> bytes:
         size = os.fstat(descriptor).st_size
         if self._is_rewritten(descriptor, size, is_other=is_other):
             self._go_on_anew(descriptor, size)
         anchor = self._anchor
         mark = anchor.mark[max(self.acknowledged - anchor.offset, 0) :].encode("ascii")
-        data = os.pread(descriptor, _READ_BYTES, self._position)
-        if not (final and self._position + len(data) >= os.fstat(descriptor).st_size):
-            data = whole_lines(data)
+        data = self._read_lines(descriptor, limit, final=final)
         if len(self._head) < _HEAD_BYTES:
             self._head = os.pread(descriptor, _HEAD_BYTES, 0)
         if data:
             self._last = max(self.acknowledged, anchor.end) + len(data), data[-_LAST_BYTES:]
         return mark + data
+
+    def _read_lines(self, descriptor: int, limit: int, *, final: bool) -> bytes:
+        """At most `limit` bytes of whole lines, or more where one line is longer."""
+        data = b""
+        for size in (min(limit, _READ_BYTES), _READ_BYTES):
+            data = os.pread(descriptor, size, self._position)
+            if final and self._position + len(data) >= os.fstat(descriptor).st_size:
+                return data
+            if b"\n" in data or len(data) < size:
+                break
+        return whole_lines(data)
 
     @property
     def _position(self) -> int:
@@ -144,7 +169,9 @@ class JournalTail:
         return (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino)
 
     def _is_rewritten(self, descriptor: int, size: int, *, is_other: bool) -> bool:
-        """Whether what was read does not stand there any more."""
+        """Whether what was read does not stand there any more, and the trial is the reason."""
+        if self._of_earlier_boot:
+            return False
         if self.acknowledged < self._anchor.offset or size < self._position:
             return True
         if self._last is None or self._last[0] != self.acknowledged:

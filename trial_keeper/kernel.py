@@ -7,12 +7,34 @@ import ctypes
 import os
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become_subreaper() -> None:
     """Make all orphaned descendants of this process its children."""
-    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def is_subreaper() -> bool:
+    """Whether the orphaned descendants of this process become its children."""
+    answer = ctypes.c_int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(answer))
+    return answer.value != 0
+
+
+def reap_children() -> bool:
+    """Collect what has ended; whether any child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

@@ -34,11 +34,11 @@ from proctor.trial_keeper.files import (
     remove_replacement,
     replace_file,
 )
+from proctor.trial_keeper.origin import SPAWNER_CODE
 from proctor.trial_keeper.protocol import JsonObject, Launch
 from proctor.trial_keeper.records import RecordFolder
 
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
-_SPAWNER_CODE = "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.spawner import main; main()"
 _END_SECONDS = 2.0
 _EXIT_BYTES = 4096
 _MOST_LOG_BYTES = 1024 * 1024
@@ -142,20 +142,20 @@ class Spawner:
         failpoint("keeper.launch.after")
         return ours
 
-    def close(self) -> None:
-        """Let the spawner end; reapers live on."""
+    def close(self, *, has_reapers: bool) -> None:
+        """Let the spawner end; reapers live on, and as long as there are some, so does it."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-        if self._process is not None:
+        if self._process is not None and not has_reapers:
             with contextlib.suppress(subprocess.TimeoutExpired):  # it ends by itself once its socket is closed
                 self._process.wait(_END_SECONDS)
-            self._process = None
+        self._process = None
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-S", "-E", "-c", _SPAWNER_CODE, str(self._open_files), _PACKAGE_ROOT]
+        command = [sys.executable, "-S", "-E", "-c", SPAWNER_CODE, str(self._open_files), _PACKAGE_ROOT]
         mode = "wb" if self._log_file.exists() and self._log_file.stat().st_size > _MOST_LOG_BYTES else "ab"
         with theirs, open(self._log_file, mode) as file:
             self._process = subprocess.Popen(
@@ -168,7 +168,7 @@ class Spawner:
     def _died(self) -> None:
         """The spawner never writes, so a readable socket is a closed one."""
         log.warning("the spawner has ended; it will be started again at the next launch")
-        self.close()
+        self.close(has_reapers=False)
 
 
 def raise_open_files_limit() -> None:

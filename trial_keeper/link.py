@@ -113,6 +113,8 @@ class ManagerLink:
             secret = self._read_secret()
         except OSError as error:
             raise LinkError(f"{error.filename} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise LinkError(f"the way to the manager cannot be read yet: {error}") from error
         connection = await stack.enter_async_context(HttpConnection(path, self._base_path))
         nonce = secrets.token_hex(16)
         answer = await self._post(connection, "hello", json.dumps({"nonce": nonce}).encode())
@@ -209,8 +211,12 @@ class ManagerLink:
             return ""
 
     def _read_pointer(self) -> str:
-        with open(self._pointer, encoding="utf-8") as file:
-            return file.read().strip()
+        """Raises OSError, and ValueError for one that was cut short by a power cut, until a manager writes it anew."""
+        with open(self._pointer, "rb") as file:
+            path = os.fsdecode(file.read()).strip()
+        if not path or "\0" in path:
+            raise ValueError(f"{self._pointer} should hold the path of the manager's socket, found {path!r}")
+        return path
 
     def _complain(self, sentence: str) -> None:
         """Once, not at every attempt."""

@@ -7,13 +7,15 @@ and an idle keeper answers at once.
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from proctor.trial_keeper.job import Job
 from proctor.trial_keeper.protocol import Chunk, Device, End, ReportAnswer, ReportHeader, Start, to_json
 
 REPORT_BYTES = 1024 * 1024
+LEAST_SHARE_BYTES = 16 * 1024  # what one job gets of a report, if it gets anything
+ROOM_FOR_RUNNING_BYTES = REPORT_BYTES // 4  # which the journals of jobs that have ended leave to the others
 _START_PATIENCE_SECONDS = 0.1
 
 
@@ -95,7 +97,8 @@ class Outbox:
                 await asyncio.wait_for(self._urgent.wait(), seconds)
 
     def build(self, session: str) -> Report:
-        """The next report: as much of everything that is new as one report holds."""
+        """The next report. The jobs share its room fairly, those that have ended come first: an end can be reported
+        only with the last byte of its journals, and it frees a place for another trial."""
         self._wake.clear()
         self._urgent.clear()
         if self._start_timer is not None:
@@ -109,12 +112,13 @@ class Outbox:
             full=self.full,
         )
         report = Report(header)
-        room = REPORT_BYTES
-        for job in list(self._dirty.values()):
-            if room <= 0:
-                self._wake.set()
-                break
-            room -= self._add(report, job)
+        ended = [job for job in self._dirty.values() if job.exit is not None]
+        running = [job for job in self._dirty.values() if job.exit is None]
+        for job in ended:
+            job.find_journals()
+        kept = min(sum(job.backlog for job in running), ROOM_FOR_RUNNING_BYTES)
+        used = self._add_fairly(report, ended, REPORT_BYTES - kept)
+        self._add_fairly(report, running, max(REPORT_BYTES - used, kept))
         return report
 
     def settle(self, report: Report, answer: ReportAnswer) -> bool:
@@ -146,26 +150,46 @@ class Outbox:
         self._wake.set()
         self._urgent.set()
 
-    def _add(self, report: Report, job: Job) -> int:
+    def _add_fairly(self, report: Report, jobs: Sequence[Job], room: int) -> int:
+        """Add what is new of these jobs, with about `room` bytes of their journals; returns how many bytes.
+
+        Who gets a share of the room goes to the end of `_dirty`, so that who gets none comes first in the next report.
+        """
+        backlogs = [job.backlog for job in jobs]
+        used = 0
+        for job, backlog, share in zip(jobs, backlogs, _shares_in_turn(backlogs, room), strict=True):
+            if backlog and (not share or used >= room):
+                self._add_start(report, job)
+                self._wake.set()
+            elif size := self._add(report, job, share):
+                used += size
+                self._dirty[job.job_id] = self._dirty.pop(job.job_id)
+        return used
+
+    def _add(self, report: Report, job: Job, share: int) -> int:
+        """Add what is new of a job, and about `share` bytes of its journals; returns how many bytes."""
         header, size, complete = report.header, 0, True
-        if job.exit is not None:
-            job.find_journals()
-        for tail in job.tails.values():
-            data = tail.read(final=job.exit is not None)
+        self._add_start(report, job)
+        tails = list(job.tails.values())
+        shares = [share] if len(tails) == 1 else _shares([tail.backlog for tail in tails], share)
+        for tail, limit in zip(tails, shares, strict=True):
+            data = tail.read(final=job.exit is not None, limit=max(limit, LEAST_SHARE_BYTES))
             if data:
                 header.chunks.append(Chunk(job.job_id, job.token, tail.member, tail.acknowledged, len(data)))
                 report.data.append(data)
                 size += len(data)
             complete = complete and tail.is_complete(after=len(data))
-        if not job.start_told and job.process is not None:
-            header.starts.append(Start(job.job_id, job.token, job.process.trial.pid, job.process.started_at))
-            report.started.append(job)
         if job.exit is not None and complete:
             header.ends.append(End(job.job_id, job.token, job.exit))
             report.ended.append(job)
         if size:
             report.sent.add(job.job_id)
         return size
+
+    def _add_start(self, report: Report, job: Job) -> None:
+        if not job.start_told and job.process is not None:
+            report.header.starts.append(Start(job.job_id, job.token, job.process.trial.pid, job.process.started_at))
+            report.started.append(job)
 
     def _clean(self, report: Report) -> None:
         """Forget what has been told; what remains goes into the next report. A line that is still being written wakes
@@ -176,3 +200,26 @@ class Outbox:
                 self._wake.set()
             elif not more and (job.start_told or job.process is None):
                 del self._dirty[job.job_id]
+
+
+def _shares_in_turn(wanted: Sequence[int], room: int) -> list[int]:
+    """Divide the room of a report among jobs in the order of their turns: each gets what it wants or an equal share,
+    but not less than LEAST_SHARE_BYTES; those that come too late for that get nothing."""
+    served, taken = 0, 0
+    for amount in wanted:
+        taken += min(amount, LEAST_SHARE_BYTES)
+        if taken > room:
+            break
+        served += 1
+    return _shares(wanted[:served], room) + [0] * (len(wanted) - served)
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """Divide `room`: who wants less than an equal share gets what it wants, the others share the rest equally."""
+    shares = [0] * len(wanted)
+    left = len(wanted)
+    for number in sorted(range(left), key=wanted.__getitem__):
+        shares[number] = min(wanted[number], room // left)
+        room -= shares[number]
+        left -= 1
+    return shares

@@ -174,6 +174,7 @@ class _Reaper:
             {
                 "reaper": {"pid": os.getpid(), "started": start_time(os.getpid())},
                 "trial": {"pid": self._trial, "started": start_time(self._trial)},
+                "spawner": {"pid": os.getppid(), "started": start_time(os.getppid())},
                 "boot_id": boot_id(),
                 "started_at": self._started_at,
                 "started_monotonic": time.monotonic(),

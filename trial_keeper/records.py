@@ -14,7 +14,7 @@ from pathlib import Path
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.protocol import EXIT_FILE
 from proctor.trial_keeper.files import remove_file, replace_file, sync_folder, write_replacement
-from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch, from_json, to_json
+from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
 
 _RECORD_SUFFIX = ".json"
 _PROCESS_SUFFIX = ".process"
@@ -50,13 +50,15 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """Who runs a job. `started_monotonic` is CLOCK_MONOTONIC in seconds, for the duration limit."""
+    """Who runs a job. `started_monotonic` is CLOCK_MONOTONIC in seconds, for the duration limit; `spawner` is the
+    process from which the reaper was forked."""
 
     reaper: ProcessIdentity
     trial: ProcessIdentity
     boot_id: str
     started_at: float
     started_monotonic: float
+    spawner: ProcessIdentity | None = None
 
 
 class RecordFolder:
@@ -78,12 +80,13 @@ class RecordFolder:
         for record in records:
             failpoint("keeper.intent.before")
             data = json.dumps(asdict(record)).encode()
-            replace_file(self.record_file(record.launch.job_id), data, durable=True)
+            replace_file(self.record_file(record.launch.job_id), data, durable=True, syncs_folder=False)
             failpoint("keeper.intent.after")
         sync_folder(str(self.path))
 
     def read_all(self) -> tuple[list[JobRecord], list[str]]:
-        """All records, and a sentence for each that cannot be read (a power cut cannot cause one: they are synced)."""
+        """All records, and a sentence for each that cannot be read and was set aside (a power cut cannot cause one:
+        they are synced). What runs their jobs is told by `lost`."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         records, problems = [], []
         for file in sorted(self.path.iterdir()):
@@ -92,23 +95,36 @@ class RecordFolder:
             if file.suffix != _RECORD_SUFFIX:
                 continue
             try:
-                records.append(_read_record(json.loads(file.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                problems.append(f"the job record {file} cannot be read ({error}); it was set aside")
-                file.rename(file.with_suffix(_UNREADABLE_SUFFIX))
+                records.append(_read_record(json.loads(file.read_bytes())))
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                aside = file.with_suffix(_UNREADABLE_SUFFIX)
+                problems.append(f"the job record {file} cannot be read ({error}); it was set aside as {aside.name}")
+                file.rename(aside)
         return records, problems
+
+    def lost(self) -> list[str]:
+        """The ids of the jobs whose records were set aside and whose reapers have claimed them."""
+        return [file.stem for file in sorted(self.path.glob(f"*{_UNREADABLE_SUFFIX}")) if self._has_process(file.stem)]
 
     def _is_left_over(self, process_file: Path) -> bool:
         """Whether a keeper was killed while it removed the records of this job: the first is gone, the second not."""
         return not any(process_file.with_suffix(suffix).exists() for suffix in (_RECORD_SUFFIX, _UNREADABLE_SUFFIX))
 
     def read_process(self, job_id: str) -> ProcessRecord | None:
-        """Who runs the job, or None when no reaper has come that far."""
-        try:
-            text = Path(self.process_file(job_id)).read_text(encoding="utf-8")
-        except OSError:
-            return None
-        return parse_process(text) if text else None
+        """Who runs the job, or None when no reaper has come that far, or its record cannot be read."""
+        return parse_process(self._read_process_file(job_id))
+
+    def is_damaged(self, job_id: str) -> bool:
+        """Whether there is a process record that cannot be read."""
+        data = self._read_process_file(job_id)
+        return bool(data) and parse_process(data) is None
+
+    def set_process_aside(self, job_id: str) -> str:
+        """Keep a process record that cannot be read, for people; a sentence that says so."""
+        path = self.process_file(job_id)
+        with suppress(OSError):
+            os.rename(path, path + _UNREADABLE_SUFFIX)
+        return f"the process record {path} could not be read; it was set aside as {path}{_UNREADABLE_SUFFIX}"
 
     def is_claimed(self, job_id: str) -> bool:
         """Whether a living reaper holds the job's process record."""
@@ -124,6 +140,15 @@ class RecordFolder:
             os.close(descriptor)
         return False
 
+    def _has_process(self, job_id: str) -> bool:
+        return os.path.exists(self.process_file(job_id))
+
+    def _read_process_file(self, job_id: str) -> bytes:
+        try:
+            return Path(self.process_file(job_id)).read_bytes()
+        except OSError:
+            return b""
+
     def remove(self, job_ids: list[str]) -> None:
         """Forget jobs: the manager has stored their ends, or nobody wants them."""
         for job_id in job_ids:
@@ -133,38 +158,50 @@ class RecordFolder:
             failpoint("keeper.exit.ack.after")
 
 
-def parse_process(text: str) -> ProcessRecord | None:
-    """A process record from its JSON, or None when it is torn (a power cut)."""
+def parse_process(data: bytes) -> ProcessRecord | None:
+    """A process record from its JSON, or None when that is empty, torn (a power cut) or no such record."""
     try:
-        body = json.loads(text)
+        body = json.loads(data)
         return ProcessRecord(
             reaper=ProcessIdentity(**body["reaper"]),
             trial=ProcessIdentity(**body["trial"]),
             boot_id=body["boot_id"],
             started_at=body["started_at"],
             started_monotonic=body["started_monotonic"],
+            spawner=ProcessIdentity(**body["spawner"]) if "spawner" in body else None,
         )
     except (ValueError, TypeError, KeyError):
         return None
 
 
-def parse_exit(text: str) -> Exit | None:
-    """An end from its JSON, or None when there is none."""
+def parse_exit(data: bytes) -> Exit | None:
+    """An end from its JSON, or None when there is none that can be read."""
     try:
-        return from_json(Exit, json.loads(text)) if text else None
+        return from_json(Exit, json.loads(data.strip(b"\0")))  # zeros: room that was allocated for it (a power cut)
     except (ValueError, TypeError, AttributeError):
         return None
 
 
 def read_exit(directory: str) -> Exit | None:
-    """The exit.json of a job's directory, or None when there is none, or one of nothing or zero bytes (a power cut)."""
+    """The end that was recorded in a job's directory, or None when there is none that can be read: then it is not
+    known whether anything of the job still runs."""
     try:
-        text = Path(directory, EXIT_FILE).read_text(encoding="utf-8").strip("\0")
-        return from_json(Exit, json.loads(text)) if text else None
-    except FileNotFoundError:
+        return parse_exit(Path(directory, EXIT_FILE).read_bytes())
+    except OSError:
         return None
-    except (OSError, ValueError, TypeError) as error:
-        return Exit(EndReason.EXIT_UNKNOWN, None, None, 0.0, 0.0, f"exit.json cannot be read: {error}")
+
+
+def exit_trouble(directory: str) -> str:
+    """Why the recorded end of a job cannot be read, as a clause; "" where there is none, or one of nothing or zero
+    bytes (a power cut)."""
+    path = Path(directory, EXIT_FILE)
+    try:
+        data = path.read_bytes().strip(b"\0")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} should hold how the job ended, found {data[:40]!r}" if data and not read_exit(directory) else ""
 
 
 def write_exit(directory: str, end: Exit) -> None:

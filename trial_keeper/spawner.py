@@ -2,8 +2,11 @@
 event loop, threads, a large heap) would be slow and unsafe.
 
 It takes one packet per launch on its standard input, a socket: two descriptors come with it, a memory file with the
-request (see `launching`) and the socket on which the reaper tells that the trial runs. It ends when the keeper is gone;
-reapers live on.
+request (see `launching`) and the socket on which the reaper tells that the trial runs.
+
+It is the subreaper of its reapers: what a killed reaper leaves behind becomes its child, whatever it has done to its
+session, its parents or its environment. Any child that is no reaper is such an orphan, and the keeper ends it
+(`leftovers`). So the spawner outlives its keeper for as long as it has children.
 """
 
 import gc
@@ -16,7 +19,7 @@ import sys
 import traceback
 
 from proctor.sdk.failpoints import failpoint
-from proctor.trial_keeper import reaper
+from proctor.trial_keeper import kernel, reaper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Serve launches until the keeper is gone. `argv[1]` is the soft limit on open files that trials shall have."""
+    """Serve launches until the keeper is gone, then wait until all reapers are. `argv[1]` is the soft limit on open
+    files that trials shall have."""
+    kernel.become_subreaper()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), hard))
     signal.signal(signal.SIGCHLD, _collect)
@@ -37,6 +42,7 @@ def main() -> None:
     while True:
         packet, descriptors, _, _ = socket.recv_fds(keeper, 16, 2)
         if not packet:
+            _wait_for_children()
             return
         for descriptor in descriptors:  # recv_fds drops the flag for this; a trial must not hold the keeper's channel
             os.set_inheritable(descriptor, False)
@@ -72,11 +78,13 @@ def _be_reaper(request: int, channel: int) -> None:
 
 def _collect(number: int, frame: "FrameType | None") -> None:
     """Reapers that have ended must not stay as zombies."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+    kernel.reap_children()
+
+
+def _wait_for_children() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+    while kernel.reap_children():
+        signal.sigwaitinfo((signal.SIGCHLD,))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ absolute names, no "..", no way through a link to the outside; owners, set-id bi
 dropped.
 """
 
-import ctypes
 import os
 import shutil
 import tarfile
 from pathlib import Path
 
 from proctor.trial_keeper.errors import CommandRefused
+from proctor.trial_keeper.files import sync_tree
 
 _FOLDER_MODE = 0o755
 _MODES = 0o755
@@ -45,7 +45,7 @@ def unpack_archive(archive: Path, folder: Path) -> tuple[int, int]:
     for path, mode, changed in reversed(modes):
         os.chmod(path, mode)
         os.utime(path, (changed, changed))
-    _sync(root)
+    sync_tree(root)  # before the folder gets its name
     return files, size
 
 
@@ -90,12 +90,3 @@ def _check_link(member: tarfile.TarInfo, target: str, root: str) -> None:
 
 def _is_within(path: str, root: str) -> bool:
     return path == root or path.startswith(f"{root}{os.sep}")
-
-
-def _sync(folder: str) -> None:
-    """Have everything on the disk before the folder gets its name: one call for the file system, where there is one."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        ctypes.CDLL(None).syncfs(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,5 +1,6 @@
 """`proctor log`: what the manager, a dispatcher or a trial has printed."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,7 +51,8 @@ def dispatcher(session: Session, experiment: str | None, follow: bool, tail: int
 
     client = session.client
     identifier = find_experiment(client, experiment, ended_too=True)["id"]
-    _print(GrowingLog(lambda start: client.dispatcher_log(identifier, offset=start)), follow, tail, head)
+    growing = GrowingLog(lambda start, limit: client.dispatcher_log(identifier, offset=start, limit=limit))
+    _print(growing, follow, tail, head)
 
 
 @click.command()
@@ -101,16 +103,18 @@ def _refuse_both(follow: bool, tail: int | None, head: int | None) -> None:
 def _manager_log(session: Session) -> "GrowingLog":
     """From the manager itself where it is elsewhere, else from its file."""
     from proctor.manager.cli.logs import GrowingLog
-    from proctor.sdk.client.client import LogPiece
+    from proctor.sdk.client.logs import LogPiece
 
     path = session.home.manager_log
     if session.url is not None or not path.exists():
-        return GrowingLog(lambda start: session.client.manager_log(offset=start))
+        return GrowingLog(lambda start, limit: session.client.manager_log(offset=start, limit=limit))
 
-    def read(start: int) -> LogPiece:
+    def read(start: int, limit: int | None) -> LogPiece:
         with path.open("rb") as file:
+            if start < 0:
+                start = max(file.seek(0, os.SEEK_END) + start, 0)
             file.seek(start)
-            data = file.read(1 << 20)
+            data = file.read(limit or 1 << 20)
         return LogPiece(data, start + len(data))
 
     return GrowingLog(read)

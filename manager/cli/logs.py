@@ -3,7 +3,6 @@
 import atexit
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import TracebackType
@@ -13,7 +12,7 @@ from proctor.manager.cli.session import Session
 from proctor.manager.terminal import LogFilter
 
 if TYPE_CHECKING:
-    from proctor.sdk.client.client import LogPiece
+    from proctor.sdk.client.logs import ReadLog
 
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED", "UNKNOWN"})
 AWAY = frozenset({502, 503, 504})
@@ -23,17 +22,25 @@ WAIT_SECONDS = 0.5
 
 
 class GrowingLog:
-    """A log that is read from its beginning and knows how far. `read` gives the bytes from an offset on."""
+    """A log that is read from its beginning, or from its last lines on, and knows how far."""
 
-    def __init__(self, read: "Callable[[int], LogPiece]") -> None:
+    def __init__(self, read: "ReadLog") -> None:
         self._read = read
         self._offset = 0
 
     def pieces(self) -> Iterator[bytes]:
         """What has been added since the last time, until there is no more."""
-        while (piece := self._read(self._offset)).data:
+        while (piece := self._read(self._offset, None)).data:
             self._offset = piece.next_offset
             yield piece.data
+
+    def tail(self, lines: int) -> bytes:
+        """Its last lines; what is before them is not read. `pieces` goes on behind them."""
+        from proctor.sdk.client.logs import read_tail
+
+        piece = read_tail(self._read, lines)
+        self._offset = piece.next_offset
+        return piece.data
 
     def lines(self) -> Iterator[bytes]:
         """The same by lines, with their ends; the last one may have none."""
@@ -51,7 +58,7 @@ def print_log(log: GrowingLog, *, tail: int | None = None, head: int | None = No
         for _, line in zip(range(head), log.lines(), strict=False):
             write(line)
     elif tail is not None:
-        write(b"".join(deque(log.lines(), maxlen=tail)))
+        write(log.tail(tail))
     else:
         print_new(log)
 
@@ -146,4 +153,6 @@ def _passes(error: BaseException) -> bool:
 def trial_log(session: Session, trial_id: str, stream: str, job: int | None) -> GrowingLog:
     """What one attempt of a trial has printed; its newest one if not named."""
     client = session.client
-    return GrowingLog(lambda start: client.trial_log(trial_id, stream=stream, job=job, offset=start))
+    return GrowingLog(
+        lambda start, limit: client.trial_log(trial_id, stream=stream, job=job, offset=start, limit=limit)
+    )

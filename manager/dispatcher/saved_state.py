@@ -1,10 +1,11 @@
 """What a user's own algorithm has saved, and how much of the input log is in it."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from proctor.trial_keeper.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,17 @@ class SavedState:
         return Mark(found["position"], tuple(found["own_ids"]))
 
     def save(self, mark: Mark) -> None:
-        """Have the algorithm save itself, then write the mark. Does nothing for one that cannot."""
+        """Have the algorithm save itself, then write the mark. Does nothing for one that cannot.
+
+        There is a mark only while what it stands for is whole and on the disk: an algorithm may write over what it
+        saved before, and after a power cut in the middle of that it must be told everything again.
+        """
         if not self.is_wanted:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        folder = str(self._path.parent)
+        make_folder(folder)
+        remove_file(str(self._path))
+        sync_folder(folder)
         self._algorithm.save_checkpoint()
-        unfinished = self._path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(asdict(mark)))
-        unfinished.replace(self._path)
+        sync_tree(folder)
+        replace_file(str(self._path), json.dumps(asdict(mark)).encode(), durable=True)

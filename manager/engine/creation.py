@@ -29,7 +29,7 @@ from proctor.manager.store import events, experiments
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.client.logins import wanted_secrets
-from proctor.trial_keeper.files import sync_folder
+from proctor.trial_keeper import files
 
 CONFIG_FILE = "config.json"
 ENVIRONMENT_FILE = "environment.json"
@@ -103,17 +103,22 @@ def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
 
 
 def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) -> None:
-    """Everything about the experiment that is not in the store. What shows that the folder is ours comes first."""
+    """Everything about the experiment that is not in the store, durably: the store relies on it. What shows that the
+    folder is ours comes first."""
     make_folder(directory, loaded.config)
     if loaded.config.code_snapshot:
         code.freeze(Path(loaded.config.trial_code_directory), directory)
+        files.sync_tree(str(directory))
     write_handover(directory, Handover(handover.environment, {**loaded.secrets, **handover.secrets}))
+    files.sync_folder(str(directory))
 
 
 def make_folder(directory: Path, config: ExperimentConfig) -> None:
     """A new folder, marked as unfinished, with what shows that it is ours. Raises FileExistsError."""
-    directory.mkdir(mode=0o700, parents=True)
+    files.make_folder(str(directory.parent))
+    directory.mkdir(mode=0o700)
     (directory / UNFINISHED_FILE).touch(mode=0o600)
+    files.sync_folder(str(directory))
     _write(directory / CONFIG_FILE, config.canonical())
     for name in ("log", CHECKPOINT_FOLDER, "trials"):
         (directory / name).mkdir(mode=0o700)
@@ -124,7 +129,7 @@ async def make_metrics(directory: Path, *, threads: bool) -> None:
     DatabaseUnusable, OSError."""
     await (await Database.open(str(directory / METRICS_FILE), "metrics", threads=threads)).close()
     for folder in (directory, directory.parent):
-        await asyncio.to_thread(sync_folder, str(folder))
+        await asyncio.to_thread(files.sync_folder, str(folder))
 
 
 def finish_folder(directory: Path) -> None:
@@ -150,9 +155,7 @@ def read_secrets(directory: Path) -> dict[str, str]:
 
 
 def _write(path: Path, body: Mapping[str, Any]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(dict(body), file, indent=1)
+    files.replace_file(str(path), json.dumps(dict(body), indent=1).encode(), durable=True)
 
 
 def experiment_directory(home: Home, loaded: LoadedExperiment, experiment_id: str) -> Path:
@@ -220,3 +223,4 @@ def remove_folder(directory: Path) -> None:
         else:
             path.unlink()
     shutil.rmtree(directory)
+    files.sync_folder(str(directory.parent))  # before the store forgets the experiment

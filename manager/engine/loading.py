@@ -18,6 +18,7 @@ from proctor.manager.store import saved_metrics
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, MetricRow
 from proctor.sdk.failpoints import failpoint
+from proctor.trial_keeper.files import sync_tree
 
 _NOT_UNPACKED = frozenset({creation.CONFIG_FILE, creation.UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
 """A tuner's saved state belongs to the old input log; the results are told to a new one."""
@@ -91,6 +92,7 @@ class Loading:
     def _unpack(self) -> None:
         creation.write_handover(self.folder, self.handover)
         self.archive.unpack(self.folder, but=_NOT_UNPACKED)
+        sync_tree(str(self.folder))
 
     async def _store_metrics(self, found: list[SavedTrial], attempts: list[SavedJob], *, threads: bool) -> int:
         """Write the metrics database; returns the id of the last metric."""

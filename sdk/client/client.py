@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +9,7 @@ from urllib.parse import quote
 
 from proctor.sdk.client.errors import ManagerUnreachable
 from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
+from proctor.sdk.client.logs import LogPiece, read_tail
 from proctor.sdk.client.stream import EventStream
 from proctor.sdk.client.transport import TIMEOUT_SECONDS, Query, Transport
 
@@ -17,14 +17,6 @@ JsonObject = dict[str, Any]
 PAGE_SIZE = 500
 MACHINES_TIMEOUT_SECONDS = 900.0
 """Each hop to each machine has a limit of its own; this one is for the sum."""
-
-
-@dataclass(frozen=True)
-class LogPiece:
-    """A stretch of a log: its bytes, and the offset at which the next one begins."""
-
-    data: bytes
-    next_offset: int
 
 
 class Client:
@@ -318,6 +310,14 @@ class Client:
         return self._log(
             _path("trials", trial_id, "logs"), {"stream": stream, "job": job, "offset": offset, "limit": limit}
         )
+
+    def trial_tail(self, trial_id: str, lines: int = 10, *, stream: str = "stdout", job: int | None = None) -> bytes:
+        """The last lines of what a trial printed; the rest is not read. `stream` and `job` as for `trial_log`."""
+
+        def read(offset: int, limit: int | None) -> LogPiece:
+            return self.trial_log(trial_id, stream=stream, job=job, offset=offset, limit=limit)
+
+        return read_tail(read, lines).data
 
     def files(self, trial_id: str) -> Iterator[JsonObject]:
         """The files of a trial's newest job: path and size_bytes."""

@@ -31,12 +31,15 @@ class House:
 
     :param folder: an empty folder for the home, the ledgers and the output of the managers.
     :param environment: added to that of the manager, and so of all its descendants but the trials.
+    :param home: the home, where it does not lie in `folder`.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.home = folder / "home"
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, *, home: Path | None = None) -> None:
+        self.home = home or folder / "home"
         self.ledgers = folder / "ledgers"
         self.ledgers.mkdir()
+        self.prefix: tuple[str | Path, ...] = ()
+        """What the managers that are started from now on are started by."""
         self.tag = uuid.uuid4().hex
         self.deaths: list[int] = []
         """The exit codes of managers that have ended without being asked to."""
@@ -59,7 +62,7 @@ class House:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "proctor.manager", "--home", str(self.home), "--port", "0"],
+                [*self.prefix, sys.executable, "-P", "-m", "proctor.manager", "--home", self.home, "--port", "0"],
                 env={**kept, **self._environment, TAG: self.tag},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -221,9 +224,9 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[House]:
+def house(folder: Path, environment: Mapping[str, str] | None = None, *, home: Path | None = None) -> Iterator[House]:
     """A house with a manager in it. On leaving, nothing of it runs."""
-    built = House(folder, environment)
+    built = House(folder, environment, home=home)
     built.start()
     try:
         yield built

@@ -64,7 +64,11 @@ def find(kind: Kind, home: Path, tag: str) -> list[Found]:
     if kind is Kind.DISPATCHER:
         return [_found(kind, pid) for pid, line in tagged(tag).items() if "proctor.manager.dispatcher" in line]
     keepers = {found.pid for found in find(Kind.KEEPER, home, tag)}
-    return [_found(kind, pid) for pid, line in tagged(tag).items() if _parent(pid) in keepers and "spawner" in line]
+    return [
+        _found(kind, pid)
+        for pid, line in tagged(tag).items()
+        if _parent(pid) in keepers and "spawner" in line and not _is_reaper(pid)
+    ]
 
 
 def _named(kind: Kind, path: Path) -> Iterator[Found]:
@@ -107,6 +111,14 @@ def _command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def _is_reaper(pid: int) -> bool:
+    """One whose spawner was killed is the keeper's child, too; it has its job's record open."""
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{name}").endswith(".process") for name in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
 
 
 def _parent(pid: int) -> int:

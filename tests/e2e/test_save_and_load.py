@@ -86,6 +86,7 @@ def test_an_experiment_goes_on_in_another_home(tmp_path: Path) -> None:
         assert [[t[name] for name in kept] for t in ended] == [[t[name] for name in kept] for t in trials[:3]]
         assert curves(new, new.trials(experiment)) == metrics
         assert new.client.trial_log(ended[1]["id"]).data == b"x is 0.01\n"
+        assert new.client.trial_tail(ended[1]["id"], 3) == b"x is 0.01\n"
         assert (Path(ended[1]["directory"]) / "jobs/1/output/model").read_text() == "0.01"
         assert not list((new.home / "incoming").iterdir())
         assert not (Path(found["directory"]) / "loading").exists()

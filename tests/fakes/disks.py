@@ -19,16 +19,17 @@ MEGABYTE = 1 << 20
 class Disk:
     """A mounted image. `folder` is where it is mounted."""
 
-    def __init__(self, image: Path, folder: Path) -> None:
+    def __init__(self, image: Path, folder: Path, options: str = "") -> None:
         self.image = image
         self.folder = folder
+        self._options = options
         self._ballast = folder / "ballast"
         self._crowd = folder / "crowd"
 
     def mount(self) -> None:
         """Mount the image; the journal of the file system is replayed if it was not unmounted."""
         self.folder.mkdir(exist_ok=True)
-        _run("mount", "-o", "loop", str(self.image), str(self.folder))
+        _run("mount", "-o", f"loop{self._options and ','}{self._options}", str(self.image), str(self.folder))
 
     def unmount(self) -> None:
         """Detach it now; processes that have files of it open keep these. What was written is on the image once
@@ -72,21 +73,24 @@ class Disk:
 
 
 @contextmanager
-def ext4_disk(folder: Path, *, megabytes: int = 64, inodes: int | None = None) -> Iterator[Disk]:
-    """A new disk, mounted at `folder`/disk. Skips the test where nothing can be mounted (in CI it can)."""
+def ext4_disk(folder: Path, *, megabytes: int = 64, inodes: int | None = None, options: str = "") -> Iterator[Disk]:
+    """A new disk, mounted at `folder`/disk. Skips the test where nothing can be mounted (in CI it can).
+
+    :param options: for `mount`: with "commit=1" the kernel writes names and sizes back after one second, not five.
+    """
     image = folder / "disk.image"
     with image.open("wb") as file:
         file.truncate(megabytes * MEGABYTE)
     count = [] if inodes is None else ["-N", str(inodes)]
     _run("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", *count, str(image))
-    with mounted(image, folder / "disk") as disk:
+    with mounted(image, folder / "disk", options=options) as disk:
         yield disk
 
 
 @contextmanager
-def mounted(image: Path, folder: Path) -> Iterator[Disk]:
+def mounted(image: Path, folder: Path, *, options: str = "") -> Iterator[Disk]:
     """An image that there is already, mounted at `folder`; unmounted at the end."""
-    disk = Disk(image, folder)
+    disk = Disk(image, folder, options)
     try:
         disk.mount()
     except (OSError, subprocess.CalledProcessError) as error:

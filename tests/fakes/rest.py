@@ -18,6 +18,7 @@ from proctor.manager.api import schemas
 from proctor.manager.api.problem import Problem
 from proctor.manager.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
+from proctor.sdk.client.logs import LogPiece
 
 TOKEN = "a-token-for-tests"
 ENDED = {"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED"}
@@ -39,6 +40,8 @@ class FakeRest(NodesOfRest):
         self.away: dict[tuple[str, int], list[str]] = {}
         """Why the next readings of an attempt's log are refused, by trial and attempt: its machine is away."""
         self.dispatcher_log = b""
+        self.log_bytes = 0
+        """How much of all logs was asked for."""
         self.asked: list[tuple[str, str, Any]] = []
         self.on_ask: dict[tuple[str, str], Any] = {}
         """Functions called after a request was answered, by (method, path): what happens next in the world."""
@@ -225,7 +228,7 @@ class FakeRest(NodesOfRest):
             case "GET", name, "curve":
                 return {"items": [{"sequence_id": 0, "value": 1.0, "best": "NaN"}], "next_cursor": None}
             case "GET", name, "logs":
-                return self.dispatcher_log[int(query["offset"]) :][:100]
+                return part_of(self.dispatcher_log, query, usual=100)
             case "POST", name, ("stop" | "resume" | "pause" | "view") as verb:
                 self.set_status(self._experiment(name)["id"], STATUS_AFTER[verb])
                 return self._experiment(name)
@@ -253,7 +256,7 @@ class FakeRest(NodesOfRest):
                 key = (name, query["stream"], int(query.get("job", self._trial(name)["jobs"])))
                 if reasons := self.away.get((name, key[2])):
                     raise Answer(503, reasons.pop(0))
-                return self.logs.get(key, b"")[int(query["offset"]) :][:10]
+                return part_of(self.logs.get(key, b""), query, usual=10)
         raise Answer(405, f"no route {method} {parts}")
 
     def events_after(self, position: int, experiment_id: str | None) -> list[Row] | None:
@@ -364,23 +367,25 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream(query)
                 return
             found = self.rest.answer(self.command, parts, query, body)
-            self._send(200, found, int(query.get("offset", 0)))
+            self._send(200, found)
         except Answer as problem:
             document = Problem(
                 title="Problem", status=problem.status, detail=problem.detail, problems=problem.problems
             ).model_dump(mode="json", exclude_none=True)
-            self._send(problem.status, document, 0)
+            self._send(problem.status, document)
         then = self.rest.on_ask.pop((self.command, path), None)
         if then is not None:
             then()
 
-    def _send(self, status: int, found: Any, offset: int) -> None:
-        data = found if isinstance(found, bytes) else b"" if found is None else json.dumps(found).encode()
+    def _send(self, status: int, found: Any) -> None:
+        text = found.data if isinstance(found, LogPiece) else found if isinstance(found, bytes) else None
+        data = text if text is not None else b"" if found is None else json.dumps(found).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "text/plain" if isinstance(found, bytes) else "application/json")
+        self.send_header("Content-Type", "application/json" if text is None else "text/plain")
         self.send_header("Content-Length", str(len(data)))
-        if isinstance(found, bytes):
-            self.send_header("X-Next-Offset", str(offset + len(data)))
+        if isinstance(found, LogPiece):
+            self.send_header("X-Next-Offset", str(found.next_offset))
+            self.rest.log_bytes += len(data)
         self.end_headers()
         self.wfile.write(data)
 
@@ -405,3 +410,11 @@ class _Handler(BaseHTTPRequestHandler):
                     return
         except (BrokenPipeError, ConnectionResetError):  # the client has gone
             return
+
+
+def part_of(log: bytes, query: Mapping[str, str], *, usual: int) -> LogPiece:
+    """What a reading of a log is answered; a manager that is not told how much gives `usual` bytes."""
+    offset = int(query["offset"])
+    begin = max(len(log) + offset, 0) if offset < 0 else offset
+    data = log[begin:][: int(query.get("limit", usual))]
+    return LogPiece(data, begin + len(data))

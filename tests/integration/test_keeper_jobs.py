@@ -137,15 +137,18 @@ async def test_every_member_has_its_own_journal(node: Node) -> None:
 
 
 async def test_reports_arrive_while_the_trial_runs_and_unfinished_lines_wait(node: Node) -> None:
-    fifo = node.directory / "go"
-    os.mkfifo(fifo)
+    first, second = node.directory / "first", node.directory / "second"
+    for fifo in (first, second):
+        os.mkfifo(fifo)
     journal = '"$PROCTOR_JOB_DIR/journal"'
-    command = f"printf 'one\\ntw' >> {journal}; read line < {fifo}; printf 'o\\nthree' >> {journal}; read line < {fifo}"
+    command = (
+        f"printf 'one\\ntw' >> {journal}; read line < {first}; printf 'o\\nthree' >> {journal}; read line < {second}"
+    )
     await node.manager.command(node.launch("T.1", command))
     await node.manager.until(lambda: node.manager.journals.get(("T.1", "0")) == b"one\n")
-    await eventually(lambda: _write_line(fifo))
+    await eventually(lambda: _write_line(first))
     await node.manager.until(lambda: node.manager.journals["T.1", "0"] == b"one\ntwo\n")
-    await eventually(lambda: _write_line(fifo))
+    await eventually(lambda: _write_line(second))
     await node.manager.end_of("T.1")
     assert node.manager.journals["T.1", "0"] == b"one\ntwo\nthree"
 

@@ -1,10 +1,11 @@
 """Whatever is killed, whenever: a job starts once, ends once, and its reports arrive once and in order."""
 
 import asyncio
+import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,10 @@ from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readab
 
 from proctor import trial_keeper
 from proctor.trial_keeper.errors import KeeperNotStarted
-from proctor.trial_keeper.identity import boot_id, open_process
+from proctor.trial_keeper.identity import boot_id, is_alive, open_process, start_time
 from proctor.trial_keeper.launching import prepare_directory
 from proctor.trial_keeper.processes import survey
-from proctor.trial_keeper.protocol import Cancel, EndReason, Launch
+from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, to_json
 from proctor.trial_keeper.records import JobRecord
 from proctor.trial_keeper.start import find_keeper
 
@@ -160,6 +161,75 @@ async def test_reaper_and_keeper_killed_together_leave_nothing(node: Node) -> No
     assert node.members("T.1") == []
 
 
+def hiding(node: Node, job_id: str) -> Launch:
+    """A trial with a child that has left its session, its parents and its environment."""
+    note = node.directory / f"hidden-{job_id}"
+    hidden = f"echo $$ > {note}.new; mv {note}.new {note}; exec sleep 600"
+    return node.launch(job_id, f"(setsid env -i sh -c '{hidden}' &); sleep 600")
+
+
+HiddenProcess = Callable[[str], Awaitable[tuple[int, int]]]
+
+
+@pytest.fixture
+async def hidden_process(node: Node) -> AsyncIterator[HiddenProcess]:
+    """The pid of that child of a job, and when it was started. After a failure it is killed."""
+    found: list[tuple[int, int]] = []
+
+    async def wait_for(job_id: str) -> tuple[int, int]:
+        note = node.directory / f"hidden-{job_id}"
+        await eventually(note.exists)
+        pid = int(note.read_text())
+        found.append((pid, start_time(pid) or 0))
+        return found[-1]
+
+    yield wait_for
+    for pid, started in found:
+        if is_alive(pid, started):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("first", ["", "keeper", "spawner"])
+async def test_no_child_survives_the_kill_of_its_reaper_wherever_it_hides(
+    node: Node, hidden_process: HiddenProcess, first: str
+) -> None:
+    """Also where the reaper has lost its keeper or its spawner before."""
+    await node.manager.command(hiding(node, "T.1"), hiding(node, "U.1"))
+    await node.manager.start_of("T.1")
+    start = await node.manager.start_of("U.1")
+    hidden, of_the_other = await hidden_process("T.1"), await hidden_process("U.1")
+    reaper = node.process("T.1").reaper.pid
+    if first == "keeper":
+        await node.kill()
+    elif first == "spawner":
+        await kill_and_wait(survey()[reaper].parent)
+    await kill_and_wait(reaper)
+    assert is_alive(*hidden)
+    if first == "keeper":
+        await node.start()
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
+    assert not is_alive(*hidden)
+    assert is_alive(*of_the_other), "the other job goes on, hidden children and all"
+    assert is_alive(start.pid, node.process("U.1").trial.started)
+    await node.manager.command(Cancel("U.1", "token of U.1"), node.launch("V.1", "true"))
+    assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+    assert not is_alive(*of_the_other)
+    assert (await node.manager.end_of("V.1")).reason == EndReason.EXITED_OK
+
+
+async def test_a_spawner_outlives_its_keeper_for_as_long_as_its_reapers_do(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600"))
+    await node.manager.start_of("T.1")
+    spawner = survey()[node.process("T.1").reaper.pid].parent
+    started = start_time(spawner) or 0
+    assert await node.stop()
+    assert is_alive(spawner, started)
+    await node.start()
+    await node.manager.command(Cancel("T.1", "token of T.1"))
+    await node.manager.end_of("T.1")
+    await eventually(lambda: not is_alive(spawner, started))
+
+
 async def test_a_reaper_told_to_end_by_somebody_else_ends_its_job(node: Node) -> None:
     await node.manager.command(node.launch("T.1", "setsid sleep 600 & sleep 600"))
     await node.manager.start_of("T.1")
@@ -177,6 +247,87 @@ async def test_a_job_written_down_before_the_last_boot_is_not_started_again(node
     await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
     assert ledger(node) == []
+
+
+DAMAGED = b"\xff\xfe\0 not UTF-8"
+
+
+@pytest.mark.parametrize("lives", [True, False], ids=["its reaper lives", "its reaper is dead"])
+async def test_a_job_whose_process_record_is_damaged_is_stopped_and_its_end_unknown(node: Node, lives: bool) -> None:
+    await node.manager.command(node.launch("T.1", "setsid sleep 600 & sleep 600"), node.launch("U.1", "sleep 600"))
+    await node.manager.start_of("T.1")
+    start = await node.manager.start_of("U.1")
+    reaper = node.process("T.1").reaper
+    await node.kill()
+    if not lives:
+        await kill_and_wait(reaper.pid)
+    Path(node.records.process_file("T.1")).write_bytes(DAMAGED)
+    await node.start()
+    end = await node.manager.end_of("T.1")
+    assert end.reason == EndReason.EXIT_UNKNOWN
+    assert node.members("T.1") == []
+    assert open_process(reaper.pid, reaper.started) is None
+    assert node.process("U.1").trial.pid == start.pid, "the other jobs go on"
+    assert "T.1" in (node.keeper_directory / "log").read_text()
+    await node.manager.command(Cancel("U.1", "token of U.1"))
+    await node.manager.end_of("U.1")
+
+
+async def test_nothing_is_left_of_a_job_whose_record_is_damaged_when_its_manager_hears_that_it_is_unknown(
+    node: Node,
+) -> None:
+    await node.manager.command(node.launch("T.1", "trap '' TERM; setsid sleep 600 & sleep 600; sleep 600"))
+    await node.manager.start_of("T.1")
+    await eventually(lambda: len(node.members("T.1")) >= 2)
+    await node.kill()
+    Path(node.records.record_file("T.1")).write_bytes(DAMAGED)
+    members: list[int] = []
+    node.manager.before_answer = lambda name: members.extend(node.members("T.1")) if name == "register" else None
+    known = len(node.manager.registrations)
+    await node.start()
+    await node.manager.until(lambda: len(node.manager.registrations) > known)
+    assert node.manager.registrations[-1].jobs == []
+    assert members == []
+    assert [file.name for file in node.records.path.iterdir()] == ["T.1.unreadable"]
+
+
+EXITED_WELL = json.dumps(to_json(Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0))).encode()
+
+
+@pytest.mark.parametrize("content", [DAMAGED, EXITED_WELL], ids=["unreadable", "not written by its reaper"])
+@pytest.mark.parametrize("keeper_lives", [True, False], ids=["under its keeper", "without a keeper"])
+async def test_no_end_is_reported_while_the_trial_runs(node: Node, content: bytes, keeper_lives: bool) -> None:
+    await node.manager.command(node.launch("T.1", "trap '' TERM; while true; do sleep 1; done"))
+    await node.manager.start_of("T.1")
+    process = node.process("T.1")
+    (node.job_directory("T.1") / "exit.json").write_bytes(content)
+    living: list[bool] = []
+    node.manager.before_answer = lambda name: (
+        living.append(is_alive(process.trial.pid, process.trial.started)) if name == "report" else None
+    )
+    if not keeper_lives:
+        await node.kill()
+    await kill_and_wait(process.reaper.pid)
+    assert is_alive(process.trial.pid, process.trial.started)
+    if not keeper_lives:
+        await node.start()
+    await node.manager.end_of("T.1")
+    assert not is_alive(process.trial.pid, process.trial.started)
+    assert node.members("T.1") == []
+
+
+async def test_a_journal_that_a_power_cut_has_shortened_is_not_blamed_on_its_trial(node: Node) -> None:
+    await node.stop()
+    launch = counting(node, "T.1", 1)
+    prepare_directory(launch)
+    (node.job_directory("T.1") / "journal").write_bytes(numbers(5))
+    node.records.read_all()  # makes the folder
+    node.records.write([JobRecord(launch, "the boot before")])
+    node.manager.journals["T.1", "0"] = numbers(9)
+    await node.start()
+    end = await node.manager.end_of("T.1")
+    assert (end.reason, end.detail) == (EndReason.EXIT_UNKNOWN, "the machine was restarted while it ran")
+    assert node.manager.journals["T.1", "0"] == numbers(9), "nothing is added, neither lines nor a word of a loss"
 
 
 async def test_a_job_that_was_only_written_down_is_started_by_the_next_keeper(node: Node) -> None:

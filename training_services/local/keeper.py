@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
+_SECRET_BYTES = 32
+_SECRET_CHARACTERS = len(secrets.token_urlsafe(_SECRET_BYTES))
 SETTLED_SECONDS = 10.0  # a keeper that has lived so long has not failed at its start
 
 
@@ -38,7 +40,7 @@ class LocalKeeper:
         self._hub = hub
         self._pool = pool
         self._gpu_lock_directory = gpu_lock_directory
-        self._secret = _read_secret(directory) or secrets.token_urlsafe(32)
+        self._secret = _read_secret(directory) or secrets.token_urlsafe(_SECRET_BYTES)
 
     def announce(self) -> None:
         """Make the node known to pool and hub, so that a keeper that runs already may register."""
@@ -105,7 +107,9 @@ async def _until_gone(pid: int) -> None:
 
 
 def _read_secret(directory: Path) -> str:
+    """The secret of a keeper that may still run; "" where there is none, or none that is whole (a power cut)."""
     try:
-        return (directory / SECRET_FILE).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+        found = (directory / SECRET_FILE).read_text(encoding="ascii").strip()
+    except (FileNotFoundError, ValueError):
         return ""
+    return found if len(found) == _SECRET_CHARACTERS else ""

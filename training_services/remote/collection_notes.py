@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.files import make_folder, replace_file
 from proctor.trial_keeper.protocol import FileFacts
 
 SUFFIX = ".collected.json"
@@ -33,7 +33,7 @@ class CollectionNote:
 
     def write(self, directory: Path) -> None:
         """Replace the note on a job's directory. Raises OSError."""
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(str(directory.parent), mode=0o777)
         body = json.dumps({"left": self.left, "whole": self.whole})
         replace_file(str(_place(directory)), body.encode(), durable=True)
 

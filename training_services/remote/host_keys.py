@@ -8,9 +8,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 import re
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from proctor.training_services.remote.errors import HostKeyRefused
 from proctor.training_services.remote.ssh_config import Hop, shortened
+from proctor.trial_keeper.files import make_folder, replace_file
 
 REVOKED = "revoked"
 AUTHORITY = "cert-authority"
@@ -52,14 +51,11 @@ class HostKeys:
     def remember(self, line: str) -> None:
         """Keep a key for good. Twice is once. Raises OSError."""
         with self._lock:
-            lines = self.store.read_text().splitlines() if self.store.exists() else []
-            if line in lines:
+            lines = self.store.read_bytes().splitlines() if self.store.exists() else []
+            if line.encode() in lines:
                 return
-            self.store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, fresh = tempfile.mkstemp(prefix=f"{self.store.name}.", dir=self.store.parent)  # mode 0600
-            with os.fdopen(descriptor, "w") as file:
-                file.write("\n".join([*lines, line, ""]))
-            os.replace(fresh, self.store)
+            make_folder(str(self.store.parent))
+            replace_file(str(self.store), b"\n".join([*lines, line.encode(), b""]), durable=True)
 
 
 def line_for(hop: Hop, key: str) -> str:

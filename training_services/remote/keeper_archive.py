@@ -7,7 +7,6 @@ the manager's environment. The same files give the same bytes, and its name hold
 
 import hashlib
 import io
-import os
 import zipfile
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from proctor.sdk.bundle import PACKAGES, bundle_files
 from proctor.training_services.remote.errors import RemoteError
+from proctor.trial_keeper.files import replace_file
 
 __all__ = ["OLDEST_PYTHON", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
 
@@ -60,9 +60,7 @@ def build(folder: Path) -> KeeperArchive:
     path = folder / name
     if not path.is_file() or path.read_bytes() != data:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = folder / f"{name}.{os.getpid()}.new"
-        unfinished.write_bytes(data)
-        unfinished.replace(path)
+        replace_file(str(path), data, durable=False, shared=True)  # its bytes are compared before it is used
     for other in folder.glob("keeper-*.pyz*"):
         if other.name != name:
             other.unlink(missing_ok=True)

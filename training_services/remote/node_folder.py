@@ -16,7 +16,7 @@ from pathlib import Path
 
 from proctor.training_services.providers import RECORD_FILE
 from proctor.training_services.remote.claims import Claim
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.files import make_folder, replace_file
 
 __all__ = ["KIND", "NodeFolder", "NodeRecord", "choose_node_id", "keeper_folder", "read_records"]
 
@@ -62,7 +62,7 @@ class NodeFolder:
             "claims": [claim.to_json() for claim in record.claims],
             "owed": [claim.to_json() for claim in record.owed],
         }
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(str(self.path))
         replace_file(str(self.path / RECORD_FILE), json.dumps(body, indent=1).encode(), durable=True)
 
     def secret(self) -> str:
@@ -72,7 +72,7 @@ class NodeFolder:
             if found := path.read_text(encoding="utf-8").strip():
                 return found
         made = secrets.token_urlsafe(32)
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(str(self.path))
         replace_file(str(path), made.encode(), durable=True)
         return made
 

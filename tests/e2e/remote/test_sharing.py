@@ -47,6 +47,7 @@ def test_many_trials_on_one_machine_need_few_sessions(stage: Callable[..., Scene
     running = scene.until_running(experiment, 24)
     for trial in running:
         assert scene.manager.client.trial_log(trial["id"]).data == b"trial begins\n"
+        assert scene.manager.client.trial_tail(trial["id"], 1) == b"trial begins\n"
     scene.let_go()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 24}
     scene.expect_all_reports(experiment)

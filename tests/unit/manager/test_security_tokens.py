@@ -33,6 +33,13 @@ def test_an_empty_token_opens_nothing(tmp_path: Path) -> None:
         Tokens.of(home)
 
 
+def test_a_token_of_no_bytes_is_made_anew(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.token_file.touch()
+    assert len(Tokens.of(home).full) > 16
+    assert Tokens.of(home) == Tokens.of(home)
+
+
 def test_each_token_allows_what_it_should() -> None:
     tokens = Tokens("a" * 20, "b" * 20)
     assert tokens.access("a" * 20) is Access.FULL

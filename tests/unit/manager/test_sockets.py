@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.instance import AlreadyRunning, InstanceLock, ManagerAddress, read_address, write_address
+from proctor.manager.instance import (
+    AlreadyRunning,
+    InstanceLock,
+    ManagerAddress,
+    StartError,
+    read_address,
+    write_address,
+)
 from proctor.manager.settings import Home, WebSettings
-from proctor.manager.sockets import KeeperSocket, NotLoopback, PortInUse, listen_tcp, web_url
+from proctor.manager.sockets import KeeperSocket, NotLoopback, PortInUse, listen_tcp, read_last_port, web_url
 
 
 def test_a_manager_that_is_started_again_takes_its_last_port_unless_it_is_taken() -> None:
@@ -60,6 +67,73 @@ def test_what_a_killed_manager_left_is_cleared_away(tmp_path: Path, deep: str) -
     second.listen().close()
     second.remove()
     assert not left.exists()
+
+
+def put_there(path: Path, what: str) -> None:
+    """What a power cut, a copied home or a person may have left in place of a socket or its pointer."""
+    if what == "an empty file":
+        path.touch()
+    elif what == "a folder":
+        (path / "inner").mkdir(parents=True)
+    elif what == "a dangling link":
+        path.symlink_to("nowhere")
+    elif what == "zeros":
+        path.write_bytes(b"\0" * 40)
+    else:
+        path.write_bytes(b"\xff\xfe not UTF-8")
+
+
+@pytest.mark.parametrize("name", ["socket", "manager.sock"])
+@pytest.mark.parametrize("what", ["an empty file", "a folder", "a dangling link", "zeros", "bytes that are no text"])
+def test_whatever_stands_in_place_of_the_socket_or_its_pointer_is_replaced(
+    tmp_path: Path, name: str, what: str
+) -> None:
+    home = Home(tmp_path)
+    home.prepare()
+    put_there(home.run_directory / name, what)
+    keeper_socket = KeeperSocket(home)
+    with keeper_socket.listen(), socket.socket(socket.AF_UNIX) as client:
+        client.connect(home.socket_pointer.read_text())
+    keeper_socket.remove()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_damaged_pointer_names_is_left_alone_unless_it_is_a_socket(tmp_path: Path, kind: str) -> None:
+    home = Home(tmp_path / "home")
+    home.prepare()
+    thesis = tmp_path / "proctor-thesis" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    home.socket_pointer.write_text(str(thesis if kind == "file" else thesis.parent))
+    keeper_socket = KeeperSocket(home)
+    keeper_socket.listen().close()
+    keeper_socket.remove()
+    assert thesis.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("text", ["", "\0\0\0\0", "80", "99999999", "-1", "808\n8", "nothing"])
+def test_a_damaged_file_of_the_last_port_keeps_no_manager_from_starting(tmp_path: Path, text: str) -> None:
+    home = Home(tmp_path)
+    home.prepare()
+    home.port_file.write_text(text)
+    listen_tcp(WebSettings(), last_port=read_last_port(home)).close()
+
+
+def test_a_last_port_that_cannot_be_listened_on_is_passed_over() -> None:
+    class NoPrivileges(socket.socket):
+        """As for a user who is not root."""
+
+        def bind(self, address: tuple[str, int]) -> None:
+            if address[1] < 1024:
+                raise PermissionError(13, "Permission denied")
+            super().bind(address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "socket", NoPrivileges)
+        with listen_tcp(WebSettings(), last_port=80) as listener:
+            assert listener.getsockname()[1] >= 1024
+        with pytest.raises(StartError, match="port 80"):
+            listen_tcp(WebSettings(port=80))
 
 
 def test_one_manager_for_one_home(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """Reports hold everything that is new, as much as fits, and nothing is forgotten before it is stored."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.sdk.protocol import MAX_RECORD_BYTES
 from proctor.trial_keeper.job import Job
-from proctor.trial_keeper.outbox import REPORT_BYTES, Outbox, Report
+from proctor.trial_keeper.outbox import LEAST_SHARE_BYTES, REPORT_BYTES, ROOM_FOR_RUNNING_BYTES, Outbox, Report
 from proctor.trial_keeper.protocol import Acknowledgement, EndReason, Exit, Launch, ReportAnswer
 from proctor.trial_keeper.records import JobRecord, ProcessIdentity, ProcessRecord
 
@@ -90,7 +92,8 @@ async def test_an_end_waits_for_the_last_byte_of_every_journal(
     assert parts(first)[2] == []
     outbox.settle(first, answer(first))
     second = outbox.build("session")
-    assert parts(second) == ([("T.1", "0", REPORT_BYTES, len(content) - REPORT_BYTES)], [], ["T.1"])
+    told = len(first.data[0])
+    assert parts(second) == ([("T.1", "0", told, len(content) - told)], [], ["T.1"])
     assert b"".join(first.data[:1] + second.data) == content
     assert first.data[1] == b"late"
     outbox.settle(second, answer(second))
@@ -105,12 +108,110 @@ async def test_a_report_has_room_for_so_much_and_the_rest_comes_next(outbox: Out
     for job in jobs:
         outbox.mark(job)
     told: list[str] = []
-    for _ in range(len(jobs)):
+    for _ in range(len(jobs) + 1):
         report = outbox.build("session")
         assert len(report.body) < 3 * REPORT_BYTES
         told += [chunk[0] for chunk in parts(report)[0]]
         outbox.settle(report, answer(report))
-    assert told == ["T.1", "U.1", "V.1", "W.1"]
+    assert told[:4] == ["T.1", "U.1", "V.1", "W.1"], "the first lines of all fit into one report"
+    assert sorted(told[4:]) == ["T.1", "U.1", "V.1", "W.1"]
+    assert all(job.backlog == 0 for job in jobs)
+    for job in jobs:
+        job.close()
+
+
+LINE = b"0123456789abcde\n"
+
+
+def told_bytes(report: Report) -> Counter[str]:
+    """How much of each job's journals a report holds."""
+    found: Counter[str] = Counter()
+    for job_id, _, _, length in parts(report)[0]:
+        found[job_id] += length
+    return found
+
+
+async def test_an_end_is_reported_before_the_journals_of_trials_that_report_without_pause(
+    outbox: Outbox, tmp_path: Path
+) -> None:
+    floods = [make_job(tmp_path, f"flood{number}.1", LINE * (REPORT_BYTES // 8)) for number in range(4)]
+    quiet = make_job(tmp_path, "quiet.1", LINE)
+    for job in floods:
+        outbox.mark(job)
+    quiet.exit = END
+    outbox.mark(quiet)
+    report = outbox.build("session")
+    assert parts(report)[2] == ["quiet.1"]
+    assert set(parts(report)[1]) == {job.job_id for job in (*floods, quiet)}, "starts need no room"
+    for job in (*floods, quiet):
+        job.close()
+
+
+async def test_jobs_share_a_report_equally_and_use_it_up(outbox: Outbox, tmp_path: Path) -> None:
+    content = {"a.1": LINE * 200_000, "b.1": LINE * 100_000, "c.1": LINE * 10}
+    jobs = [make_job(tmp_path, job_id, data) for job_id, data in content.items()]
+    for job in jobs:
+        outbox.mark(job)
+    report = outbox.build("session")
+    told = told_bytes(report)
+    assert told["c.1"] == len(content["c.1"])
+    assert told["a.1"] == told["b.1"]
+    assert REPORT_BYTES - 4 * len(LINE) < told.total() <= REPORT_BYTES
+    for job in jobs:
+        job.close()
+
+
+async def test_the_journals_of_all_members_of_a_job_advance(outbox: Outbox, tmp_path: Path) -> None:
+    job = make_job(tmp_path, "T.1", LINE * 200_000)
+    (tmp_path / "T.1" / "journal.1").write_bytes(LINE * 200_000)
+    job.find_journals()
+    outbox.mark(job)
+    lengths = [length for _, _, _, length in parts(outbox.build("session"))[0]]
+    assert lengths == [REPORT_BYTES // 2, REPORT_BYTES // 2]
+    job.close()
+
+
+async def test_whoever_finds_no_room_comes_first_in_the_next_report(outbox: Outbox, tmp_path: Path) -> None:
+    count = 3 * REPORT_BYTES // LEAST_SHARE_BYTES // 2
+    jobs = [make_job(tmp_path, f"{number:03}.1", LINE * (LEAST_SHARE_BYTES // 4)) for number in range(count)]
+    for job in jobs:
+        outbox.mark(job)
+    told: Counter[str] = Counter()
+    for _ in range(3):
+        report = outbox.build("session")
+        told.update(chunk[0] for chunk in parts(report)[0])
+        outbox.settle(report, answer(report))
+    assert told == Counter({job.job_id: 2 for job in jobs}), "in three reports of two thirds of them each"
+    for job in jobs:
+        job.close()
+
+
+async def test_many_ended_jobs_leave_room_for_the_journals_of_running_ones(outbox: Outbox, tmp_path: Path) -> None:
+    ended = [make_job(tmp_path, f"ended{number}.1", LINE * 200_000) for number in range(3)]
+    running = make_job(tmp_path, "running.1", LINE * 200_000)
+    outbox.mark(running)
+    for job in ended:
+        job.exit = END
+        outbox.mark(job)
+    told = told_bytes(outbox.build("session"))
+    assert told["running.1"] == ROOM_FOR_RUNNING_BYTES
+    assert told["ended0.1"] == told["ended1.1"] == told["ended2.1"] > 0
+    for job in (*ended, running):
+        job.close()
+
+
+async def test_a_line_that_is_longer_than_a_share_is_sent_whole(outbox: Outbox, tmp_path: Path) -> None:
+    line = b"x" * (MAX_RECORD_BYTES - 1) + b"\n"
+    jobs = [make_job(tmp_path, f"{name}.1", line * 2) for name in "TUVWXYZ"]
+    for job in jobs:
+        outbox.mark(job)
+    lengths: list[int] = []
+    while (report := outbox.build("session")).has_news and any(parts(report)[0]):
+        assert sum(told_bytes(report).values()) <= REPORT_BYTES + MAX_RECORD_BYTES
+        lengths += told_bytes(report).values()
+        outbox.settle(report, answer(report))
+    assert sum(lengths) == 2 * len(jobs) * len(line)
+    assert all(length % len(line) == 0 for length in lengths)
     for job in jobs:
         job.close()
 

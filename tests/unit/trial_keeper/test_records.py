@@ -11,6 +11,7 @@ from proctor.trial_keeper.records import (
     JobRecord,
     RecordFolder,
     Stop,
+    exit_trouble,
     parse_process,
     read_exit,
     with_duration,
@@ -43,12 +44,18 @@ def test_what_is_written_is_read_again(folder: RecordFolder) -> None:
 
 def test_a_record_that_cannot_be_read_is_set_aside_and_named(folder: RecordFolder) -> None:
     folder.write([JobRecord(LAUNCH, "boot")])
-    (folder.path / "U.1.json").write_text("{")
+    damaged = [b"{", b"\xff\xfe", b"[]", b"null", b'{"launch": 3, "boot_id": "b"}', b"\0" * 100]
+    for number, data in enumerate(damaged):
+        (folder.path / f"U{number}.1.json").write_bytes(data)
     (folder.path / "V.1.json.77.new").write_text("half")
     records, problems = folder.read_all()
     assert [record.launch.job_id for record in records] == ["T.1"]
-    assert "U.1.json" in problems[0]
-    assert sorted(file.name for file in folder.path.iterdir()) == ["T.1.json", "U.1.unreadable"]
+    assert ["U0.1.json" in problems[0], len(problems)] == [True, len(damaged)]
+    names = [f"U{number}.1.unreadable" for number in range(len(damaged))]
+    assert sorted(file.name for file in folder.path.iterdir()) == ["T.1.json", *names]
+    assert folder.lost() == []
+    Path(folder.process_file("U2.1")).write_text(PROCESS)
+    assert folder.lost() == ["U2.1"]
 
 
 def test_removing_twice_is_removing_once(folder: RecordFolder) -> None:
@@ -76,10 +83,16 @@ def test_a_job_is_claimed_as_long_as_its_lock_is_held(folder: RecordFolder) -> N
     assert not folder.is_claimed("T.1")
 
 
-@pytest.mark.parametrize("text", ["{", "{}", "[]", "3", PROCESS[:-3]])
-def test_a_torn_process_record_is_none(text: str) -> None:
-    assert parse_process(PROCESS) is not None
-    assert parse_process(text) is None
+@pytest.mark.parametrize("data", [b"", b"{", b"{}", b"[]", b"3", b"\xff\xfe\0", b"\0" * 40, PROCESS[:-3].encode()])
+def test_a_damaged_process_record_is_none(folder: RecordFolder, data: bytes) -> None:
+    assert parse_process(PROCESS.encode()) is not None
+    path = Path(folder.process_file("T.1"))
+    path.write_bytes(data)
+    assert folder.read_process("T.1") is None
+    assert folder.is_damaged("T.1") == bool(data), "an empty one is that of a job which was not started"
+    assert str(path) in folder.set_process_aside("T.1")
+    assert [file.read_bytes() for file in folder.path.iterdir()] == [data]
+    assert not folder.is_damaged("T.1")
 
 
 def test_the_first_decision_to_stop_stays() -> None:
@@ -94,10 +107,20 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:
     end = Exit(EndReason.DEADLINE, None, 9, 1.0, 2.0, "too long")
     write_exit(str(tmp_path), end)
     assert read_exit(str(tmp_path)) == end
-    (tmp_path / "exit.json").write_text("{")
-    unreadable = read_exit(str(tmp_path))
-    assert unreadable is not None
-    assert unreadable.reason == EndReason.EXIT_UNKNOWN
-    (tmp_path / "exit.json").write_text("")  # what a power cut may leave
-    assert read_exit(str(tmp_path)) is None
     write_exit(str(tmp_path / "missing"), end)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'{"reason": "NO SUCH REASON"}', b"\0" * 40])
+def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, data: bytes) -> None:
+    """It proves nothing about the trial: whoever reads it looks for processes."""
+    assert exit_trouble(str(tmp_path)) == ""
+    (tmp_path / "exit.json").write_bytes(data)
+    assert read_exit(str(tmp_path)) is None
+    is_damaged = data.strip(b"\0") != b""  # one of nothing or zeros is what a power cut leaves
+    assert ("exit.json" in exit_trouble(str(tmp_path))) == is_damaged
+
+
+def test_a_folder_in_place_of_an_end_is_none(tmp_path: Path) -> None:
+    (tmp_path / "exit.json").mkdir()
+    assert read_exit(str(tmp_path)) is None
+    assert "exit.json cannot be read" in exit_trouble(str(tmp_path))

@@ -151,6 +151,19 @@ def test_the_managers_log_is_read_from_its_file_when_it_is_down(invoke, home: Pa
     assert invoke("log", "stderr", "--head", "1").stdout == "a\n"
 
 
+def test_the_last_lines_of_a_long_log_are_printed_without_reading_the_rest(
+    running: FakeRest, invoke, home: Path
+) -> None:
+    text = b"".join(b"line %d\n" % number for number in range(300_000))
+    running.logs["t1", "stdout", 1] = running.dispatcher_log = text
+    for words in (("trial", "log", "t1"), ("log", "dispatcher")):
+        assert invoke(*words, "--tail", "3").stdout_bytes == b"line 299997\nline 299998\nline 299999\n"
+    assert running.log_bytes < len(text) // 50
+    (home / "log").mkdir(parents=True, exist_ok=True)
+    (home / "log" / "manager.log").write_bytes(text)
+    assert invoke("log", "manager", "--tail", "1").stdout_bytes == b"line 299999\n"
+
+
 def test_the_dispatchers_log_is_read_to_its_end(running: FakeRest, invoke) -> None:
     running.dispatcher_log = b"x" * 250 + b"\n"
     assert invoke("log", "dispatcher").stdout_bytes == running.dispatcher_log
