@@ -17,6 +17,7 @@ from proctor.sdk.protocol import (
     KIND_CHECKPOINT,
     KIND_FINAL,
     KIND_INTERMEDIATE,
+    KIND_LOST,
     MAX_RECORD_BYTES,
 )
 from proctor.sdk.quick_json import quote
@@ -100,8 +101,7 @@ def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, s
     from proctor.sdk.checkpoints import save_checkpoint
 
     path = save_checkpoint(os.fspath(checkpoint), channel.job_directory)
-    record = "" if path is None else _record(KIND_CHECKPOINT, f'"path":{quote(path)}', step)
-    _report(KIND_INTERMEDIATE, text, metrics, step, before=record)
+    _report(KIND_INTERMEDIATE, text, metrics, step, before=_checkpoint_record(path, step))
 
 
 def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = None) -> None:
@@ -117,8 +117,7 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
     from proctor.sdk import checkpoints
 
     path = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
-    if path is not None:
-        channel.journal.append(_record(KIND_CHECKPOINT, f'"path":{quote(path)}', step), patient=False)
+    channel.journal.append(_checkpoint_record(path, step), patient=False)
 
 
 def get_checkpoint() -> "str | None":
@@ -190,6 +189,13 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, bef
 def _record(kind: str, content: str, step: "int | None") -> str:
     named = "" if step is None else f',"step":{step}'
     return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}}}\n'
+
+
+def _checkpoint_record(path: "str | None", step: "int | None") -> str:
+    """The record of a checkpoint, or of one that the disk had no room for."""
+    if path is not None:
+        return _record(KIND_CHECKPOINT, f'"path":{quote(path)}', step)
+    return _record(KIND_LOST, '"why":"a checkpoint could not be stored: the disk was full"', step)
 
 
 def _require_step(step: "Any") -> int:

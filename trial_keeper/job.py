@@ -21,6 +21,7 @@ class Job:
     of_earlier_boot: bool = False
     start_told: bool = False
     attempts: int = 0
+    stop_unwritten: bool = False  # its record does not say that it is to stop: the disk is full
     channel: socket.socket | None = None  # to its reaper, if this keeper has had it started
     losses: Losses | None = None  # what it has lost, once it has ended and something was
     deadline: asyncio.TimerHandle | None = None

@@ -227,8 +227,10 @@ class JobTable:
         async with self._writing:
             try:
                 await asyncio.to_thread(self._folder.write, [job.record])
+                job.stop_unwritten = False
             except OSError as error:
                 log.error("the record of job %s cannot be written: %s", job.job_id, error)
+                job.stop_unwritten = job.record.stop is not None
         if job.job_id not in self._jobs:  # it has ended and was stored meanwhile
             await self._remove_records(job.job_id)
 
@@ -413,6 +415,9 @@ class JobTable:
         self._end(job, end, losses)
 
     def _end(self, job: Job, end: Exit, losses: Losses) -> None:
+        stop = job.record.stop
+        if job.stop_unwritten and stop is not None and end.reason == EndReason.SIGNALED:
+            end = replace(end, reason=EndReason(stop.reason), detail=stop.detail)  # its reaper could not read why
         job.end(end, losses)
         self._tasks.start(asyncio.to_thread(self._clear_up, job), f"clear up after {job.job_id}")
         self.watch.remove(job)

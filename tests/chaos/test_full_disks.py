@@ -14,7 +14,7 @@ import pytest
 from fakes.disks import Disk, ext4_disk
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node
 
-from proctor.trial_keeper.protocol import EndReason, Launch
+from proctor.trial_keeper.protocol import EndReason, Launch, Update
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -234,6 +234,18 @@ async def test_a_read_only_disk_is_waited_for_and_what_it_costs_is_told_from_mem
     end = await scene.node.manager.end_of("U.1")
     assert (end.reason, end.lost, end.final_lost) == (EndReason.SIGNALED, 1, True)
     await scene.node.manager.until(lambda: "read-only" in scene.node.manager.headers[-1].full.get("", ""))
+
+
+async def test_a_deadline_on_a_full_disk_is_told_as_a_deadline(scene: Scene) -> None:
+    """The keeper cannot write down why it stops the job, so the reaper calls it a signal from outside."""
+    manager = scene.node.manager
+    await manager.command(scene.launch("T.1", PRELUDE + "time.sleep(600)"))
+    await scene.until_reported("T.1")
+    scene.fill()
+    await manager.command(Update("T.1", "token of T.1", 0.0))
+    end = await manager.end_of("T.1")
+    assert end.reason == EndReason.DEADLINE
+    assert "it ran longer than its limit" in end.detail
 
 
 @pytest.mark.parametrize("state", ["full", "without inodes", "read-only"])

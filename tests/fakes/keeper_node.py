@@ -122,7 +122,8 @@ async def readable(descriptor: int, *, seconds: float = 30.0) -> None:
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, ready.set)
     try:
-        await asyncio.wait_for(ready.wait(), seconds)
+        async with asyncio.timeout(seconds):  # `wait_for` would lose a cancellation that comes with the event
+            await ready.wait()
     finally:
         loop.remove_reader(descriptor)
 

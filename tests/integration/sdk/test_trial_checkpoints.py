@@ -146,7 +146,9 @@ checkpoints.os.fsync = full
 save(1)
 """)
     assert "a checkpoint could not be stored" in done.stderr
-    assert [record["kind"] for record in job.records()] == ["intermediate"]
+    lost, reported = job.records()
+    assert (lost["kind"], reported["kind"]) == ("lost", "intermediate")
+    assert "a checkpoint could not be stored" in lost["why"]
     assert os.listdir(job.folder / "output" / "checkpoints") == []
 
 
