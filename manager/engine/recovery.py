@@ -99,7 +99,9 @@ class InputLog:
         found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
         await self._learn({row.trial_id for row in found} - self._parameter_ids.keys())
         told = [
-            [self._parameter_ids[row.trial_id], row.trial_id, row.sequence, row.reported]
+            protocol.ReportedMetric(
+                self._parameter_ids[row.trial_id], row.trial_id, row.job, row.sequence, row.reported
+            )
             for row in found
             if row.kind == "intermediate" and row.trial_id in self._parameter_ids
         ]

@@ -144,7 +144,7 @@ class ExperimentRunner:
             await self._effects.update(trial)  # a changed limit may not have reached it
         for trial in trials:
             if trial.job is not None and trial.job.stop_reason is not None:
-                await self._effects.cancel(trial.job.id, False)
+                await self._effects.cancel(trial.job.id, trial.job.stop_reason is EndReason.EARLY_STOPPED)
 
     async def _abandon_jobs(self) -> None:
         """End every job that the service cannot find again. None is submitted a second time: its process may still

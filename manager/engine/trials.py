@@ -182,25 +182,28 @@ def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool)
     return None, False
 
 
-def request_stop(state: ExperimentState, step: Step, trial: LiveTrial, reason: EndReason, detail: str) -> None:
-    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands."""
+def request_stop(
+    state: ExperimentState,
+    step: Step,
+    trial: LiveTrial,
+    reason: EndReason,
+    detail: str,
+    *,
+    position: int | None = None,
+) -> None:
+    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands.
+
+    :param position: of the dispatcher input that led an algorithm to this decision; it is committed with the request.
+    """
     job = trial.job
     if job is None or job.stop_reason is not None:
         return
     expected = JOB.sources(JobEvent.STOP)
     status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
-    trial.job = replace(job, status=status, stop_reason=reason, detail=detail)
+    columns: dict[str, Any] = {"stop_reason": reason, "stop_position": position, "detail": detail}
+    trial.job = replace(job, status=status, **columns)
     step.write(
-        lambda c: jobs.move(
-            c,
-            job.id,
-            token=job.token,
-            expected=expected,
-            status=status,
-            time=step.now,
-            stop_reason=reason,
-            detail=detail,
-        )
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
     )
     step.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 

@@ -159,6 +159,7 @@ class TrialJobRow(Row):
     ended_at: float | None = None
     start_reason: str = ""
     resume_node_id: str | None = None
+    stop_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
