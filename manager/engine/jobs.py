@@ -57,12 +57,16 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
         failures=trial.row.failures,
         infrastructure_failures=trial.row.infrastructure_failures,
         policy=policy,
+        has_final=trial.has_final,
     )
     if verdict.status is TrialStatus.WAITING:
         _retry(step, trial, verdict, reason, detail)
+    elif verdict.status is not TrialStatus.SUCCEEDED:
+        trial_moves.end_trial(state, step, trial, verdict.status, detail)
+    elif reason is EndReason.EXITED_OK:
+        trial_moves.end_trial(state, step, trial, verdict.status, "")
     else:
-        why = "" if verdict.status is TrialStatus.SUCCEEDED else detail
-        trial_moves.end_trial(state, step, trial, verdict.status, why)
+        trial_moves.accept_final(state, step, trial, f"its job ended afterwards as {reason.value} ({detail})")
 
 
 def _close_job(

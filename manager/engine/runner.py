@@ -17,6 +17,7 @@ from proctor.manager.dispatcher.client import DispatcherClient, DispatcherGone
 from proctor.manager.engine import jobs as job_moves
 from proctor.manager.engine import measures, suggestions, wishes
 from proctor.manager.engine import messages as m
+from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.effects import Effects
 from proctor.manager.engine.inbox import Inbox, Letter
 from proctor.manager.engine.intake import Intake
@@ -289,6 +290,7 @@ class ExperimentRunner:
     async def _move_on(self, step: Step) -> None:
         """What follows from the messages: the experiment's own moves, requests, placements."""
         state, monotonic = self.state, self.around.clock.monotonic()
+        trial_moves.end_waiting_with_final(state, step)
         suggestions.advance(state, step, monotonic)
         suggestions.request(state, step, monotonic)
         await place_waiting(state, step, self.around)

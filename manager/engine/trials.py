@@ -172,6 +172,24 @@ def end_trial(state: ExperimentState, step: Step, trial: LiveTrial, status: Tria
     step.tell(message, message_payload(message))
 
 
+def accept_final(state: ExperimentState, step: Step, trial: LiveTrial, how: str) -> None:
+    """The trial has succeeded by its stored final metric, although its job did not end well; a notice says so.
+
+    :param how: a clause, what has become of the job.
+    """
+    text = f"trial {trial.row.sequence_id} has succeeded: its final metric is stored; {how}"
+    step.note("notice", {"text": text}, trial_id=trial.row.id)
+    end_trial(state, step, trial, TrialStatus.SUCCEEDED, f"its final metric is stored; {how}")
+
+
+def end_waiting_with_final(state: ExperimentState, step: Step) -> None:
+    """Trials that were sent back to WAITING before their final metric was stored, or before it was known that a final
+    metric is the end, do not run again."""
+    for trial in [trial for trial in state.trials.values() if trial.job is None and trial.has_final]:
+        if trial.row.status is TrialStatus.WAITING:
+            accept_final(state, step, trial, "its last job did not end well")
+
+
 def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool) -> tuple[Any, bool]:
     """An ended trial's result for the tuner: its final metric; where that counts, the latest one of a trial that was
     stopped early without one."""
