@@ -100,8 +100,7 @@ def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, s
     from proctor.sdk.checkpoints import save_checkpoint
 
     path = save_checkpoint(os.fspath(checkpoint), channel.job_directory)
-    record = "" if path is None else _record(KIND_CHECKPOINT, f'"path":{quote(path)}', step)
-    _report(KIND_INTERMEDIATE, text, metrics, step, before=record)
+    _report(KIND_INTERMEDIATE, text, metrics, step, checkpoint=path)
 
 
 def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = None) -> None:
@@ -118,7 +117,7 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
 
     path = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
     if path is not None:
-        channel.journal.append(_record(KIND_CHECKPOINT, f'"path":{quote(path)}', step), patient=False)
+        channel.journal.append(_checkpoint_record(path, step, with_metric=False), patient=False)
 
 
 def get_checkpoint() -> "str | None":
@@ -169,7 +168,7 @@ def _open() -> "Channel | None":
     return _State.channel
 
 
-def _report(kind: str, text: str, metric: object, step: "int | None" = None, before: str = "") -> None:
+def _report(kind: str, text: str, metric: object, step: "int | None" = None, checkpoint: "str | None" = None) -> None:
     if len(text) > MAX_RECORD_BYTES - 512:
         raise MetricError(
             f"a metric may take {MAX_RECORD_BYTES - 512} bytes as JSON; found {len(text)}. Report numbers and "
@@ -183,13 +182,20 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, bef
         )
     channel = _open()
     if channel is not None:
-        records = before + _record(kind, f'"value":{text}', step)
+        records = _record(kind, f'"value":{text}', step)
+        if checkpoint is not None:  # after its metric, so that the curve up to the checkpoint includes it
+            records += _checkpoint_record(checkpoint, step, with_metric=True)
         channel.journal.append(records, patient=kind == KIND_FINAL)
 
 
 def _record(kind: str, content: str, step: "int | None") -> str:
     named = "" if step is None else f',"step":{step}'
     return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}}}\n'
+
+
+def _checkpoint_record(path: str, step: "int | None", *, with_metric: bool) -> str:
+    together = "true" if with_metric else "false"
+    return _record(KIND_CHECKPOINT, f'"path":{quote(path)},"with_metric":{together}', step)
 
 
 def _require_step(step: "Any") -> int:

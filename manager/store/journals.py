@@ -135,7 +135,7 @@ class _Journal:
         if kind in (KIND_INTERMEDIATE, KIND_FINAL) and "value" in record:
             return self._take_value(place, kind, record["value"], step, time)
         if kind == KIND_CHECKPOINT:
-            return self._take_checkpoint(place, record.get("path"), step, time)
+            return self._take_checkpoint(place, record, step, time)
         if kind == KIND_LOST:
             return self._take_lost(place, whole_number(record.get("count")), record.get("why"), time)
         return False
@@ -156,12 +156,19 @@ class _Journal:
         self._intermediates += 1
         return True
 
-    def _take_checkpoint(self, place: int, path: Any, step: int | None, time: float) -> bool:
+    def _take_checkpoint(self, place: int, record: dict[str, Any], step: int | None, time: float) -> bool:
+        path, with_metric = record.get("path"), record.get("with_metric")
         if not isinstance(path, str) or not path or not path.isprintable():
             return False
-        values = {"offset": place, "step": step, "path": path, "sequence": self._first + self._intermediates}
-        statement = query("checkpoints.insert")
-        [row] = self._connection.execute(statement, self._key | values | {"time": time}).fetchall()
+        values: dict[str, Any] = {
+            "offset": place,
+            "step": step,
+            "path": path,
+            "sequence": self._first + self._intermediates,
+            "time": time,
+            "with_metric": int(with_metric) if isinstance(with_metric, bool) else None,
+        }
+        [row] = self._connection.execute(query("checkpoints.insert"), self._key | values).fetchall()
         self._news.checkpoints.append(CheckpointRow.from_row(row))
         return True
 

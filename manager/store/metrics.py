@@ -1,6 +1,7 @@
 """Reading an experiment's metrics database: what was reported, the visible curve, checkpoints, how far journals are."""
 
 import sqlite3
+from dataclasses import replace
 from heapq import merge
 from itertools import islice
 
@@ -22,6 +23,9 @@ __all__ = [
     "rows_between",
     "store_chunk",
 ]
+
+_SAME_CALL_SECONDS = 0.001
+"""At most so much later than a checkpoint's record is one that an earlier version of the SDK made in the same call."""
 
 KINDS = (KIND_INTERMEDIATE, KIND_FINAL, KIND_LOST, KIND_UNREADABLE)
 
@@ -48,17 +52,25 @@ def page(
     return [MetricRow.from_row(row) for row in islice(merge(*stretches), limit)]
 
 
-def curve(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> list[MetricRow]:
+def curve(
+    connection: sqlite3.Connection,
+    trial_id: str,
+    *,
+    member: int = 0,
+    after_id: int = 0,
+    limit: int | None = None,
+) -> list[MetricRow]:
     """The visible curve: the intermediates of the newest job that has reported, and before the point at which it
-    resumed those of the jobs before it. `sequence` counts its points from 0."""
+    resumed those of the jobs before it. `sequence` counts its points from 0. With a `limit` at most so many points
+    whose id is greater than `after_id`: a job's points are stored before those of the jobs that continue from it."""
     key = {"trial_id": trial_id, "member": member}
     ends: dict[int, float] = {}  # by job: where its part of the curve ends
     end = float("inf")
     for job, first_sequence in connection.execute(query("journals.of_member"), key):
         ends[job] = end
         end = min(end, first_sequence)
-    rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key))
-    return sorted((row for row in rows if row.sequence < ends[row.job]), key=lambda row: row.sequence)
+    rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key | {"after_id": after_id}))
+    return list(islice((row for row in rows if row.sequence < ends[row.job]), limit))
 
 
 def latest_intermediate(connection: sqlite3.Connection, trial_id: str) -> MetricRow | None:
@@ -80,6 +92,20 @@ def last_id(connection: sqlite3.Connection) -> int:
 
 
 def latest_checkpoint(connection: sqlite3.Connection, trial_id: str) -> CheckpointRow | None:
-    """The checkpoint that the trial's newest job with one has registered last."""
+    """The checkpoint that the trial's newest job with one has registered last. Its `sequence` counts the metric that
+    was reported together with it."""
     row = connection.execute(query("checkpoints.latest"), {"trial_id": trial_id}).fetchone()
-    return None if row is None else CheckpointRow.from_row(row)
+    if row is None:
+        return None
+    checkpoint = CheckpointRow.from_row(row)
+    is_behind_its_metric = checkpoint.with_metric is not None or not _metric_follows(connection, checkpoint)
+    return checkpoint if is_behind_its_metric else replace(checkpoint, sequence=checkpoint.sequence + 1)
+
+
+def _metric_follows(connection: sqlite3.Connection, checkpoint: CheckpointRow) -> bool:
+    """Whether the metric that was reported together with a checkpoint stands behind it, where earlier versions of the
+    SDK wrote it, in the same moment and with the same step."""
+    names = ("trial_id", "job", "member", "sequence")
+    values = {name: getattr(checkpoint, name) for name in names}
+    rows = map(MetricRow.from_row, connection.execute(query("checkpoints.metric_after"), values))
+    return any(row.step == checkpoint.step and 0 <= row.time - checkpoint.time <= _SAME_CALL_SECONDS for row in rows)

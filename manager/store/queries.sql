@@ -230,7 +230,8 @@ SELECT id FROM metrics ORDER BY id DESC LIMIT 1;
 SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = :kind AND id > :after_id ORDER BY id LIMIT :limit;
 
 -- name: metrics.intermediates
-SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member ORDER BY id;
+SELECT * FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND id > :after_id ORDER BY id;
 
 -- name: metrics.latest_intermediate
 SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' ORDER BY id DESC LIMIT 1;
@@ -239,8 +240,12 @@ SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' ORDER
 SELECT * FROM metrics WHERE id BETWEEN :first_id AND :last_id ORDER BY id;
 
 -- name: checkpoints.insert
-INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time)
-VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time) RETURNING *;
+INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric)
+VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric) RETURNING *;
+
+-- name: checkpoints.metric_after
+SELECT * FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member = :member AND sequence = :sequence;
 
 -- name: checkpoints.latest
 SELECT * FROM checkpoints WHERE trial_id = :trial_id ORDER BY job DESC, id DESC LIMIT 1;

@@ -223,7 +223,8 @@ class MetricRow(Row):
 @dataclass(frozen=True, slots=True)
 class CheckpointRow(Row):
     """One registered checkpoint. `path` is relative to its job's directory; `sequence` is the number of points that its
-    trial's curve had before it."""
+    trial's curve had before it. `with_metric`: 1 when the last of them was reported together with it, 0 when none was,
+    None when its record does not say so."""
 
     id: int
     trial_id: str
@@ -234,6 +235,7 @@ class CheckpointRow(Row):
     path: str
     sequence: int
     time: float
+    with_metric: int | None = None
 
 
 _ROW_TYPES: tuple[type[Row], ...] = (

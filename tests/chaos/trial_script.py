@@ -2,10 +2,10 @@
 
 `trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers] [--lingers] [--gate PATH AFTER]`: every job appends
 to `LEDGERS/<job id>` by single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind, value]`
-before each report, `["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes follows from
-its parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has reason to stop
-it, and then waits to be stopped. With --lingers it does not end by itself after its final metric. With --gate a trial
-that has reported AFTER values waits until PATH is there.
+before each report, `["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes
+follows from its parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has
+reason to stop it, and then waits to be stopped. With --lingers it does not end by itself after its final metric. With
+--gate a trial that has reported AFTER values waits until PATH is there.
 """
 
 import json

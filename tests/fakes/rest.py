@@ -247,6 +247,8 @@ class FakeRest(NodesOfRest):
             case "GET", name, "metrics":
                 rows = [row for row in self.metrics.get(name, []) if query.get("kind") in (None, row["kind"])]
                 return self._page(rows, query)
+            case "GET", name, "curve":
+                return self._page(_visible(self.metrics.get(name, [])), query)
             case "GET", name, "logs":
                 key = (name, query["stream"], int(query.get("job", self._trial(name)["jobs"])))
                 if reasons := self.away.get((name, key[2])):
@@ -403,3 +405,12 @@ class _Handler(BaseHTTPRequestHandler):
                     return
         except (BrokenPipeError, ConnectionResetError):  # the client has gone
             return
+
+
+def _visible(rows: list[Row]) -> list[Row]:
+    """The intermediates of the newest job, and before its first one those of the jobs before it."""
+    points: list[Row] = []
+    for row in sorted((row for row in rows if row["kind"] == "intermediate"), key=lambda row: row["job"]):
+        points = [point for point in points if point["job"] == row["job"] or point["sequence"] < row["sequence"]]
+        points.append(row)
+    return points

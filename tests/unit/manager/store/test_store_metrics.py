@@ -105,3 +105,80 @@ def test_the_latest_are_those_stored_last(metrics_database: sqlite3.Connection) 
     checkpoint = metrics.latest_checkpoint(metrics_database, "trial000")
     assert checkpoint is not None
     assert checkpoint.job == 2
+
+
+def _write(connection: sqlite3.Connection, job: int, *records: dict[str, Any], first_sequence: int = 0) -> None:
+    """Store records of a job, each in a chunk of its own: an SDK's one write may be read in two parts."""
+    for record in records:
+        offset = metrics.offset_of(connection, "trial000", job)
+        line = json.dumps(record).encode() + b"\n"
+        metrics.store_chunk(
+            connection,
+            trial_id="trial000",
+            job=job,
+            member=0,
+            offset=offset,
+            data=line,
+            first_sequence=first_sequence,
+        )
+
+
+def _resumed_curve(connection: sqlite3.Connection) -> list[tuple[int, float | None]]:
+    """The curve once a second job has continued from the newest checkpoint of the first one."""
+    checkpoint = metrics.latest_checkpoint(connection, "trial000")
+    assert checkpoint is not None
+    _report(connection, 2, [9.0], first_sequence=checkpoint.sequence)
+    return _curve(connection)
+
+
+_PATH = "output/checkpoints/1"
+
+
+def test_a_metric_that_was_reported_with_a_checkpoint_is_in_the_curve_after_a_resume(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    _report(metrics_database, 1, [0.1])
+    _write(
+        metrics_database,
+        1,
+        {"kind": "intermediate", "value": 0.2, "time": 5.0},
+        {"kind": "checkpoint", "path": _PATH, "with_metric": True, "time": 5.0},
+        {"kind": "intermediate", "value": 0.3, "time": 5.0001},  # a fast trial's next report
+    )
+    assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 9.0)]
+
+
+def test_a_metric_that_an_earlier_sdk_wrote_after_its_checkpoint_is_in_the_curve_after_a_resume(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    _report(metrics_database, 1, [0.1])
+    _write(
+        metrics_database,
+        1,
+        {"kind": "checkpoint", "path": _PATH, "step": 2, "time": 5.000002},
+        {"kind": "intermediate", "value": 0.2, "step": 2, "time": 5.00001},
+        {"kind": "intermediate", "value": 0.3, "step": 3, "time": 6.0},
+    )
+    assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 9.0)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "next_metric"),
+    [
+        ({"with_metric": False, "time": 5.0}, {"time": 5.0}),
+        ({"time": 5.0}, {"time": 5.5}),
+        ({"time": 5.0, "step": 2}, {"time": 5.0, "step": 3}),
+    ],
+    ids=["said so", "much later", "of another step"],
+)
+def test_a_metric_that_was_reported_after_a_checkpoint_alone_is_not_in_the_curve_after_a_resume(
+    metrics_database: sqlite3.Connection, checkpoint: dict[str, Any], next_metric: dict[str, Any]
+) -> None:
+    _report(metrics_database, 1, [0.1])
+    _write(
+        metrics_database,
+        1,
+        {"kind": "checkpoint", "path": _PATH, **checkpoint},
+        {"kind": "intermediate", "value": 0.2, **next_metric},
+    )
+    assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 9.0)]
