@@ -36,6 +36,7 @@ class Job:
         "is_over",
         "size",
         "started_at",
+        "started_monotonic",
         "steps",
         "timer",
         "token",
@@ -50,6 +51,7 @@ class Job:
         self.chunks: list[JournalChunk] = []
         self.changes: list[StatusChange] = []
         self.started_at = 0.0
+        self.started_monotonic = 0.0
         self.is_over = False
         self.timer: asyncio.Handle | None = None
         self.deadline: asyncio.Handle | None = None
@@ -93,9 +95,9 @@ class InMemoryPlatform:
             job.deadline = None
         limit = job.detail.form.max_duration_seconds
         if limit is not None and job.detail.status is TrialJobStatus.RUNNING:
-            rest = max(0.0, job.started_at + limit - self._now())
-            job.deadline = asyncio.get_running_loop().call_later(
-                rest, lambda: self.end(job, EndReason.DEADLINE, detail=f"longer than {limit:g} s")
+            job.deadline = asyncio.get_running_loop().call_at(
+                job.started_monotonic + limit,
+                lambda: self.end(job, EndReason.DEADLINE, detail=f"longer than {limit:g} s"),
             )
 
     def end(
@@ -188,7 +190,7 @@ class InMemoryPlatform:
     def _run(self, job: Job, node_id: str | None = None) -> None:
         if job.detail.status is not TrialJobStatus.SUBMITTED:
             return
-        job.started_at = self._now()
+        job.started_at, job.started_monotonic = self._now(), asyncio.get_running_loop().time()
         time = self._time()
         job.detail = replace(job.detail, status=TrialJobStatus.RUNNING, start_time=time)
         placement = job.detail.form.placement

@@ -7,7 +7,7 @@ from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.lifecycle.job import JOB, JobEvent
-from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, settled_reason
+from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import jobs, trials
 from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
@@ -107,6 +107,16 @@ def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, de
         infrastructure_failures=verdict.infrastructure_failures,
         not_before=step.now + delay if delay else None,
     )
+    trial.retry_at = step.monotonic + delay if delay else None
+
+
+def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:
+    """After a restart: what is left of the delays of waiting trials, by the stored Unix time. The machine's clock may
+    have been set meanwhile, so none waits longer than the delay that it was given."""
+    for trial in state.trials.values():
+        if trial.row.not_before is not None:
+            longest = max(retry_delay(trial.row.infrastructure_failures, policy), policy.no_room_seconds)
+            trial.retry_at = monotonic + min(max(trial.row.not_before - now, 0.0), longest)
 
 
 def describe(exit: Exit) -> str:

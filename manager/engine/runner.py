@@ -119,8 +119,10 @@ class ExperimentRunner:
 
     async def _attach(self) -> None:
         """Find the jobs again that were there before the manager was started."""
+        clock = self.around.clock
         if self.state.row.status is ExperimentStatus.RUNNING:
-            self.state.active_since = self.around.clock.monotonic()
+            self.state.active_since = clock.monotonic()
+        job_moves.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
         for trial in self.state.by_job.values():
             assert trial.job is not None
             form = self.around.forms.form(self.state.row, trial.row, trial.job)
@@ -217,7 +219,7 @@ class ExperimentRunner:
                 return
 
     def _new_step(self) -> Step:
-        return Step(self.state.row.id, self.around.clock.now())
+        return Step(self.state.row.id, self.around.clock.now(), self.around.clock.monotonic())
 
     def _answer(self, step: Step, letter: Letter) -> Any:
         """Handle one message; a wish that cannot be granted is answered at once."""
@@ -314,8 +316,8 @@ class ExperimentRunner:
 
     def _until_deadline(self) -> float | None:
         """Seconds until something is due without anybody's message; None: nothing is."""
-        now, monotonic = self.around.clock.now(), self.around.clock.monotonic()
-        due = [t.row.not_before - now for t in self.state.trials.values() if t.row.not_before is not None]
+        monotonic = self.around.clock.monotonic()
+        due = [trial.retry_at - monotonic for trial in self.state.trials.values() if trial.retry_at is not None]
         limit = self.state.row.max_experiment_seconds
         if limit is not None and self.state.active_since is not None:
             due.append(limit - self.state.active_seconds(monotonic))

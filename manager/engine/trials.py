@@ -89,7 +89,7 @@ def create_job(
         submitted_at=step.now,
     )
     trial.job = job
-    trial.row = replace(trial.row, jobs=number, not_before=None)
+    trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
     state.by_job[job.id] = trial
     step.write(lambda c: jobs.insert(c, job))
     step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))

@@ -52,6 +52,9 @@ _DECISIONS = frozenset(
 )
 """Reasons that say who decided to end a job, rather than how it left."""
 
+_MOST_DOUBLINGS = 64
+"""Of a delay: far beyond every limit, and still a number that a float can hold."""
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
@@ -110,6 +113,14 @@ def judge(
     if meaning.charge is Charge.TRIAL and failures < policy.max_trial_retries:
         return Verdict(TrialStatus.WAITING, failures + 1, infrastructure_failures, 0.0)
     if meaning.charge is Charge.INFRASTRUCTURE and infrastructure_failures < policy.max_infrastructure_retries:
-        delay = min(policy.backoff_seconds * 2**infrastructure_failures, policy.max_backoff_seconds)
+        delay = retry_delay(infrastructure_failures + 1, policy)
         return Verdict(TrialStatus.WAITING, failures, infrastructure_failures + 1, delay)
     return Verdict(meaning.status, failures, infrastructure_failures, None)
+
+
+def retry_delay(infrastructure_failures: int, policy: RetryPolicy) -> float:
+    """Seconds that a trial waits after so many failures of the infrastructure, the last one included."""
+    if infrastructure_failures < 1:
+        return 0.0
+    doublings = min(infrastructure_failures - 1, _MOST_DOUBLINGS)
+    return min(policy.backoff_seconds * 2.0**doublings, policy.max_backoff_seconds)

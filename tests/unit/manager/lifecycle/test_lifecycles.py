@@ -135,6 +135,10 @@ def test_a_failing_command_is_not_retried_by_default_and_infrastructure_is_with_
         for n in range(6)
     ]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, None]
+    patient = RetryPolicy(max_infrastructure_retries=10_000)
+    assert (
+        judge(EndReason.NODE_LOST, failures=0, infrastructure_failures=5_000, policy=patient).retry_after_seconds == 60
+    )
 
 
 def test_a_written_wish_to_stop_wins_over_how_the_job_left() -> None:
