@@ -34,7 +34,7 @@ class Job:
         "detail",
         "id",
         "is_over",
-        "size",
+        "sizes",
         "started_at",
         "started_monotonic",
         "steps",
@@ -47,7 +47,7 @@ class Job:
         self.token = detail.form.token
         self.detail = detail
         self.steps = steps
-        self.size = 0  # of its journal, in bytes
+        self.sizes: dict[int, int] = {}  # of its members' journals, in bytes
         self.chunks: list[JournalChunk] = []
         self.changes: list[StatusChange] = []
         self.started_at = 0.0
@@ -171,11 +171,11 @@ class InMemoryPlatform:
             case scripts.Start():
                 self._run(job, step.node_id)
             case scripts.Report():
-                self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now()))
+                self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now()), step.member)
             case scripts.Final():
-                self._write(job, _record(KIND_FINAL, step.value, self._now()))
+                self._write(job, _record(KIND_FINAL, step.value, self._now()), step.member)
             case scripts.Raw():
-                self._write(job, step.data)
+                self._write(job, step.data, step.member)
             case scripts.Exit():
                 self._exit(job, step)
             case scripts.Vanish():
@@ -198,10 +198,11 @@ class InMemoryPlatform:
         self._say(job, TrialJobStatus.RUNNING, "", time, node_id=chosen)
         self.watch_deadline(job)
 
-    def _write(self, job: Job, data: bytes) -> None:
+    def _write(self, job: Job, data: bytes, member: int) -> None:
         self._run(job)
-        job.chunks.append(JournalChunk(job.id, job.token, 0, job.size, data))
-        job.size += len(data)
+        offset = job.sizes.get(member, 0)
+        job.chunks.append(JournalChunk(job.id, job.token, member, offset, data))
+        job.sizes[member] = offset + len(data)
         self._announce(job)
 
     def _say(

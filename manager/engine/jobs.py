@@ -52,6 +52,12 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
     reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=exit.final_lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
     _close_job(state, step, trial, exit, reason, detail)
+    if not trial.has_final and trial.other_final is not None:
+        text = (
+            f"trial {trial.row.sequence_id} has no final metric: rank {trial.other_final} has reported one, but the "
+            f"metrics of rank {state.row.report_from} count (reportFrom)"
+        )
+        step.note("notice", {"text": text}, trial_id=trial.row.id)
     verdict = judge(
         reason,
         failures=trial.row.failures,

@@ -83,7 +83,7 @@ async def _place(
         trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
         return place
     trial.waiting_since = None
-    checkpoint = await _checkpoint(around, trial)
+    checkpoint = await _checkpoint(around, trial, state.row.report_from)
     fingerprint = await around.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = around.forms.code_directory, trial.row.sequence_id
@@ -97,13 +97,15 @@ async def _place(
     return None
 
 
-async def _checkpoint(around: Surroundings, trial: LiveTrial) -> Checkpoint | None:
+async def _checkpoint(around: Surroundings, trial: LiveTrial, report_from: int) -> Checkpoint | None:
     """The newest registered checkpoint of a trial that has run before. If its folder is not on this machine: only for
     a service that finds it elsewhere."""
     if trial.row.jobs == 0:
         return None
     trial_id = trial.row.id
-    row = await around.metrics.read(lambda connection: metric_store.latest_checkpoint(connection, trial_id))
+    row = await around.metrics.read(
+        lambda connection: metric_store.latest_checkpoint(connection, trial_id, member=report_from)
+    )
     if row is None:
         return None
     job_id = f"{trial_id}.{row.job}"

@@ -69,7 +69,7 @@ class ExperimentRunner:
         self._effects = Effects(state, around, self.inbox)
         self._policy = around.retry_policy
         self._tells_metrics = around.config.assessor is not None
-        self._log = InputLog(around.control, around.metrics, state.row.id)
+        self._log = InputLog(around.control, around.metrics, state.row)
         self._dispatcher = DispatcherClient(
             open_channel=around.open_dispatcher,
             initialize=self._initialize,

@@ -31,6 +31,7 @@ class LiveTrial:
     has_latest: bool = False
     waiting_since: float | None = None  # steady time since when it has waited for a place, under this manager
     retry_at: float | None = None  # monotonic time before which it is not tried again
+    other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
 
     @property
     def has_final(self) -> bool:

@@ -100,6 +100,11 @@ class ExperimentRow(Row):
     ended_at: float | None = None
     revision: int = 1
 
+    @property
+    def report_from(self) -> int:
+        """The rank whose metrics and checkpoints are the trial's; experiments of earlier versions do not name it."""
+        return int(self.config.get("report_from", 0))
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRow(Row):

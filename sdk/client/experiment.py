@@ -204,7 +204,7 @@ class Experiment:
         trials = client.trials(self._need_id()) if trial_job_id is None else [client.trial(trial_job_id)]
         return {
             trial["id"]: metric_data(
-                [*client.trial_curve(trial["id"]), *islice(client.metrics(trial["id"], kind="final"), 1)],
+                [*client.trial_curve(trial["id"]), *_first_final(client, trial["id"])],
                 trial["parameter_id"],
             )
             for trial in trials
@@ -297,3 +297,8 @@ class Experiment:
             raise
         finally:
             atexit.unregister(self._stop_quietly)
+
+
+def _first_final(client: Client, trial_id: str) -> list[JsonObject]:
+    """The final metric of a trial that counts, if there is one."""
+    return list(islice((row for row in client.metrics(trial_id, kind="final") if row["counts"]), 1))

@@ -262,6 +262,26 @@ async def test_a_trials_curve_continues_over_its_jobs_page_by_page(api: Any) -> 
     assert (await api.client.get(f"/api/v1/trials/{trial['id']}/curve?cursor=x")).status_code == 422
 
 
+async def test_reports_of_every_rank_are_read_and_those_that_count_are_marked(api: Any) -> None:
+    created = await api.create(report_from=1)
+    await api.ended(created["id"])
+    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    database = await api.manager.metrics(created["id"])
+    for member in (1, 2):
+        data = b'{"kind":"intermediate","value":%d,"time":1.0}\n' % member
+        chunk = {"trial_id": trial["id"], "job": 2, "member": member, "offset": 0, "data": data}
+        await database.write(lambda c, chunk=chunk: metrics.store_chunk(c, **chunk))
+
+    async def read(path: str) -> list[tuple[int, bool, float]]:
+        items = (await api.client.get(f"/api/v1/trials/{trial['id']}/{path}")).json()["items"]
+        return [(item["member"], item["counts"], item["value"]) for item in items if item["job"] == 2]
+
+    assert await read("metrics") == [(1, True, 1.0), (2, False, 2.0)]
+    assert await read("metrics?member=2") == [(2, False, 2.0)]
+    assert await read("curve") == [(1, True, 1.0)]
+    assert await read("curve?member=2") == [(2, False, 2.0)]
+
+
 async def test_an_ended_trial_is_run_again_as_a_new_one(api: Any) -> None:
     created = await api.create()
     await api.ended(created["id"])
