@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 class Clock(ABC):
     """Wall-clock time for records, monotonic time for waits; both in seconds."""
 
+    _steady_offset: float | None = None
+
     @abstractmethod
     def now(self) -> float:
         """Unix time."""
@@ -15,6 +17,13 @@ class Clock(ABC):
     @abstractmethod
     def monotonic(self) -> float:
         """A time that never goes back, on the scale of the event loop's `time()`."""
+
+    def steady(self) -> float:
+        """Unix time that goes as the monotonic time does: right when it is first asked for, and not set afterwards. For
+        how long something has waited, where people are told since when."""
+        if self._steady_offset is None:
+            self._steady_offset = self.now() - self.monotonic()
+        return self._steady_offset + self.monotonic()
 
 
 class SystemClock(Clock):

@@ -12,19 +12,19 @@ from proctor.sdk.protocol import (
     CONTROL_FILE,
     ENV_EXPERIMENT_ID,
     ENV_JOB_DIRECTORY,
-    ENV_MEMBER,
     ENV_MEMORY_RESERVE,
     ENV_RESUME_CHECKPOINT,
     ENV_SEQUENCE_ID,
     ENV_TRIAL_ID,
-    JOURNAL_FILE,
     PARAMETER_FILE,
+    find_rank,
+    journal_name,
 )
 from proctor.sdk.quick_json import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 STANDALONE = "STANDALONE"
@@ -40,17 +40,27 @@ class Channel:
         self.trial_id = environment.get(ENV_TRIAL_ID, STANDALONE)
         self.sequence_id = int(environment.get(ENV_SEQUENCE_ID) or 0)
         self.resume_checkpoint = environment.get(ENV_RESUME_CHECKPOINT) or None
-        member = environment.get(ENV_MEMBER) or "0"
-        name = JOURNAL_FILE if member == "0" else f"{JOURNAL_FILE}.{member}"
-        self.journal = Journal(
-            f"{self.job_directory}/{name}",
-            wait_seconds=read_wait_seconds(),
-            member=member,
-            memory=environment.get(ENV_MEMORY_RESERVE, ""),
-        )
+        self._environment = environment
+        self.journal: Journal | _ForkedJournal = self._open_journal()
+        os.register_at_fork(after_in_child=self._forget_journal)
         self._control_path = f"{self.job_directory}/{CONTROL_FILE}"
         self._control_identity: tuple[int, ...] = ()
         self._stop = False
+
+    def _open_journal(self) -> Journal:
+        """Choose the journal of this process's rank."""
+        rank = find_rank(self._environment)
+        self.journal = Journal(
+            f"{self.job_directory}/{journal_name(rank)}",
+            wait_seconds=read_wait_seconds(),
+            member=str(rank),
+            memory=self._environment.get(ENV_MEMORY_RESERVE, ""),
+        )
+        return self.journal
+
+    def _forget_journal(self) -> None:
+        """In a forked child: its rank is not known yet."""
+        self.journal = _ForkedJournal(self._open_journal)
 
     def read_parameters(self) -> "Any":
         """The parameters of this job, normally a dictionary.
@@ -77,6 +87,18 @@ class Channel:
         except (OSError, ValueError, AttributeError):
             pass  # not written yet, or damaged: what was known stays true
         return self._stop
+
+
+class _ForkedJournal:
+    """The journal of a forked process until its first report, when it chooses the one of its rank: a worker of a data
+    loader has the rank of its parent, and a process that a launcher has forked is given its rank after the fork."""
+
+    def __init__(self, open_journal: "Callable[[], Journal]") -> None:
+        self._open_journal = open_journal
+
+    def append(self, records: str, *, patient: bool = False) -> bool:
+        """Append to the journal of this process's rank, and from now on only there."""
+        return self._open_journal().append(records, patient=patient)
 
 
 def _read(path: str) -> str:

@@ -5,7 +5,7 @@ A job's directory:
     parameter.json   written before the trial starts:
                      {"parameter_id", "parameter_source", "parameters", "parameter_index"}
     control.json     replaced atomically by the keeper: {"stop": bool, "reason": str}; read by `should_stop()`
-    journal          appended to by the trial, one record a line; `journal.<rank>` for member `rank` > 0
+    journal          appended to by the trial, one record a line; `journal.<rank>` by the processes of a `rank` > 0
     stdout, stderr   the trial's own output
     exit.json        written by rename by the reaper when the trial has ended; its room is allocated as exit.json.new
                      before the trial starts
@@ -19,8 +19,9 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
     {"kind": "intermediate", "value": 0.5, "time": 1764000000.5}
         value: a number, "NaN", "Infinity", "-Infinity", or any JSON value
     {"kind": "final", "value": {"default": 0.5, "loss": 1.2}, "time": …}
-    {"kind": "checkpoint", "path": "output/checkpoints/3", "step": 3, "time": …}
-        path is relative to the job's directory
+    {"kind": "checkpoint", "path": "output/checkpoints/3", "with_metric": true, "step": 3, "time": …}
+        path is relative to the job's directory; with_metric: whether it was reported together with the metric whose
+        record is written just before it. Records of earlier versions do not say so, and have such a metric after them.
     {"kind": "lost", "count": 7, "time": …}
     {"kind": "lost", "why": "a sentence", "time": …}      (how many, or of what, is not counted)
         reports that could not be written (full disk). Of those that the trial could not record any more the keeper
@@ -29,6 +30,10 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
 An optional `"step"` is the step the user named. A record carries no number of its own: its identity is its byte
 offset, and sequence numbers are derived by the reader.
 """
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PROTOCOL_VERSION = 1
 
@@ -61,9 +66,59 @@ ENV_EXPERIMENT_ID = "PROCTOR_EXPERIMENT_ID"
 ENV_TRIAL_ID = "PROCTOR_TRIAL_ID"
 ENV_JOB_ID = "PROCTOR_JOB_ID"  # also the tag by which the keeper finds stray processes of the job
 ENV_SEQUENCE_ID = "PROCTOR_SEQUENCE_ID"
-ENV_MEMBER = "PROCTOR_MEMBER"  # rank of this member of a distributed trial job, "0" otherwise
+ENV_MEMBER = "PROCTOR_MEMBER"  # rank of a process that no launcher has given one, "0" unless the job is distributed
+ENV_INHERITED_LAUNCHES = "PROCTOR_INHERITED_LAUNCHES"  # `describe_launches` of the trial's start, or unset
 ENV_MEMORY_RESERVE = "PROCTOR_MEMORY_RESERVE"  # path of the reserve in the reaper's memory
 ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # absolute path of the checkpoint to continue from, or unset
+
+# Of each launcher: the variables of the rank and the number of processes, and those that tell its launches apart.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),  # torchrun, accelerate, DeepSpeed
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE", "PMI_FD", "PMI_PORT"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"),  # srun
+    ("LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),  # Lightning, on one node
+)
+
+
+def find_rank(environment: "Mapping[str, str]") -> int:
+    """Return the rank of a process among those of its trial job, by which its journal is named.
+
+    It is what a launcher below the trial's start says; one that the trial itself was started by (`proctor create` in a
+    Slurm step, for example) is recorded in the environment and does not count. Without a launcher it is the member.
+    """
+    inherited = environment.get(ENV_INHERITED_LAUNCHES, "").split(";")
+    for names in _LAUNCHERS:
+        rank = _launched_rank(environment, names)
+        if rank is not None and _describe_launch(environment, names) not in inherited:
+            return rank
+    member = environment.get(ENV_MEMBER, "")
+    return int(member) if member.isdecimal() else 0
+
+
+def describe_launches(environment: "Mapping[str, str]") -> str:
+    """Return what tells the launches that an environment comes from apart from later ones; "" if there are none."""
+    found = [names for names in _LAUNCHERS if _launched_rank(environment, names) is not None]
+    return ";".join(_describe_launch(environment, names) for names in found)
+
+
+def journal_name(rank: int) -> str:
+    """Return the name of a rank's journal in the job's directory."""
+    return f"{JOURNAL_FILE}.{rank}" if rank else JOURNAL_FILE
+
+
+def _launched_rank(environment: "Mapping[str, str]", names: "tuple[str, ...]") -> "int | None":
+    """The rank, if the variables are those of a launcher and not something else of the same name."""
+    rank, size = environment.get(names[0], ""), environment.get(names[1], "")
+    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+        return None
+    if "NODE_RANK" in names and environment.get("NODE_RANK", "0") != "0":  # a local rank is no rank there
+        return None
+    return int(rank)
+
+
+def _describe_launch(environment: "Mapping[str, str]", names: "tuple[str, ...]") -> str:
+    return ",".join(f"{name}={environment.get(name, '')}" for name in names)
 
 
 def trial_environment(

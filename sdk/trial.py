@@ -101,7 +101,9 @@ def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, s
     from proctor.sdk.checkpoints import save_checkpoint
 
     path = save_checkpoint(os.fspath(checkpoint), channel.job_directory)
-    _report(KIND_INTERMEDIATE, text, metrics, step, before=_checkpoint_record(path, step))
+    # After its metric, so that the curve up to the checkpoint includes it.
+    after = _checkpoint_record(path, step, with_metric=True)
+    _report(KIND_INTERMEDIATE, text, metrics, step, after=after)
 
 
 def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = None) -> None:
@@ -117,7 +119,7 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
     from proctor.sdk import checkpoints
 
     path = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
-    channel.journal.append(_checkpoint_record(path, step), patient=False)
+    channel.journal.append(_checkpoint_record(path, step, with_metric=False), patient=False)
 
 
 def get_checkpoint() -> "str | None":
@@ -168,7 +170,7 @@ def _open() -> "Channel | None":
     return _State.channel
 
 
-def _report(kind: str, text: str, metric: object, step: "int | None" = None, before: str = "") -> None:
+def _report(kind: str, text: str, metric: object, step: "int | None" = None, after: str = "") -> None:
     if len(text) > MAX_RECORD_BYTES - 512:
         raise MetricError(
             f"a metric may take {MAX_RECORD_BYTES - 512} bytes as JSON; found {len(text)}. Report numbers and "
@@ -182,7 +184,7 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, bef
         )
     channel = _open()
     if channel is not None:
-        records = before + _record(kind, f'"value":{text}', step)
+        records = _record(kind, f'"value":{text}', step) + after
         channel.journal.append(records, patient=kind == KIND_FINAL)
 
 
@@ -191,11 +193,12 @@ def _record(kind: str, content: str, step: "int | None") -> str:
     return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}}}\n'
 
 
-def _checkpoint_record(path: "str | None", step: "int | None") -> str:
+def _checkpoint_record(path: "str | None", step: "int | None", *, with_metric: bool) -> str:
     """The record of a checkpoint, or of one that the disk had no room for."""
-    if path is not None:
-        return _record(KIND_CHECKPOINT, f'"path":{quote(path)}', step)
-    return _record(KIND_LOST, '"why":"a checkpoint could not be stored: the disk was full"', step)
+    if path is None:
+        return _record(KIND_LOST, '"why":"a checkpoint could not be stored: the disk was full"', step)
+    together = "true" if with_metric else "false"
+    return _record(KIND_CHECKPOINT, f'"path":{quote(path)},"with_metric":{together}', step)
 
 
 def _require_step(step: "Any") -> int:

@@ -133,7 +133,7 @@ class GpuDemand:
     """A trial that waits for GPUs, so that some may be held for it.
 
     holder: a phrase for people: "trial 17 of experiment Ab3dE5f7".
-    since: Unix time since when it has waited.
+    since: since when it has waited, as Unix time that is not set while the manager runs (`Clock.steady`).
     rules: the nodes that its experiment may use, in the order of preference, with its rules for them.
     """
 

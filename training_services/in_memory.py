@@ -11,7 +11,7 @@ have written.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -162,21 +162,23 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
     async def _deliver_metrics(self, jobs: Sequence[Job]) -> bool:
         if not jobs or not self._listeners.hear_metrics:
             return True
-        chunks = [chunk for job in jobs for chunk in job.chunks]
-        ends = [(job, job.chunks[-1].end) for job in jobs]
-        stored = await self._listeners.store(chunks)
-        late = [job for job, end in ends if not self._acknowledge(job, end, stored.get((job.id, 0)))]
-        return not late
+        given = [(job, list(job.chunks)) for job in jobs]
+        stored = await self._listeners.store([chunk for _, chunks in given for chunk in chunks])
+        for job, chunks in given:
+            self._acknowledge(job, {chunk.member for chunk in chunks}, stored)
+        return all(
+            stored.get((job.id, chunk.member), chunk.end) >= chunk.end for job, chunks in given for chunk in chunks
+        )
 
-    def _acknowledge(self, job: Job, end: int, stored: int | None) -> bool:
-        """Forget what is stored; whether that is all up to `end`."""
-        if stored is None:
+    def _acknowledge(self, job: Job, members: Collection[int], stored: Mapping[tuple[str, int], int]) -> None:
+        """Forget what is stored of the journals of these members; a job of which one was refused is over."""
+        if any((job.id, member) not in stored for member in members):
             log.warning("the metrics of trial job %s were refused; it is stopped and forgotten", job.id)
             self.platform.forget(job)
-            return True
-        job.chunks = [rest for chunk in job.chunks if (rest := _after(chunk, stored))]
+            return
+        ends = {member: stored[job.id, member] for member in members}
+        job.chunks = [rest for chunk in job.chunks if (rest := _after(chunk, ends.get(chunk.member, chunk.offset)))]
         self.platform.settle(job)
-        return stored >= end
 
     async def _deliver_changes(self, jobs: Sequence[Job]) -> None:
         if not self._listeners.hear_status:

@@ -34,8 +34,9 @@ class Job:
         "detail",
         "id",
         "is_over",
-        "size",
+        "sizes",
         "started_at",
+        "started_monotonic",
         "steps",
         "timer",
         "token",
@@ -46,10 +47,11 @@ class Job:
         self.token = detail.form.token
         self.detail = detail
         self.steps = steps
-        self.size = 0  # of its journal, in bytes
+        self.sizes: dict[int, int] = {}  # of its members' journals, in bytes
         self.chunks: list[JournalChunk] = []
         self.changes: list[StatusChange] = []
         self.started_at = 0.0
+        self.started_monotonic = 0.0
         self.is_over = False
         self.timer: asyncio.Handle | None = None
         self.deadline: asyncio.Handle | None = None
@@ -93,9 +95,9 @@ class InMemoryPlatform:
             job.deadline = None
         limit = job.detail.form.max_duration_seconds
         if limit is not None and job.detail.status is TrialJobStatus.RUNNING:
-            rest = max(0.0, job.started_at + limit - self._now())
-            job.deadline = asyncio.get_running_loop().call_later(
-                rest, lambda: self.end(job, EndReason.DEADLINE, detail=f"longer than {limit:g} s")
+            job.deadline = asyncio.get_running_loop().call_at(
+                job.started_monotonic + limit,
+                lambda: self.end(job, EndReason.DEADLINE, detail=f"longer than {limit:g} s"),
             )
 
     def end(
@@ -169,11 +171,11 @@ class InMemoryPlatform:
             case scripts.Start():
                 self._run(job, step.node_id)
             case scripts.Report():
-                self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now()))
+                self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now()), step.member)
             case scripts.Final():
-                self._write(job, _record(KIND_FINAL, step.value, self._now()))
+                self._write(job, _record(KIND_FINAL, step.value, self._now()), step.member)
             case scripts.Raw():
-                self._write(job, step.data)
+                self._write(job, step.data, step.member)
             case scripts.Exit():
                 self._exit(job, step)
             case scripts.Vanish():
@@ -188,7 +190,7 @@ class InMemoryPlatform:
     def _run(self, job: Job, node_id: str | None = None) -> None:
         if job.detail.status is not TrialJobStatus.SUBMITTED:
             return
-        job.started_at = self._now()
+        job.started_at, job.started_monotonic = self._now(), asyncio.get_running_loop().time()
         time = self._time()
         job.detail = replace(job.detail, status=TrialJobStatus.RUNNING, start_time=time)
         placement = job.detail.form.placement
@@ -196,10 +198,11 @@ class InMemoryPlatform:
         self._say(job, TrialJobStatus.RUNNING, "", time, node_id=chosen)
         self.watch_deadline(job)
 
-    def _write(self, job: Job, data: bytes) -> None:
+    def _write(self, job: Job, data: bytes, member: int) -> None:
         self._run(job)
-        job.chunks.append(JournalChunk(job.id, job.token, 0, job.size, data))
-        job.size += len(data)
+        offset = job.sizes.get(member, 0)
+        job.chunks.append(JournalChunk(job.id, job.token, member, offset, data))
+        job.sizes[member] = offset + len(data)
         self._announce(job)
 
     def _say(

@@ -39,26 +39,30 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The job reports an intermediate metric."""
+    """A process of the job, by default its first one, reports an intermediate metric."""
 
     delay: float
     value: Any
+    member: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The job reports its final metric."""
+    """A process of the job, by default its first one, reports its final metric."""
 
     delay: float
     value: Any
+    member: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The job writes these bytes into its journal, whatever they are; they should end with a newline."""
+    """A process of the job, by default its first one, writes these bytes into its journal, whatever they are; they
+    should end with a newline."""
 
     delay: float
     data: bytes
+    member: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from proctor.sdk.protocol import trial_environment
+from proctor.sdk.protocol import ENV_INHERITED_LAUNCHES, describe_launches, trial_environment
 from proctor.trial_keeper.protocol import Launch
 
 BUNDLE_VARIABLE = "PROCTOR_PYTHONPATH"
@@ -61,6 +61,9 @@ def build_environment(launch: Launch, captured: Mapping[str, str], bundle: str) 
     devices = visible_devices(launch)
     if devices is not None:
         environment["CUDA_VISIBLE_DEVICES"] = devices
+    environment.pop(ENV_INHERITED_LAUNCHES, None)
+    if launches := describe_launches(environment):
+        environment[ENV_INHERITED_LAUNCHES] = launches
     environment.update(
         trial_environment(
             experiment_id=launch.experiment_id,

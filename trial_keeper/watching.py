@@ -8,7 +8,6 @@ from collections.abc import Callable
 from proctor.sdk.protocol import JOURNAL_FILE
 from proctor.trial_keeper.inotify import IN_CREATE, IN_IGNORED, IN_MODIFY, IN_MOVED_TO, Inotify
 from proctor.trial_keeper.job import Job
-from proctor.trial_keeper.journal import FIRST_MEMBER
 
 LOOK_SECONDS = 1.0
 
@@ -24,7 +23,7 @@ class JournalWatch:
         self._on_change = on_change
         self._jobs: dict[str, Job] = {}
         self._watches: dict[int, Job] = {}
-        self._watched: dict[str, dict[str, int]] = {}  # job → journal ("" for the directory) → watch
+        self._watched: dict[str, dict[str, int]] = {}  # job → member ("" for the directory) → watch
         self._inotify: Inotify | None = None
 
     def start(self) -> None:
@@ -58,14 +57,15 @@ class JournalWatch:
     def look(self) -> None:
         """Compare all sizes with what has been sent."""
         for job in list(self._jobs.values()):
+            if "" not in self._watched[job.job_id]:
+                job.find_journals()
             if any(tail.is_behind for tail in job.tails.values()):
                 self._on_change(job)
 
     def _watch_journals(self, job: Job) -> None:
         job.find_journals()
         for member, tail in job.tails.items():
-            name = JOURNAL_FILE if member == FIRST_MEMBER else f"{JOURNAL_FILE}.{member}"
-            self._watch(job, name, tail.path, IN_MODIFY)
+            self._watch(job, member, tail.path, IN_MODIFY)
 
     def _watch(self, job: Job, name: str, path: str, mask: int) -> None:
         watched = self._watched[job.job_id]

@@ -135,13 +135,14 @@ def job_resource(row: TrialJobRow) -> schemas.Job:
     )
 
 
-def metric_resource(row: MetricRow) -> schemas.Metric:
-    """A report of a trial."""
+def metric_resource(row: MetricRow, report_from: int) -> schemas.Metric:
+    """A report of a trial, of an experiment in which those of rank `report_from` count."""
     return schemas.Metric(
         id=row.id,
         trial_id=row.trial_id,
         job=row.job,
         member=row.member,
+        counts=row.member == report_from,
         kind=row.kind,
         sequence=row.sequence,
         step=row.step,

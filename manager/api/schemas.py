@@ -193,7 +193,9 @@ class Metric(Resource):
     trial_id: str
     job: int
     member: int = 0
-    """Rank in a distributed trial job."""
+    """The rank of the process that reported it."""
+    counts: bool = True
+    """Whether it is the trial's: of the rank that `report_from` names."""
     kind: str = Field(examples=["intermediate"])
     """intermediate, final, lost (`value` reports; or nobody knows how many, and `data` says why) or unreadable."""
     sequence: int

@@ -254,6 +254,7 @@ def _reported(row: Row) -> str:
 METRICS = (
     Column("TIME", lambda row: local_time(row["time"])),
     Column("JOB", lambda row: str(row["job"]), right=True),
+    Column("RANK", lambda row: str(row["member"]), right=True),
     Column("KIND", lambda row: row["kind"]),
     Column("NO.", lambda row: str(row["sequence"]), right=True),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),

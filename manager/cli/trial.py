@@ -91,16 +91,28 @@ def _opposite(order: str) -> str:
 @trial.command()
 @trial_argument
 @click.option("--metrics", is_flag=True, help="Everything it has reported, instead.")
+@click.option("--curve", is_flag=True, help="The intermediate metrics that count, over all its attempts, instead.")
 @output_option
 @with_session
 def show(
-    session: Session, words: Sequence[str], trial: str | None, experiment: str | None, metrics: bool, output: str
+    session: Session,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    metrics: bool,
+    curve: bool,
+    output: str,
 ) -> None:
     """One trial and its attempts."""
+    if metrics and curve:
+        raise click.UsageError("give --metrics or --curve, not both")
     client = session.client
     found = named_trial(client, words, trial, experiment)
-    if metrics:
-        _print_metrics(client, found, output)
+    if metrics or curve:
+        from proctor.manager.cli.columns import METRICS
+
+        rows = client.metrics(found["id"]) if metrics else client.trial_curve(found["id"])
+        print_list(rows, METRICS, output, empty=f"trial {found['id']} has reported nothing yet")
         return
     print_one(found, TRIAL, output)
     if output == Format.TABLE and found["jobs"]:
@@ -156,12 +168,6 @@ def read_parameters(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
-
-
-def _print_metrics(client: "Client", trial: dict[str, Any], output: str) -> None:
-    from proctor.manager.cli.columns import METRICS
-
-    print_list(client.metrics(trial["id"]), METRICS, output, empty=f"trial {trial['id']} has reported nothing yet")
 
 
 trial.add_command(trial_log, "log")

@@ -116,6 +116,8 @@ class ExperimentConfig(Section):
     """Where trials run."""
     shared_storage: Annotated[SharedStorageConfig, Field(discriminator="storage_type")] | None = None
     """Storage shared by the manager and the trials' machines."""
+    report_from: Count = 0
+    """The rank of the process whose metrics and checkpoints are the trial's, where a trial has several."""
     code_snapshot: Truth = False
     """Run trials from a frozen copy of trialCodeDirectory instead of in place."""
     seed: Whole | None = None

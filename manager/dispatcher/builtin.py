@@ -76,12 +76,12 @@ class BuiltinAssessor(AssessorHand):
         self._condemned: set[str] = set()
 
     def report(self, message: protocol.ReportMetrics) -> None:
-        for parameter_id, trial_id, sequence, value in message.rows:
-            if trial_id in self._condemned:
+        for row in message.rows:
+            if row.trial_id in self._condemned:
                 continue
-            if not self._algorithm.assess(trial_id, sequence, read_value(from_wire(value))):
-                self._condemned.add(trial_id)
-                self._send(protocol.KillTrial(message.position, parameter_id, trial_id))
+            if not self._algorithm.assess(row.trial_id, row.sequence, read_value(from_wire(row.value))):
+                self._condemned.add(row.trial_id)
+                self._send(protocol.KillTrial(message.position, row.parameter_id, row.trial_id, row.job_number))
 
     def restart(self, message: protocol.TrialRestarted) -> None:
         self._condemned.discard(message.trial_id)

@@ -7,7 +7,7 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.custom_tuner import Guard
 from proctor.manager.dispatcher.hands import AssessorHand, Goodbye, Send, succeeded
 from proctor.manager.dispatcher.lanes import Job, ThreadLane
-from proctor.manager.dispatcher.saved_state import Mark, SavedState
+from proctor.manager.dispatcher.saved_state import Mark, SavedDecision, SavedState
 from proctor.manager.dispatcher.wire_values import from_wire
 from proctor.sdk.assessor import Assessor, AssessResult
 
@@ -24,7 +24,7 @@ class CustomAssessor(AssessorHand):
         self._mark = Mark()
         self._position = 0
         self._histories: dict[str, list[Any]] = {}
-        self._condemned: set[str] = set()
+        self._condemned: dict[str, SavedDecision] = {}
         lane.put(guard(self._load))
 
     def report(self, message: protocol.ReportMetrics) -> None:
@@ -56,17 +56,22 @@ class CustomAssessor(AssessorHand):
 
     def _save(self) -> None:
         if self._position > self._mark.position:
-            self._saved.save(Mark(self._position))
+            self._saved.save(Mark(self._position, decisions=tuple(self._condemned.values())))
 
     def _report(self, message: protocol.ReportMetrics) -> None:
-        for parameter_id, trial_id, sequence, value in message.rows:
-            history = self._histories.setdefault(trial_id, [])
-            del history[sequence:]
-            history.append(from_wire(value))
+        for row in message.rows:
+            history = self._histories.setdefault(row.trial_id, [])
+            del history[row.sequence :]
+            history.append(from_wire(row.value))
+            if row.trial_id in self._condemned:
+                continue
+            decision = SavedDecision(message.position, row.trial_id, row.job_number)
+            # What the saved assessor has assessed is not assessed again. What it decided is sent again, because the
+            # manager may have been killed before it had committed the decision.
             known = message.position <= self._mark.position
-            if not known and trial_id not in self._condemned and not self._is_good(trial_id, history):
-                self._condemned.add(trial_id)
-                self._send(protocol.KillTrial(message.position, parameter_id, trial_id))
+            if decision in self._mark.decisions or not (known or self._is_good(row.trial_id, history)):
+                self._condemned[row.trial_id] = decision
+                self._send(protocol.KillTrial(message.position, row.parameter_id, row.trial_id, row.job_number))
 
     def _is_good(self, trial_id: str, history: list[Any]) -> bool:
         result = self._assessor.assess_trial(trial_id, list(history))
@@ -76,11 +81,11 @@ class CustomAssessor(AssessorHand):
         raise TypeError(f"{name}.assess_trial must return AssessResult.Good or Bad (or a bool), found {result!r}")
 
     def _restart(self, message: protocol.TrialRestarted) -> None:
-        self._condemned.discard(message.trial_id)
+        self._condemned.pop(message.trial_id, None)
         del self._histories.setdefault(message.trial_id, [])[message.from_sequence :]
 
     def _end(self, message: protocol.TrialEnd) -> None:
-        self._condemned.discard(message.trial_id)
+        self._condemned.pop(message.trial_id, None)
         self._histories.pop(message.trial_id, None)
         if message.position > self._mark.position:
             self._assessor.trial_end(message.trial_id, succeeded(message))

@@ -11,11 +11,11 @@ Values that JSON has no word for travel as the strings "NaN", "Infinity" and "-I
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from proctor.sdk.json_input import clean_value
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a line from a dispatcher; the manager reads no longer ones."""
 
@@ -79,15 +79,27 @@ class RequestTrialJobs:
     answers: list[Answer] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class ReportMetrics:
-    """Intermediate metrics in the order they were stored. Each row is [parameter_id, trial_id, sequence, value].
+class ReportedMetric(NamedTuple):
+    """One intermediate metric. On the wire it is an array in the order of the fields; new fields get a default and are
+    added at the end.
 
     `sequence` counts from 0 within the trial's visible curve; `value` is a number, or whatever JSON value the trial
-    reported (a dict has its number under "default")."""
+    reported (a dict has its number under "default").
+    """
+
+    parameter_id: int
+    trial_id: str
+    job_number: int
+    sequence: int
+    value: Any
+
+
+@dataclass(frozen=True)
+class ReportMetrics:
+    """Intermediate metrics in the order they were stored."""
 
     position: int
-    rows: list[list[Any]]
+    rows: list[ReportedMetric]
 
 
 @dataclass(frozen=True)
@@ -189,11 +201,14 @@ class NoMoreTrials:
 
 @dataclass(frozen=True)
 class KillTrial:
-    """The assessor wants this trial stopped early; `position` is that of the report that decided it."""
+    """The assessor wants a trial stopped early; `position` is that of the `ReportMetrics` that decided it, and
+    `job_number` the job whose metric was judged. Idempotent: it concerns that job only, and does nothing once the job
+    has ended or was asked to stop. A replay may send it again."""
 
     position: int
     parameter_id: int
     trial_id: str
+    job_number: int
 
 
 @dataclass(frozen=True)
@@ -248,6 +263,8 @@ def decode(line: bytes) -> ToDispatcher | FromDispatcher:
             body["answers"] = [Answer(**answer) for answer in body["answers"]]
         elif kind in (NewTrial, Error):  # what a user's algorithm has made
             body = clean_value(body, "it")
+        elif kind is ReportMetrics:
+            body["rows"] = [ReportedMetric(*row) for row in body["rows"]]
         message: ToDispatcher | FromDispatcher = kind(**body)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"not a dispatcher message ({error}): {line[:200]!r}") from error

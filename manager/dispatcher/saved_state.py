@@ -3,7 +3,16 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class SavedDecision(NamedTuple):
+    """An assessor's decision to stop a job: the position of the report that was judged, and whose it was."""
+
+    position: int
+    trial_id: str
+    job_number: int
+
 
 from proctor.trial_keeper.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
 
@@ -16,6 +25,8 @@ class Mark:
     """Inputs up to here are part of what was saved."""
     own_ids: tuple[int, ...] = ()
     """Parameter ids that the tuner had proposed and that had not ended."""
+    decisions: tuple[SavedDecision, ...] = ()
+    """What the assessor had decided about trials that had not ended."""
 
 
 class SavedState:
@@ -33,7 +44,8 @@ class SavedState:
             return Mark()
         found = json.loads(self._path.read_text())
         self._algorithm.load_checkpoint()
-        return Mark(found["position"], tuple(found["own_ids"]))
+        decisions = tuple(SavedDecision(*decision) for decision in found.get("decisions", ()))
+        return Mark(found["position"], tuple(found["own_ids"]), decisions)
 
     def save(self, mark: Mark) -> None:
         """Have the algorithm save itself, then write the mark. Does nothing for one that cannot.

@@ -39,6 +39,7 @@ class Session:
         self._tuner: TunerHand | None = None
         self._assessor: AssessorHand | None = None
         self._customs: list[Any] = []
+        self._restarted: dict[str, int] = {}  # by trial id: the job number of a running trial that runs again
 
     def handle(self, message: ToDispatcher | FromDispatcher) -> None:
         """Take one message. Never raises for what an algorithm does."""
@@ -84,6 +85,7 @@ class Session:
         elif isinstance(message, protocol.TrialEnd):
             self._trial_end(tuner, message)
         elif isinstance(message, protocol.TrialRestarted):
+            self._restarted[message.trial_id] = message.job_number
             if self._assessor is not None:
                 self._assessor.restart(message)
         elif isinstance(message, protocol.UpdateSearchSpace):
@@ -156,9 +158,19 @@ class Session:
 
     def _report(self, message: protocol.ReportMetrics) -> None:
         if self._assessor is not None:
+            if self._restarted:
+                message = self._without_earlier_jobs(message)
             self._assessor.report(message)
 
+    def _without_earlier_jobs(self, message: protocol.ReportMetrics) -> protocol.ReportMetrics:
+        """A metric that an earlier job reported before its end may be stored after the next job was announced: it is
+        not part of the curve that the next job continues."""
+        newest = self._restarted
+        rows = [row for row in message.rows if row.job_number >= newest.get(row.trial_id, 0)]
+        return protocol.ReportMetrics(message.position, rows)
+
     def _trial_end(self, tuner: TunerHand, message: protocol.TrialEnd) -> None:
+        self._restarted.pop(message.trial_id, None)
         tuner.trial_end(message)
         if self._assessor is not None:
             self._assessor.trial_end(message)

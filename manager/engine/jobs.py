@@ -7,7 +7,7 @@ from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.lifecycle.job import JOB, JobEvent
-from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, settled_reason
+from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import jobs, trials
 from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
@@ -52,17 +52,27 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
     reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=exit.final_lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
     _close_job(state, step, trial, exit, reason, detail)
+    if not trial.has_final and trial.other_final is not None:
+        text = (
+            f"trial {trial.row.sequence_id} has no final metric: rank {trial.other_final} has reported one, but the "
+            f"metrics of rank {state.row.report_from} count (reportFrom)"
+        )
+        step.note("notice", {"text": text}, trial_id=trial.row.id)
     verdict = judge(
         reason,
         failures=trial.row.failures,
         infrastructure_failures=trial.row.infrastructure_failures,
         policy=policy,
+        has_final=trial.has_final,
     )
     if verdict.status is TrialStatus.WAITING:
         _retry(step, trial, verdict, reason, detail)
+    elif verdict.status is not TrialStatus.SUCCEEDED:
+        trial_moves.end_trial(state, step, trial, verdict.status, detail)
+    elif reason is EndReason.EXITED_OK:
+        trial_moves.end_trial(state, step, trial, verdict.status, "")
     else:
-        why = "" if verdict.status is TrialStatus.SUCCEEDED else detail
-        trial_moves.end_trial(state, step, trial, verdict.status, why)
+        trial_moves.accept_final(state, step, trial, f"its job ended afterwards as {reason.value} ({detail})")
 
 
 def _close_job(
@@ -103,6 +113,16 @@ def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, de
         infrastructure_failures=verdict.infrastructure_failures,
         not_before=step.now + delay if delay else None,
     )
+    trial.retry_at = step.monotonic + delay if delay else None
+
+
+def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:
+    """After a restart: what is left of the delays of waiting trials, by the stored Unix time. The machine's clock may
+    have been set meanwhile, so none waits longer than the delay that it was given."""
+    for trial in state.trials.values():
+        if trial.row.not_before is not None:
+            longest = max(retry_delay(trial.row.infrastructure_failures, policy), policy.no_room_seconds)
+            trial.retry_at = monotonic + min(max(trial.row.not_before - now, 0.0), longest)
 
 
 def describe(exit: Exit) -> str:

@@ -14,18 +14,25 @@ from proctor.manager.store.metrics import StoredChunk
 
 def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tell: bool) -> None:
     """Bring the trials' rows up to date and tell the dispatcher, if its assessor wants to know."""
-    rows: list[list[Any]] = []
+    rows: list[protocol.ReportedMetric] = []
     ids: list[int] = []
+    report_from = state.row.report_from
     for job_id, chunk in message.chunks:
-        trial = state.by_job.get(job_id)
+        trial_id, _, number = job_id.rpartition(".")
+        trial, job_number = state.trials.get(trial_id), int(number)
         if trial is None:
             continue
-        note_chunk(step, trial, chunk)
+        # The job may have been given up while its metrics were being stored: they are the trial's all the same.
+        counts = chunk.member == report_from
+        note_chunk(step, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
+        if not counts:
+            continue
+        parameter_id = trial.row.parameter_id
         for row_id, sequence, value in chunk.intermediates:
             if row_id <= state.caught_up:
                 continue  # it came while the experiment was being taken up
             ids.append(row_id)
-            rows.append([trial.row.parameter_id, trial.row.id, sequence, value])
+            rows.append(protocol.ReportedMetric(parameter_id, trial_id, job_number, sequence, value))
     if not ids:
         return
     first, last = min(ids), max(ids)
@@ -35,15 +42,21 @@ def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tel
         step.tell(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
 
 
-def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk) -> None:
-    """Counts, the latest and the final value of one trial."""
+def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: bool, counts: bool) -> None:
+    """Counts, the latest and the final value of one trial.
+
+    :param is_newest: the chunk is of the trial's newest job, so that its intermediate metrics are the latest ones.
+    :param counts: it is of the rank whose metrics are the trial's.
+    """
     columns: dict[str, Any] = {}
-    if chunk.intermediates:
+    if chunk.finals and not counts:
+        trial.other_final = chunk.member
+    if chunk.intermediates and is_newest and counts:
         _, sequence, latest = chunk.intermediates[-1]
         trial.latest, trial.has_latest = latest, True
         columns["intermediate_count"] = sequence + 1
         columns["latest_value"] = finite_number(latest)
-    for _, data in chunk.finals:
+    for _, data in chunk.finals if counts else ():
         if trial.has_final or "final_data" in columns:
             step.note("notice", {"text": "a second final metric was reported and ignored"}, trial_id=trial.row.id)
             continue

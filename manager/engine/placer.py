@@ -28,7 +28,7 @@ class Placer(Protocol):
         for every job of the experiment. One that waits for GPUs may have some held for it, until a place is taken or
         `stop_waiting`.
 
-        :param since: Unix time since when the job's trial has waited for a place.
+        :param since: since when the job's trial has waited for a place, by the clock's steady time, as `now`.
         """
 
     def stop_waiting(self) -> None:

@@ -28,11 +28,12 @@ async def place_waiting(state: ExperimentState, step: Step, around: Surroundings
         around.placer.stop_waiting()
         return
     await _tell_of_places(step, around)
+    steady = around.clock.steady()
     shortage = ""  # why the first one that found no place found none; the others would ask in vain
     for trial in state.waiting():
-        why_not = _why_not(state, trial, step.now)
+        why_not = _why_not(state, trial, step.monotonic)
         if why_not or shortage:
-            trial.waiting_since = None if why_not else trial.waiting_since or step.now
+            trial.waiting_since = None if why_not else trial.waiting_since or steady
             trial_moves.set_reason(step, trial, why_not or shortage)
             continue
         outcome = await _place(state, step, around, trial)
@@ -54,9 +55,9 @@ async def _tell_of_places(step: Step, around: Surroundings) -> None:
             step.note("notice", {"text": text})
 
 
-def _why_not(state: ExperimentState, trial: LiveTrial, now: float) -> str:
+def _why_not(state: ExperimentState, trial: LiveTrial, monotonic: float) -> str:
     """What keeps a trial from being placed, GPUs apart; '' for nothing."""
-    if trial.row.not_before is not None and trial.row.not_before > now:
+    if trial.retry_at is not None and trial.retry_at > monotonic:
         return trial.row.reason
     if state.placed() >= state.row.trial_concurrency:
         return f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
@@ -69,9 +70,10 @@ async def _place(
     """Place one trial; returns why it was not."""
     token = secrets.token_hex(8)
     holder = f"trial {trial.row.sequence_id} of experiment {state.row.id}"
-    trial.waiting_since = trial.waiting_since or step.now
+    steady = around.clock.steady()
+    trial.waiting_since = trial.waiting_since or steady
     job_id = f"{trial.row.id}.{trial.row.jobs + 1}"
-    place = around.placer.take(job_id, token, holder, since=trial.waiting_since, now=step.now)
+    place = around.placer.take(job_id, token, holder, since=trial.waiting_since, now=steady)
     if isinstance(place, Impossible):
         monotonic = around.clock.monotonic()
         suggestions.move_experiment(
@@ -81,7 +83,7 @@ async def _place(
         trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
         return place
     trial.waiting_since = None
-    checkpoint = await _checkpoint(around, trial)
+    checkpoint = await _checkpoint(around, trial, state.row.report_from)
     fingerprint = await around.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = around.forms.code_directory, trial.row.sequence_id
@@ -95,13 +97,15 @@ async def _place(
     return None
 
 
-async def _checkpoint(around: Surroundings, trial: LiveTrial) -> Checkpoint | None:
+async def _checkpoint(around: Surroundings, trial: LiveTrial, report_from: int) -> Checkpoint | None:
     """The newest registered checkpoint of a trial that has run before. If its folder is not on this machine: only for
     a service that finds it elsewhere."""
     if trial.row.jobs == 0:
         return None
     trial_id = trial.row.id
-    row = await around.metrics.read(lambda connection: metric_store.latest_checkpoint(connection, trial_id))
+    row = await around.metrics.read(
+        lambda connection: metric_store.latest_checkpoint(connection, trial_id, member=report_from)
+    )
     if row is None:
         return None
     job_id = f"{trial_id}.{row.job}"

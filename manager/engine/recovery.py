@@ -13,14 +13,14 @@ from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.store import experiments, inputs, jobs, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.database import Database
-from proctor.manager.store.rows import InputRow, MetricRow
+from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
 
 
 async def load_state(control: Database, metrics: Database, experiment_id: str) -> ExperimentState:
     """The experiment as the stores have it. What the metrics database knows better is taken from there."""
     state = await control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
     for trial in state.trials.values():
-        columns = await _refresh(metrics, trial)
+        columns = await _refresh(metrics, trial, state.row.report_from)
         if columns:
             state.behind[trial.row.id] = columns
     return state
@@ -41,15 +41,17 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
     return state
 
 
-async def _refresh(metrics: Database, trial: LiveTrial) -> dict[str, Any]:
+async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dict[str, Any]:
     """Metrics may have been stored that the trial's row does not show yet; returns what the row must be given."""
     trial_id = trial.row.id
 
-    def newest(connection: sqlite3.Connection) -> tuple[MetricRow | None, MetricRow | None]:
-        finals = metric_store.page(connection, trial_id, kind="final", limit=1)
-        return (finals[0] if finals else None), metric_store.latest_intermediate(connection, trial_id)
+    def newest(connection: sqlite3.Connection) -> tuple[list[MetricRow], MetricRow | None]:
+        latest = metric_store.latest_intermediate(connection, trial_id, member=report_from)
+        return metric_store.finals(connection, trial_id), latest
 
-    final, latest = await metrics.read(newest)
+    finals, latest = await metrics.read(newest)
+    final = next((row for row in finals if row.member == report_from), None)
+    trial.other_final = next((row.member for row in finals if row.member != report_from), None)
     columns: dict[str, Any] = {}
     if final is not None and not trial.has_final:
         columns |= {"final_data": final.reported, "final_value": finite_number(final.reported)}
@@ -64,10 +66,11 @@ async def _refresh(metrics: Database, trial: LiveTrial) -> dict[str, Any]:
 class InputLog:
     """The input log as messages, for a dispatcher that has to be told everything again."""
 
-    def __init__(self, control: Database, metrics: Database, experiment_id: str) -> None:
+    def __init__(self, control: Database, metrics: Database, experiment: ExperimentRow) -> None:
         self._control = control
         self._metrics = metrics
-        self._experiment_id = experiment_id
+        self._experiment_id = experiment.id
+        self._report_from = experiment.report_from
         self._parameter_ids: dict[str, int] = {}
 
     async def read(self, after: int, limit: int) -> Sequence[ToDispatcher]:
@@ -99,9 +102,11 @@ class InputLog:
         found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
         await self._learn({row.trial_id for row in found} - self._parameter_ids.keys())
         told = [
-            [self._parameter_ids[row.trial_id], row.trial_id, row.sequence, row.reported]
+            protocol.ReportedMetric(
+                self._parameter_ids[row.trial_id], row.trial_id, row.job, row.sequence, row.reported
+            )
             for row in found
-            if row.kind == "intermediate" and row.trial_id in self._parameter_ids
+            if row.kind == "intermediate" and row.member == self._report_from and row.trial_id in self._parameter_ids
         ]
         return protocol.ReportMetrics(position, told)
 

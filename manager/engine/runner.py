@@ -17,6 +17,7 @@ from proctor.manager.dispatcher.client import DispatcherClient, DispatcherGone
 from proctor.manager.engine import jobs as job_moves
 from proctor.manager.engine import measures, suggestions, wishes
 from proctor.manager.engine import messages as m
+from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.effects import Effects
 from proctor.manager.engine.inbox import Inbox, Letter
 from proctor.manager.engine.intake import Intake
@@ -68,7 +69,7 @@ class ExperimentRunner:
         self._effects = Effects(state, around, self.inbox)
         self._policy = around.retry_policy
         self._tells_metrics = around.config.assessor is not None
-        self._log = InputLog(around.control, around.metrics, state.row.id)
+        self._log = InputLog(around.control, around.metrics, state.row)
         self._dispatcher = DispatcherClient(
             open_channel=around.open_dispatcher,
             initialize=self._initialize,
@@ -118,8 +119,10 @@ class ExperimentRunner:
 
     async def _attach(self) -> None:
         """Find the jobs again that were there before the manager was started."""
+        clock = self.around.clock
         if self.state.row.status.counts_time:
-            self.state.active_since = self.around.clock.monotonic()
+            self.state.active_since = clock.monotonic()
+        job_moves.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
         for trial in self.state.by_job.values():
             assert trial.job is not None
             form = self.around.forms.form(self.state.row, trial.row, trial.job)
@@ -144,7 +147,7 @@ class ExperimentRunner:
             await self._effects.update(trial)  # a changed limit may not have reached it
         for trial in trials:
             if trial.job is not None and trial.job.stop_reason is not None:
-                await self._effects.cancel(trial.job.id, False)
+                await self._effects.cancel(trial.job.id, trial.job.stop_reason is EndReason.EARLY_STOPPED)
 
     async def _abandon_jobs(self) -> None:
         """End every job that the service cannot find again. None is submitted a second time: its process may still
@@ -216,7 +219,7 @@ class ExperimentRunner:
                 return
 
     def _new_step(self) -> Step:
-        return Step(self.state.row.id, self.around.clock.now())
+        return Step(self.state.row.id, self.around.clock.now(), self.around.clock.monotonic())
 
     def _answer(self, step: Step, letter: Letter) -> Any:
         """Handle one message; a wish that cannot be granted is answered at once."""
@@ -289,6 +292,7 @@ class ExperimentRunner:
     async def _move_on(self, step: Step) -> None:
         """What follows from the messages: the experiment's own moves, requests, placements."""
         state, monotonic = self.state, self.around.clock.monotonic()
+        trial_moves.end_waiting_with_final(state, step)
         suggestions.advance(state, step, monotonic)
         suggestions.request(state, step, monotonic)
         await place_waiting(state, step, self.around)
@@ -317,8 +321,8 @@ class ExperimentRunner:
 
     def _until_deadline(self) -> float | None:
         """Seconds until something is due without anybody's message; None: nothing is."""
-        now, monotonic = self.around.clock.now(), self.around.clock.monotonic()
-        due = [t.row.not_before - now for t in self.state.trials.values() if t.row.not_before is not None]
+        monotonic = self.around.clock.monotonic()
+        due = [trial.retry_at - monotonic for trial in self.state.trials.values() if trial.retry_at is not None]
         limit = self.state.row.max_experiment_seconds
         if limit is not None and self.state.row.status is ExperimentStatus.RUNNING:
             due.append(limit - self.state.active_seconds(monotonic))

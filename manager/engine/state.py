@@ -29,7 +29,9 @@ class LiveTrial:
     job: TrialJobRow | None = None
     latest: Any = None  # last intermediate metric as it was reported
     has_latest: bool = False
-    waiting_since: float | None = None  # Unix time since when it has waited for a place, under this manager
+    waiting_since: float | None = None  # steady time since when it has waited for a place, under this manager
+    retry_at: float | None = None  # monotonic time before which it is not tried again
+    other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
 
     @property
     def has_final(self) -> bool:

@@ -15,10 +15,12 @@ Write = Callable[[sqlite3.Connection], Any]
 
 @dataclass
 class Step:
-    """Gathers writes and effects; `apply` is the transaction."""
+    """Gathers writes and effects; `apply` is the transaction. `now` is Unix time, for records; waits are counted from
+    `monotonic`, because the machine's clock may be set."""
 
     experiment_id: str
     now: float
+    monotonic: float = 0.0
     writes: list[Write] = field(default_factory=list)
     inputs: list[ToDispatcher] = field(default_factory=list)
     submit: list[LiveTrial] = field(default_factory=list)

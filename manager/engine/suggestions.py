@@ -46,10 +46,13 @@ def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
 
 
 def on_kill(state: ExperimentState, step: Step, message: protocol.KillTrial) -> None:
-    """The assessor wants a trial stopped early."""
+    """The assessor wants a trial stopped early. The decision is for the job whose metric was judged: it is ignored when
+    that job is not the trial's live one, or was asked to stop already (a restarted dispatcher decides again)."""
     trial = state.trials.get(message.trial_id)
-    if trial is not None and trial.job is not None:
-        trial_moves.request_stop(state, step, trial, EndReason.EARLY_STOPPED, "stopped early by the assessor")
+    if trial is None or trial.job is None or trial.job.number != message.job_number:
+        return
+    detail = "stopped early by the assessor"
+    trial_moves.request_stop(state, step, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
 
 
 def move_experiment(

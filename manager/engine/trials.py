@@ -89,7 +89,7 @@ def create_job(
         submitted_at=step.now,
     )
     trial.job = job
-    trial.row = replace(trial.row, jobs=number, not_before=None)
+    trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
     state.by_job[job.id] = trial
     step.write(lambda c: jobs.insert(c, job))
     step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
@@ -172,6 +172,24 @@ def end_trial(state: ExperimentState, step: Step, trial: LiveTrial, status: Tria
     step.tell(message, message_payload(message))
 
 
+def accept_final(state: ExperimentState, step: Step, trial: LiveTrial, how: str) -> None:
+    """The trial has succeeded by its stored final metric, although its job did not end well; a notice says so.
+
+    :param how: a clause, what has become of the job.
+    """
+    text = f"trial {trial.row.sequence_id} has succeeded: its final metric is stored; {how}"
+    step.note("notice", {"text": text}, trial_id=trial.row.id)
+    end_trial(state, step, trial, TrialStatus.SUCCEEDED, f"its final metric is stored; {how}")
+
+
+def end_waiting_with_final(state: ExperimentState, step: Step) -> None:
+    """Trials that were sent back to WAITING before their final metric was stored, or before it was known that a final
+    metric is the end, do not run again."""
+    for trial in [trial for trial in state.trials.values() if trial.job is None and trial.has_final]:
+        if trial.row.status is TrialStatus.WAITING:
+            accept_final(state, step, trial, "its last job did not end well")
+
+
 def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool) -> tuple[Any, bool]:
     """An ended trial's result for the tuner: its final metric; where that counts, the latest one of a trial that was
     stopped early without one."""
@@ -182,25 +200,28 @@ def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool)
     return None, False
 
 
-def request_stop(state: ExperimentState, step: Step, trial: LiveTrial, reason: EndReason, detail: str) -> None:
-    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands."""
+def request_stop(
+    state: ExperimentState,
+    step: Step,
+    trial: LiveTrial,
+    reason: EndReason,
+    detail: str,
+    *,
+    position: int | None = None,
+) -> None:
+    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands.
+
+    :param position: of the dispatcher input that led an algorithm to this decision; it is committed with the request.
+    """
     job = trial.job
     if job is None or job.stop_reason is not None:
         return
     expected = JOB.sources(JobEvent.STOP)
     status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
-    trial.job = replace(job, status=status, stop_reason=reason, detail=detail)
+    columns: dict[str, Any] = {"stop_reason": reason, "stop_position": position, "detail": detail}
+    trial.job = replace(job, status=status, **columns)
     step.write(
-        lambda c: jobs.move(
-            c,
-            job.id,
-            token=job.token,
-            expected=expected,
-            status=status,
-            time=step.now,
-            stop_reason=reason,
-            detail=detail,
-        )
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
     )
     step.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 

@@ -18,21 +18,23 @@ class Charge(StrEnum):
 
 @dataclass(frozen=True)
 class Meaning:
-    """`status` is what the trial becomes when it is not retried."""
+    """`status` is what the trial becomes when it is not retried, `with_final` what it becomes when its final metric is
+    stored, in which case it is never retried."""
 
     status: TrialStatus
     charge: Charge
+    with_final: TrialStatus = TrialStatus.SUCCEEDED
 
 
 MEANINGS: dict[EndReason, Meaning] = {
     EndReason.EXITED_OK: Meaning(TrialStatus.SUCCEEDED, Charge.FINAL),
-    EndReason.EXITED_ERROR: Meaning(TrialStatus.FAILED, Charge.TRIAL),
+    EndReason.EXITED_ERROR: Meaning(TrialStatus.FAILED, Charge.TRIAL, with_final=TrialStatus.FAILED),
     EndReason.OUT_OF_MEMORY: Meaning(TrialStatus.FAILED, Charge.TRIAL),
     EndReason.SIGNALED: Meaning(TrialStatus.FAILED, Charge.INFRASTRUCTURE),
-    EndReason.DEADLINE: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL),
+    EndReason.DEADLINE: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL, with_final=TrialStatus.EARLY_STOPPED),
     EndReason.CANCELED: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
-    EndReason.EARLY_STOPPED: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL),
-    EndReason.USER_CANCELED: Meaning(TrialStatus.USER_CANCELED, Charge.FINAL),
+    EndReason.EARLY_STOPPED: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL, with_final=TrialStatus.EARLY_STOPPED),
+    EndReason.USER_CANCELED: Meaning(TrialStatus.USER_CANCELED, Charge.FINAL, with_final=TrialStatus.USER_CANCELED),
     EndReason.EXPERIMENT_STOPPED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
     EndReason.LAUNCH_FAILED: Meaning(TrialStatus.FAILED, Charge.TRIAL),
     EndReason.EXIT_UNKNOWN: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
@@ -45,9 +47,13 @@ MEANINGS: dict[EndReason, Meaning] = {
     EndReason.INFRASTRUCTURE: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
 }
 
-_OVERRIDDEN = {EndReason.EXITED_OK, EndReason.EXITED_ERROR, EndReason.SIGNALED, EndReason.CANCELED}
-_OVERRIDDEN |= {EndReason.EXIT_UNKNOWN, EndReason.OUT_OF_MEMORY, EndReason.RESULT_LOST}
-_OVERRIDDEN |= {end for end, meaning in MEANINGS.items() if meaning.charge is Charge.FREE}
+_DECISIONS = frozenset(
+    {EndReason.DEADLINE, EndReason.EARLY_STOPPED, EndReason.USER_CANCELED, EndReason.EXPERIMENT_STOPPED}
+)
+"""Reasons that say who decided to end a job, rather than how it left."""
+
+_MOST_DOUBLINGS = 64
+"""Of a delay: far beyond every limit, and still a number that a float can hold."""
 
 
 @dataclass(frozen=True)
@@ -76,29 +82,45 @@ class Verdict:
 def settled_reason(
     end: EndReason, stop_reason: EndReason | None, *, has_final: bool, final_lost: bool = False
 ) -> EndReason:
-    """Why a job ended, given who had asked it to stop: a wish that was written down first wins over how it left.
+    """Why a job ended, given who had asked it to stop: a stop that was committed first wins over how the job left, so
+    that a trial the user has canceled does not run again because its node was lost meanwhile.
 
     Except that a trial which finished its work while the experiment was being stopped has simply finished. One that
     has reported its final metric in vain has not.
     """
     if end is EndReason.EXITED_OK and final_lost and not has_final:
         end = EndReason.RESULT_LOST
-    if stop_reason is None or end not in _OVERRIDDEN:
+    if stop_reason is None or end in _DECISIONS:
         return end
     if end is EndReason.EXITED_OK and has_final and stop_reason is EndReason.EXPERIMENT_STOPPED:
         return end
     return stop_reason
 
 
-def judge(end: EndReason, *, failures: int, infrastructure_failures: int, policy: RetryPolicy) -> Verdict:
-    """Apply the table: end the trial, or send it back to WAITING and charge whom it says."""
+def judge(
+    end: EndReason, *, failures: int, infrastructure_failures: int, policy: RetryPolicy, has_final: bool = False
+) -> Verdict:
+    """Apply the table: end the trial, or send it back to WAITING and charge the budget it says.
+
+    :param has_final: the trial's final metric is stored. It is the trial's result, so nothing runs again.
+    """
     meaning = MEANINGS[end]
+    if has_final:
+        return Verdict(meaning.with_final, failures, infrastructure_failures, None)
     if meaning.charge is Charge.FREE:
         delay = policy.no_room_seconds if end is EndReason.NO_ROOM else 0.0
         return Verdict(TrialStatus.WAITING, failures, infrastructure_failures, delay)
     if meaning.charge is Charge.TRIAL and failures < policy.max_trial_retries:
         return Verdict(TrialStatus.WAITING, failures + 1, infrastructure_failures, 0.0)
     if meaning.charge is Charge.INFRASTRUCTURE and infrastructure_failures < policy.max_infrastructure_retries:
-        delay = min(policy.backoff_seconds * 2**infrastructure_failures, policy.max_backoff_seconds)
+        delay = retry_delay(infrastructure_failures + 1, policy)
         return Verdict(TrialStatus.WAITING, failures, infrastructure_failures + 1, delay)
     return Verdict(meaning.status, failures, infrastructure_failures, None)
+
+
+def retry_delay(infrastructure_failures: int, policy: RetryPolicy) -> float:
+    """Seconds that a trial waits after so many failures of the infrastructure, the last one included."""
+    if infrastructure_failures < 1:
+        return 0.0
+    doublings = min(infrastructure_failures - 1, _MOST_DOUBLINGS)
+    return min(policy.backoff_seconds * 2.0**doublings, policy.max_backoff_seconds)

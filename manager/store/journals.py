@@ -20,7 +20,7 @@ _KEPT_CHARACTERS = 1_000  # of a line that could not be read
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """What was new in a chunk. `end_offset` is how far the journal is stored now.
+    """What was new in a chunk of a member's journal. `end_offset` is how far the journal is stored now.
 
     `intermediates` are (id, place in the trial's curve, what was reported); `finals` (finite number or None, what was
     reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts reports that the
@@ -34,6 +34,7 @@ class StoredChunk:
     lost: int = 0
     unreadable: int = 0
     uncounted: list[str] = field(default_factory=list)
+    member: int = 0
 
 
 def store_chunk(
@@ -62,7 +63,7 @@ def store_chunk(
         )
     fresh = data[journal.offset - offset : data.rfind(b"\n") + 1]
     if not fresh:
-        return StoredChunk(journal.offset)
+        return StoredChunk(journal.offset, member=member)
     return journal.store(fresh, time)
 
 
@@ -71,7 +72,7 @@ class _Journal:
 
     def __init__(self, connection: sqlite3.Connection, trial_id: str, job: int, member: int, first: int) -> None:
         self._connection = connection
-        self._key = {"trial_id": trial_id, "job": job, "member": member}
+        self._key: dict[str, Any] = {"trial_id": trial_id, "job": job, "member": member}
         row = connection.execute(query("journals.get"), self._key).fetchone()
         counts: tuple[int, ...] = row or (0, first, 0, 0, 0, 0)
         self.offset, self._first, self._intermediates, self._finals, self._losses, self._unreadables = counts
@@ -97,7 +98,14 @@ class _Journal:
         self._connection.execute(query("journals.advance"), self._key | counts)
         news = self._news
         return StoredChunk(
-            end, news.intermediates, news.finals, news.checkpoints, news.lost, news.unreadable, news.uncounted
+            end,
+            news.intermediates,
+            news.finals,
+            news.checkpoints,
+            news.lost,
+            news.unreadable,
+            news.uncounted,
+            self._key["member"],
         )
 
     def _read(self, data: bytes, arrived: float) -> None:
@@ -135,7 +143,7 @@ class _Journal:
         if kind in (KIND_INTERMEDIATE, KIND_FINAL) and "value" in record:
             return self._take_value(place, kind, record["value"], step, time)
         if kind == KIND_CHECKPOINT:
-            return self._take_checkpoint(place, record.get("path"), step, time)
+            return self._take_checkpoint(place, record, step, time)
         if kind == KIND_LOST:
             return self._take_lost(place, whole_number(record.get("count")), record.get("why"), time)
         return False
@@ -156,12 +164,19 @@ class _Journal:
         self._intermediates += 1
         return True
 
-    def _take_checkpoint(self, place: int, path: Any, step: int | None, time: float) -> bool:
+    def _take_checkpoint(self, place: int, record: dict[str, Any], step: int | None, time: float) -> bool:
+        path, with_metric = record.get("path"), record.get("with_metric")
         if not isinstance(path, str) or not path or not path.isprintable():
             return False
-        values = {"offset": place, "step": step, "path": path, "sequence": self._first + self._intermediates}
-        statement = query("checkpoints.insert")
-        [row] = self._connection.execute(statement, self._key | values | {"time": time}).fetchall()
+        values: dict[str, Any] = {
+            "offset": place,
+            "step": step,
+            "path": path,
+            "sequence": self._first + self._intermediates,
+            "time": time,
+            "with_metric": int(with_metric) if isinstance(with_metric, bool) else None,
+        }
+        [row] = self._connection.execute(query("checkpoints.insert"), self._key | values).fetchall()
         self._news.checkpoints.append(CheckpointRow.from_row(row))
         return True
 

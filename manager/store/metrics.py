@@ -1,6 +1,7 @@
 """Reading an experiment's metrics database: what was reported, the visible curve, checkpoints, how far journals are."""
 
 import sqlite3
+from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
 
@@ -11,17 +12,23 @@ from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 
 __all__ = [
     "KINDS",
+    "RankSummary",
     "StoredChunk",
     "curve",
+    "finals",
     "last_id",
     "latest_checkpoint",
     "latest_intermediate",
     "offset_of",
     "offsets",
     "page",
+    "ranks",
     "rows_between",
     "store_chunk",
 ]
+
+_SAME_CALL_SECONDS = 0.001
+"""At most so much later than a checkpoint's record is one that an earlier version of the SDK made in the same call."""
 
 KINDS = (KIND_INTERMEDIATE, KIND_FINAL, KIND_LOST, KIND_UNREADABLE)
 
@@ -37,34 +44,84 @@ def offsets(connection: sqlite3.Connection, trial_id: str, job: int) -> dict[int
 
 
 def page(
-    connection: sqlite3.Connection, trial_id: str, *, kind: str | None = None, after_id: int = 0, limit: int
+    connection: sqlite3.Connection,
+    trial_id: str,
+    *,
+    kind: str | None = None,
+    member: int | None = None,
+    after_id: int = 0,
+    limit: int,
 ) -> list[MetricRow]:
     """At most `limit` records of a trial (all jobs) with a greater id, in the order of storing. The next page begins
     after the last one's id."""
     kinds = KINDS if kind is None else (kind,)
-    values = {"trial_id": trial_id, "after_id": after_id, "limit": limit}
+    values = {"trial_id": trial_id, "after_id": after_id, "member": member, "limit": limit}
     statement = query("metrics.page_of_kind")
     stretches = [connection.execute(statement, values | {"kind": name}) for name in kinds]
     return [MetricRow.from_row(row) for row in islice(merge(*stretches), limit)]
 
 
-def curve(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> list[MetricRow]:
-    """The visible curve: the intermediates of the newest job that has reported, and before the point at which it
-    resumed those of the jobs before it. `sequence` counts its points from 0."""
+def curve(
+    connection: sqlite3.Connection,
+    trial_id: str,
+    *,
+    member: int = 0,
+    after_id: int = 0,
+    limit: int | None = None,
+) -> list[MetricRow]:
+    """The visible curve of a member: the intermediates of the newest job that has reported, and before the point at
+    which it resumed those of the jobs before it. `sequence` counts its points from 0. With a `limit` at most so many
+    points whose id is greater than `after_id`: a job's points are stored before those of the jobs that continue from
+    it."""
     key = {"trial_id": trial_id, "member": member}
     ends: dict[int, float] = {}  # by job: where its part of the curve ends
     end = float("inf")
     for job, first_sequence in connection.execute(query("journals.of_member"), key):
         ends[job] = end
         end = min(end, first_sequence)
-    rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key))
-    return sorted((row for row in rows if row.sequence < ends[row.job]), key=lambda row: row.sequence)
+    rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key | {"after_id": after_id}))
+    return list(islice((row for row in rows if row.sequence < ends[row.job]), limit))
 
 
-def latest_intermediate(connection: sqlite3.Connection, trial_id: str) -> MetricRow | None:
-    """The intermediate that was stored last."""
-    row = connection.execute(query("metrics.latest_intermediate"), {"trial_id": trial_id}).fetchone()
+def latest_intermediate(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> MetricRow | None:
+    """The intermediate of a member that was stored last."""
+    row = connection.execute(query("metrics.latest_intermediate"), {"trial_id": trial_id, "member": member}).fetchone()
     return None if row is None else MetricRow.from_row(row)
+
+
+def finals(connection: sqlite3.Connection, trial_id: str) -> list[MetricRow]:
+    """Every final metric of a trial, of all its jobs and members, in the order of storing."""
+    return [MetricRow.from_row(row) for row in connection.execute(query("metrics.finals"), {"trial_id": trial_id})]
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """What one rank has reported in the trial's newest job that has reported: how many intermediates, and the last one;
+    its first final metric."""
+
+    member: int
+    intermediates: int
+    latest: MetricRow | None
+    final: MetricRow | None
+
+
+def ranks(connection: sqlite3.Connection, trial_id: str) -> list[RankSummary]:
+    """Every rank of a trial's newest job that has reported."""
+    journals = connection.execute(query("journals.of_trial"), {"trial_id": trial_id}).fetchall()
+    if len(journals) == 0:
+        return []
+    newest = journals[0][0]
+    found = finals(connection, trial_id)
+    return [
+        RankSummary(
+            member,
+            intermediates,
+            latest_intermediate(connection, trial_id, member=member) if intermediates else None,
+            next((row for row in found if (row.job, row.member) == (job, member)), None),
+        )
+        for job, member, intermediates, reported_finals in journals
+        if job == newest and intermediates + reported_finals
+    ]
 
 
 def rows_between(connection: sqlite3.Connection, first_id: int, last_id: int) -> list[MetricRow]:
@@ -79,7 +136,36 @@ def last_id(connection: sqlite3.Connection) -> int:
     return 0 if row is None else int(row[0])
 
 
-def latest_checkpoint(connection: sqlite3.Connection, trial_id: str) -> CheckpointRow | None:
-    """The checkpoint that the trial's newest job with one has registered last."""
-    row = connection.execute(query("checkpoints.latest"), {"trial_id": trial_id}).fetchone()
-    return None if row is None else CheckpointRow.from_row(row)
+def latest_checkpoint(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> CheckpointRow | None:
+    """The checkpoint that the trial's newest job with one has registered last: that of the member whose curve is the
+    trial's, or of the lowest other one where that has none.
+
+    Its `sequence` is that of the member's curve, with the metric that was reported together with the checkpoint.
+    """
+    row = connection.execute(query("checkpoints.latest"), {"trial_id": trial_id, "member": member}).fetchone()
+    if row is None:
+        return None
+    checkpoint = CheckpointRow.from_row(row)
+    if checkpoint.member != member:
+        return replace(checkpoint, sequence=_points_until(connection, checkpoint, member))
+    is_behind_its_metric = checkpoint.with_metric is not None or not _metric_follows(connection, checkpoint)
+    return checkpoint if is_behind_its_metric else replace(checkpoint, sequence=checkpoint.sequence + 1)
+
+
+def _points_until(connection: sqlite3.Connection, checkpoint: CheckpointRow, member: int) -> int:
+    """How many points another member's curve had when the checkpoint was registered, by the times of the records."""
+    key = {"trial_id": checkpoint.trial_id, "job": checkpoint.job}
+    members = (member, checkpoint.member)
+    journals = [connection.execute(query("journals.get"), {**key, "member": one}).fetchone() for one in members]
+    first: int = next((journal[1] for journal in journals if journal is not None), 0)
+    values = {**key, "member": member, "time": checkpoint.time}
+    return first + int(connection.execute(query("metrics.points_until"), values).fetchone()[0])
+
+
+def _metric_follows(connection: sqlite3.Connection, checkpoint: CheckpointRow) -> bool:
+    """Whether the metric that was reported together with a checkpoint stands behind it, where earlier versions of the
+    SDK wrote it, in the same moment and with the same step."""
+    names = ("trial_id", "job", "member", "sequence")
+    values = {name: getattr(checkpoint, name) for name in names}
+    rows = map(MetricRow.from_row, connection.execute(query("checkpoints.metric_after"), values))
+    return any(row.step == checkpoint.step and 0 <= row.time - checkpoint.time <= _SAME_CALL_SECONDS for row in rows)

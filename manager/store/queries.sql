@@ -230,6 +230,9 @@ SELECT member, offset FROM journals WHERE trial_id = :trial_id AND job = :job OR
 -- name: journals.of_member
 SELECT job, first_sequence FROM journals WHERE trial_id = :trial_id AND member = :member ORDER BY job DESC;
 
+-- name: journals.of_trial
+SELECT job, member, intermediates, finals FROM journals WHERE trial_id = :trial_id ORDER BY job DESC, member;
+
 -- name: metrics.insert
 -- positional: this is the hot path
 INSERT INTO metrics (id, trial_id, job, member, offset, kind, sequence, step, value, data, time)
@@ -239,20 +242,38 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 SELECT id FROM metrics ORDER BY id DESC LIMIT 1;
 
 -- name: metrics.page_of_kind
-SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = :kind AND id > :after_id ORDER BY id LIMIT :limit;
+SELECT * FROM metrics
+WHERE trial_id = :trial_id AND kind = :kind AND id > :after_id AND (:member IS NULL OR member = :member)
+ORDER BY id LIMIT :limit;
 
 -- name: metrics.intermediates
-SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member ORDER BY id;
+SELECT * FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND id > :after_id ORDER BY id;
 
 -- name: metrics.latest_intermediate
-SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' ORDER BY id DESC LIMIT 1;
+SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member
+ORDER BY id DESC LIMIT 1;
+
+-- name: metrics.finals
+-- one for each job and member as a rule
+SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'final' ORDER BY id;
+
+-- name: metrics.points_until
+SELECT count(*) FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member = :member AND time <= :time;
 
 -- name: metrics.between
 SELECT * FROM metrics WHERE id BETWEEN :first_id AND :last_id ORDER BY id;
 
 -- name: checkpoints.insert
-INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time)
-VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time) RETURNING *;
+INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric)
+VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric) RETURNING *;
+
+-- name: checkpoints.metric_after
+SELECT * FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member = :member AND sequence = :sequence;
 
 -- name: checkpoints.latest
-SELECT * FROM checkpoints WHERE trial_id = :trial_id ORDER BY job DESC, id DESC LIMIT 1;
+-- of the rank whose reports count if it has one, else of the lowest rank that has
+SELECT * FROM checkpoints WHERE trial_id = :trial_id
+ORDER BY job DESC, member <> :member, member, id DESC LIMIT 1;

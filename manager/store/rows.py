@@ -100,6 +100,11 @@ class ExperimentRow(Row):
     ended_at: float | None = None
     revision: int = 1
 
+    @property
+    def report_from(self) -> int:
+        """The rank whose metrics and checkpoints are the trial's; experiments of earlier versions do not name it."""
+        return int(self.config.get("report_from", 0))
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRow(Row):
@@ -159,6 +164,7 @@ class TrialJobRow(Row):
     ended_at: float | None = None
     start_reason: str = ""
     resume_node_id: str | None = None
+    stop_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,8 @@ class MetricRow(Row):
 @dataclass(frozen=True, slots=True)
 class CheckpointRow(Row):
     """One registered checkpoint. `path` is relative to its job's directory; `sequence` is the number of points that its
-    trial's curve had before it."""
+    trial's curve had before it. `with_metric`: 1 when the last of them was reported together with it, 0 when none was,
+    None when its record does not say so."""
 
     id: int
     trial_id: str
@@ -233,6 +240,7 @@ class CheckpointRow(Row):
     path: str
     sequence: int
     time: float
+    with_metric: int | None = None
 
 
 _ROW_TYPES: tuple[type[Row], ...] = (

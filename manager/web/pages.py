@@ -96,11 +96,19 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
     control = context.manager.control
     rows, last_event = await control.read(lambda c: (jobs.of_trial(c, trial_id), events.last_id(c)))
     database = await context.manager.metrics(trial.experiment_id)
-    curve, losses = await database.read(lambda c: (metrics.curve(c, trial_id), _losses(c, trial_id)))
+    report_from = experiment.report_from
+    curve, losses, ranks = await database.read(
+        lambda c: (
+            metrics.curve(c, trial_id, member=report_from),
+            _losses(c, trial_id),
+            metrics.ranks(c, trial_id),
+        )
+    )
     values = {
         "trial": trial,
         "experiment": experiment,
         "losses": losses,
+        "ranks": [_rank(found) for found in ranks] if any(found.member != report_from for found in ranks) else [],
         "jobs": rows,
         "job": job or trial.jobs,
         "curve": _metric_chart(curve),
@@ -145,6 +153,17 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
 def _metric_chart(curve: list[MetricRow]) -> str:
     points = [(float(point.sequence), point.value) for point in curve if point.value is not None]
     return chart([Series("line", points)], title="Intermediate metrics", x_label="report")
+
+
+def _rank(found: metrics.RankSummary) -> dict[str, Any]:
+    """What one rank has reported, for the table of ranks."""
+    latest, final = found.latest, found.final
+    return {
+        "member": found.member,
+        "reports": found.intermediates,
+        "latest": None if latest is None else shown_number(latest.value, latest.data),
+        "final": None if final is None else shown_number(final.value, final.data),
+    }
 
 
 def _losses(connection: sqlite3.Connection, trial_id: str) -> list[str]:

@@ -297,6 +297,11 @@ class Client:
         query = {"kind": kind, "after": after, "limit": PAGE_SIZE}
         return self._transport.pages(_path("trials", trial_id, "metrics"), query=query)
 
+    def trial_curve(self, trial_id: str) -> Iterator[JsonObject]:
+        """The visible curve of a trial: the intermediate metrics of its newest job, and before the point at which it
+        resumed those of the jobs before it."""
+        return self._transport.pages(_path("trials", trial_id, "curve"), query={"limit": PAGE_SIZE})
+
     def trial_log(
         self,
         trial_id: str,

@@ -156,6 +156,7 @@ class ExperimentConfig:
     assessor: Algorithm | None = field(default_factory=AlgorithmConfig)
     advisor: Algorithm | None = None
     shared_storage: Mapping[str, Any] | None = None
+    report_from: int | None = None
     code_snapshot: bool | None = None
     seed: int | None = None
     lease_seconds: float | None = None

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +199,16 @@ class Experiment:
         return [{"trialJobStatus": status, "trialJobNumber": number} for status, number in counts.items()]
 
     def get_job_metrics(self, trial_job_id: str | None = None) -> dict[str, list[TrialMetricData]]:
-        """By trial id: everything reported, of one trial or of all."""
+        """By trial id: its visible curve and its final metric, of one trial or of all."""
         client = self.client
         trials = client.trials(self._need_id()) if trial_job_id is None else [client.trial(trial_job_id)]
-        return {trial["id"]: metric_data(client.metrics(trial["id"]), trial["parameter_id"]) for trial in trials}
+        return {
+            trial["id"]: metric_data(
+                [*client.trial_curve(trial["id"]), *_first_final(client, trial["id"])],
+                trial["parameter_id"],
+            )
+            for trial in trials
+        }
 
     def export_data(self) -> list[TrialResult]:
         """Parameters and final metric of the trials that succeeded and have one, as in NNI; `results` has all."""
@@ -290,3 +297,8 @@ class Experiment:
             raise
         finally:
             atexit.unregister(self._stop_quietly)
+
+
+def _first_final(client: Client, trial_id: str) -> list[JsonObject]:
+    """The final metric of a trial that counts, if there is one."""
+    return list(islice((row for row in client.metrics(trial_id, kind="final") if row["counts"]), 1))

@@ -73,10 +73,9 @@ class Results:
         return {trial.trial_id: self.curve(trial.trial_id) for trial in self._trials}
 
     def curve(self, trial_id: str) -> list[tuple[int, float]]:
-        """The intermediate metrics of one trial's newest job."""
-        metrics = list(self._client.metrics(trial_id, kind="intermediate"))
-        newest = max((item["job"] for item in metrics), default=0)
-        return [_point(item) for item in metrics if item["job"] == newest]
+        """The visible curve of one trial: the intermediate metrics of its newest job, and before the point at which it
+        resumed those of the jobs before it."""
+        return [_point(item) for item in self._client.trial_curve(trial_id)]
 
     def best_so_far(self) -> list[tuple[int, float]]:
         """(sequence id, best value until then) of the trials that ended with a value, in the order they ended."""

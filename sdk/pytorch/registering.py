@@ -92,8 +92,22 @@ def register(
 def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:
     """Remove the trainer's registered copies but the newest ones and the young ones; the user's own all stay."""
     ours = [path for path in list_checkpoints(job_directory) if os.path.exists(f"{path}/{POINTER_FILE}")]
+    ages = {path: _age(path) for path in ours}
     for path in ours[:-KEPT_COUNT]:
-        if time() - os.stat(path).st_mtime > older_than_seconds:
+        if ages[path] > older_than_seconds:
+            del _made_at[path]
             unfinished = name_unfinished(os.path.dirname(path))
             os.rename(path, unfinished)  # first out of sight, so that nobody takes half of it for a checkpoint
             remove_tree(unfinished)
+
+
+_made_at: "dict[str, float]" = {}
+"""By path of a registered copy: when it was made, in this process's monotonic time."""
+
+
+def _age(path: str) -> float:
+    """How many seconds ago the copy was made. The file's time counts only when this process sees the copy first: were
+    it read again after the clock was set, copies would go too early, or fill the disk while the clock catches up."""
+    if path not in _made_at:
+        _made_at[path] = monotonic() - max(0.0, time() - os.stat(path).st_mtime)
+    return monotonic() - _made_at[path]

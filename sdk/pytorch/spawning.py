@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from proctor.sdk.protocol import ENV_MEMBER
 from proctor.sdk.pytorch.devices import choose_threads, on_device
 from proctor.sdk.pytorch.distributed import adopt_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
@@ -121,6 +122,7 @@ def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> No
     """The life of a rank, from its first statement to its last word."""
     die_with_parent(start.launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the launcher decides
+    os.environ[ENV_MEMBER] = str(start.rank)  # what it and its loaders' workers report is this rank's
     # A spawned process would spawn its loaders' workers, too, and each would import torch at every epoch.
     multiprocessing.set_start_method(start.loader_method, force=True)
     line = _Line(pipe)

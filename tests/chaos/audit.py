@@ -133,15 +133,22 @@ def check_ended_once(ending: Ending) -> None:
 
 
 def check_restarts(ending: Ending, killed: Collection[str]) -> None:
-    """A trial has one job, and one more for each of its jobs that was killed; every end has its reason."""
+    """A trial has one job, and one more for each of its jobs that was killed before its final metric was reported;
+    every end has its reason."""
     for trial_id, trial in ending.trials.items():
         jobs = ending.jobs_of(trial_id)
         assert [job["number"] for job in jobs] == list(range(1, trial["jobs"] + 1))
         for job in jobs[:-1]:
             assert job["id"] in killed, f"{job['id']} was run again though nobody killed it: {job}"
             assert job["end_reason"] in ("SIGNALED", "EXIT_UNKNOWN"), job
-        assert jobs[-1]["end_reason"] in ("EXITED_OK", "EARLY_STOPPED"), jobs[-1]
-        assert trial["status"] == ("SUCCEEDED" if jobs[-1]["end_reason"] == "EXITED_OK" else "EARLY_STOPPED"), trial
+            assert not list(_finals(ending, job["id"])), f"{job['id']} was run again though its final metric is stored"
+        if jobs[-1]["end_reason"] in ("SIGNALED", "EXIT_UNKNOWN"):
+            assert jobs[-1]["id"] in killed, jobs[-1]
+            assert list(_finals(ending, jobs[-1]["id"])), f"{jobs[-1]} ended its trial without a final metric"
+        else:
+            assert jobs[-1]["end_reason"] in ("EXITED_OK", "EARLY_STOPPED"), jobs[-1]
+        stopped = jobs[-1]["end_reason"] == "EARLY_STOPPED"
+        assert trial["status"] == ("EARLY_STOPPED" if stopped else "SUCCEEDED"), trial
 
 
 def check_processes(ending: Ending) -> None:

@@ -160,10 +160,10 @@ class House:
 
         self.ask(attempt)
 
-    def trial_command(self, *, steps: int, seconds: tuple[float, float], losers: bool = False) -> str:
-        """The command of trials that report `steps` intermediate values and run for so long."""
-        words = [sys.executable, "-S", TRIAL_SCRIPT, self.ledgers, steps, *seconds, *(["--losers"] * losers)]
-        return " ".join(map(str, words))
+    def trial_command(self, *options: str, steps: int, seconds: tuple[float, float]) -> str:
+        """The command of trials that report `steps` intermediate values and run for so long; `options` are those of
+        `trial_script.py`."""
+        return " ".join(map(str, [sys.executable, "-S", TRIAL_SCRIPT, self.ledgers, steps, *seconds, *options]))
 
     def status(self) -> str:
         """The experiment's."""

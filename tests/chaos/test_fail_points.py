@@ -55,7 +55,7 @@ def small_experiment(built: House) -> Mapping[str, Any]:
     """Its configuration."""
     return {
         "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-        "trialCommand": built.trial_command(steps=STEPS, seconds=SECONDS, losers=True),
+        "trialCommand": built.trial_command("--losers", steps=STEPS, seconds=SECONDS),
         "trialConcurrency": 2,
         "maxTrialNumber": TRIALS,
         "seed": SEED,

@@ -1,10 +1,11 @@
 """The trial of the chaos tests: reports values, and keeps a ledger of its own of what it has reported.
 
-`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers] [--gate PATH AFTER]`: every job appends to
-`LEDGERS/<job id>` by single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind, value]` before
-each report, `["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes follows from
-its parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has reason to stop
-it, and then waits to be stopped. With --gate a trial that has reported AFTER values waits until PATH is there.
+`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers] [--lingers] [--gate PATH AFTER]`: every job appends
+to `LEDGERS/<job id>` by single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind, value]`
+before each report, `["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it takes
+follows from its parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor has
+reason to stop it, and then waits to be stopped. With --lingers it does not end by itself after its final metric. With
+--gate a trial that has reported AFTER values waits until PATH is there.
 """
 
 import json
@@ -74,6 +75,8 @@ def main() -> None:
         time.sleep(PATIENCE_SECONDS)  # ended by the keeper's signal, so that every run ends alike
     time.sleep(pause)
     ledger.report("final", x)
+    if "--lingers" in sys.argv:
+        time.sleep(PATIENCE_SECONDS)
     ledger.write("end", os.getpid(), start_time())
 
 

@@ -13,6 +13,7 @@ from fakes.left_behind import wait_for_the_end_of_others
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 from fakes.trained_runs import Teller, train
 
+from proctor.sdk.protocol import find_rank
 from proctor.sdk.pytorch import (
     HandoverQueue,
     Trainer,
@@ -72,6 +73,7 @@ def _talk(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
         "any": [ranks.any(ranks.rank == 2), ranks.any(False), ranks.any(True)],
         "printed": printed.getvalue(),
         "threads": torch.get_num_threads(),
+        "reports as rank": find_rank(os.environ),
     }
     barrier()
     queue.put(values)

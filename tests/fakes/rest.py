@@ -252,6 +252,8 @@ class FakeRest(NodesOfRest):
             case "GET", name, "metrics":
                 rows = [row for row in self.metrics.get(name, []) if query.get("kind") in (None, row["kind"])]
                 return self._page(rows, query)
+            case "GET", name, "curve":
+                return self._page(_visible(self.metrics.get(name, [])), query)
             case "GET", name, "logs":
                 key = (name, query["stream"], int(query.get("job", self._trial(name)["jobs"])))
                 if reasons := self.away.get((name, key[2])):
@@ -418,3 +420,12 @@ def part_of(log: bytes, query: Mapping[str, str], *, usual: int) -> LogPiece:
     begin = max(len(log) + offset, 0) if offset < 0 else offset
     data = log[begin:][: int(query.get("limit", usual))]
     return LogPiece(data, begin + len(data))
+
+
+def _visible(rows: list[Row]) -> list[Row]:
+    """The intermediates of the newest job, and before its first one those of the jobs before it."""
+    points: list[Row] = []
+    for row in sorted((row for row in rows if row["kind"] == "intermediate"), key=lambda row: row["job"]):
+        points = [point for point in points if point["job"] == row["job"] or point["sequence"] < row["sequence"]]
+        points.append(row)
+    return points

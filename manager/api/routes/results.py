@@ -61,7 +61,7 @@ async def export_results(
     limit: Limit = 1000,
 ) -> schemas.Page[schemas.ExportRow]:
     """By sequence id, with and without a final metric. `import` takes these rows."""
-    await context.manager.experiment(experiment_id)
+    report_from = (await context.manager.experiment(experiment_id)).report_from
     statuses = [each for each in TrialStatus if each.is_terminal] if status is None else status
     page = await context.manager.control.read(
         lambda c: trials.page(c, experiment_id, statuses=statuses, cursor=cursor, limit=limit)
@@ -69,7 +69,7 @@ async def export_results(
     curves: dict[str, list[object]] = {}
     if intermediate:
         database = await context.manager.metrics(experiment_id)
-        curves = await database.read(lambda c: _curves(c, page.items))
+        curves = await database.read(lambda c: _curves(c, page.items, report_from))
     items = [_export_row(row, curves.get(row.id)) for row in page.items]
     return schemas.Page(items=items, next_cursor=page.next_cursor)
 
@@ -109,8 +109,9 @@ def curve_point(point: trials.CurvePoint) -> schemas.CurvePoint:
     return schemas.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
 
 
-def _curves(connection: sqlite3.Connection, rows: list[TrialRow]) -> dict[str, list[object]]:
-    return {row.id: [point.reported for point in metrics.curve(connection, row.id)] for row in rows}
+def _curves(connection: sqlite3.Connection, rows: list[TrialRow], report_from: int) -> dict[str, list[object]]:
+    found = {row.id: metrics.curve(connection, row.id, member=report_from) for row in rows}
+    return {trial_id: [point.reported for point in curve] for trial_id, curve in found.items()}
 
 
 def _export_row(row: TrialRow, intermediate: list[object] | None) -> schemas.ExportRow:

@@ -17,11 +17,12 @@ from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import experiments, jobs, metrics, trial_pages, trials
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.rows import MetricRow, TrialRow
 
 router = APIRouter(tags=["trials"])
 
 Sort = Literal["sequence_id", "-sequence_id", "value", "-value", "best", "-best"]
+MetricLimit = Annotated[int, Query(ge=1, le=10_000)]
 JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The job's number; left out: the newest.")]
 
 
@@ -101,18 +102,42 @@ async def list_metrics(
     context: Context,
     trial_id: str,
     kind: Annotated[Literal["intermediate", "final", "lost", "unreadable"] | None, Query()] = None,
+    member: Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="Only reports of this rank.")] = None,
     after: Annotated[int, Query(ge=0, le=LARGEST_ID, description="Only reports with a greater id.")] = 0,
     cursor: Cursor = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    limit: MetricLimit = 1000,
 ) -> schemas.Page[schemas.Metric]:
     """In the order of storing, of all jobs. `cursor` and `after` say the same; `cursor` wins."""
     trial = await context.manager.trial(trial_id)
     after_id = after if cursor is None else read_row_id(cursor)
     database = await context.manager.metrics(trial.experiment_id)
-    rows = await database.read(lambda c: metrics.page(c, trial_id, kind=kind, after_id=after_id, limit=limit + 1))
-    shown = rows[:limit]
-    following = str(shown[-1].id) if len(rows) > limit else None
-    return schemas.Page(items=[metric_resource(row) for row in shown], next_cursor=following)
+    experiment = await context.manager.experiment(trial.experiment_id)
+    rows = await database.read(
+        lambda c: metrics.page(c, trial_id, kind=kind, member=member, after_id=after_id, limit=limit + 1)
+    )
+    return _metrics_page(rows, limit, experiment.report_from)
+
+
+@router.get("/trials/{trial_id}/curve", summary="A trial's visible curve")
+async def get_trial_curve(
+    context: Context,
+    trial_id: str,
+    member: Annotated[
+        int | None,
+        Query(ge=0, le=LARGEST_ID, description="The curve of this rank; left out: of the one whose reports count."),
+    ] = None,
+    cursor: Cursor = None,
+    limit: MetricLimit = 1000,
+) -> schemas.Page[schemas.Metric]:
+    """The intermediate metrics of its newest job, and before the point at which that job resumed those of the jobs
+    before it. `sequence` counts the points from 0."""
+    trial = await context.manager.trial(trial_id)
+    after_id = 0 if cursor is None else read_row_id(cursor)
+    database = await context.manager.metrics(trial.experiment_id)
+    report_from = (await context.manager.experiment(trial.experiment_id)).report_from
+    rank = report_from if member is None else member
+    rows = await database.read(lambda c: metrics.curve(c, trial_id, member=rank, after_id=after_id, limit=limit + 1))
+    return _metrics_page(rows, limit, report_from)
 
 
 @router.get("/trials/{trial_id}/logs", summary="Part of a trial's output", response_class=Response)
@@ -165,6 +190,13 @@ async def read_job_part(
             if all(row.number != job for row in known):
                 raise
         return b"", 0
+
+
+def _metrics_page(rows: list[MetricRow], limit: int, report_from: int) -> schemas.Page[schemas.Metric]:
+    """A page of reports; `rows` holds one more than the `limit` if there are more."""
+    shown = rows[:limit]
+    following = str(shown[-1].id) if len(rows) > limit else None
+    return schemas.Page(items=[metric_resource(row, report_from) for row in shown], next_cursor=following)
 
 
 async def _begin(context: ApiContext, trial_id: str, job: int | None, path: str, offset: int) -> int:

@@ -21,14 +21,16 @@ def save(value, **options):
 
 def test_a_checkpoint_is_in_place_before_the_journal_names_it_and_outlives_its_source(job: Any) -> None:
     job.run(f"{SAVE}\nsave(1)\nsave(2, step=20)\nassert proctor.get_checkpoint().endswith('/output/checkpoints/2')")
-    kinds = [(record["kind"], record.get("path"), record.get("step")) for record in job.records()]
-    assert kinds == [
-        ("checkpoint", "output/checkpoints/1", None),
-        ("intermediate", None, None),
-        ("checkpoint", "output/checkpoints/2", 20),
-        ("intermediate", None, 20),
+    kinds = [
+        (record["kind"], record.get("path"), record.get("step"), record.get("with_metric")) for record in job.records()
     ]
-    for record in job.records()[::2]:
+    assert kinds == [
+        ("intermediate", None, None, None),
+        ("checkpoint", "output/checkpoints/1", None, True),
+        ("intermediate", None, 20, None),
+        ("checkpoint", "output/checkpoints/2", 20, True),
+    ]
+    for record in job.records()[1::2]:
         number = record["path"][-1]
         assert (job.folder / record["path"] / "model" / "weights").read_text() == number * 100_000
 
@@ -76,7 +78,7 @@ save(2)
     )
     folder = job.folder / "output" / "checkpoints"
     assert len(os.listdir(folder)) == 2
-    assert [record["kind"] for record in job.records()] == ["checkpoint", "intermediate"]
+    assert [record["kind"] for record in job.records()] == ["intermediate", "checkpoint"]
     job.run(f"{SAVE}\nassert proctor.get_checkpoint().endswith('/1')\nsave(3)")
     assert sorted(os.listdir(folder)) == ["1", "2"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from proctor.sdk.protocol import ENV_INHERITED_LAUNCHES, find_rank
 from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle, visible_devices
 from proctor.trial_keeper.protocol import GpuSlot, Launch
 
@@ -91,6 +92,16 @@ def test_a_bundle_below_a_folder_with_an_odd_name_needs_no_quotes(tmp_path: Path
     kept = keep_bundle(command, str(bundle))
     done = subprocess.run(["bash", "-c", kept], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"{bundle}:/mine\n"
+
+
+def test_the_launch_that_a_trial_inherits_is_recorded_and_left_as_it_is() -> None:
+    captured = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+    environment = build_environment(LAUNCH, captured, "/bundle")
+    assert environment.items() >= captured.items()
+    assert find_rank(environment) == 0
+    assert find_rank({**environment, "MASTER_PORT": "41234"}) == 1
+    below_another_trial = {"PATH": "/bin", ENV_INHERITED_LAUNCHES: environment[ENV_INHERITED_LAUNCHES]}
+    assert ENV_INHERITED_LAUNCHES not in build_environment(LAUNCH, below_another_trial, "/bundle")
 
 
 def test_a_captured_environment_is_read_again_when_it_changes(tmp_path: Path) -> None:

@@ -102,6 +102,19 @@ async def test_without_inotify_a_look_finds_what_has_grown(notices: Notices, tmp
     job.close()
 
 
+async def test_without_inotify_a_look_finds_the_journal_of_a_rank_that_reports_later(
+    notices: Notices, tmp_path: Path
+) -> None:
+    watch = JournalWatch(notices)
+    job = make_job(tmp_path / "job")
+    watch.add(job)
+    append(tmp_path / "job" / "journal.1", b"1\n")
+    watch.look()
+    assert notices.jobs == [job]
+    assert list(job.tails) == ["0", "1"]
+    job.close()
+
+
 def test_watching_what_is_not_there_names_it(tmp_path: Path) -> None:
     inotify = Inotify()
     with pytest.raises(FileNotFoundError, match="missing"):

@@ -64,6 +64,7 @@ def test_X5_three_ranks_hear_each_other(incarnations: Incarnations) -> None:
     found = incarnations.call(SCENARIOS, "talk")
     assert found["result"] == "from rank 0"
     assert [seen.pop("rank") for seen in found["seen"]] == [0, 1, 2]
+    assert [seen.pop("reports as rank") for seen in found["seen"]] == [0, 1, 2]
     assert [seen.pop("gathered objects") for seen in found["seen"]] == [[{"rank": n} for n in range(3)], None, None]
     assert [seen.pop("printed") for seen in found["seen"]] == ["for all\nfor a machine\n", "", ""]
     for seen in found["seen"]:

@@ -12,7 +12,7 @@ from proctor.manager.api.reading import reason_of
 from proctor.manager.config import load_experiment_mapping
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
-from proctor.manager.store import inputs, trials
+from proctor.manager.store import inputs, metrics, trials
 from proctor.manager.store.changes import update_row
 from proctor.manager.store.database import HEALTHY
 from proctor.manager.store.rows import TrialRow
@@ -244,6 +244,44 @@ async def test_a_trial_is_read_with_its_jobs_and_metrics(api: Any) -> None:
     assert "token" not in jobs[0]
     finals = (await api.client.get(f"/api/v1/trials/{trial['id']}/metrics?kind=final")).json()["items"]
     assert [final["value"] for final in finals] == [trial["final_value"]]
+
+
+async def test_a_trials_curve_continues_over_its_jobs_page_by_page(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    database = await api.manager.metrics(created["id"])
+    for job, first, values in ((2, 0, [0.1, 0.2, 0.3]), (3, 2, [1.3, 1.4])):
+        data = b"".join(b'{"kind":"intermediate","value":%r,"time":1.0}\n' % value for value in values)
+        chunk = {"trial_id": trial["id"], "job": job, "member": 0, "offset": 0, "data": data, "first_sequence": first}
+        await database.write(lambda c, chunk=chunk: metrics.store_chunk(c, **chunk))
+    points, cursor = [], ""
+    while cursor is not None:
+        page = (await api.client.get(f"/api/v1/trials/{trial['id']}/curve?limit=3{cursor}")).json()
+        points += [(point["job"], point["sequence"], point["value"]) for point in page["items"]]
+        cursor = page["next_cursor"] and f"&cursor={page['next_cursor']}"
+    assert points == [(2, 0, 0.1), (2, 1, 0.2), (3, 2, 1.3), (3, 3, 1.4)]
+    assert (await api.client.get(f"/api/v1/trials/{trial['id']}/curve?cursor=x")).status_code == 422
+
+
+async def test_reports_of_every_rank_are_read_and_those_that_count_are_marked(api: Any) -> None:
+    created = await api.create(report_from=1)
+    await api.ended(created["id"])
+    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    database = await api.manager.metrics(created["id"])
+    for member in (1, 2):
+        data = b'{"kind":"intermediate","value":%d,"time":1.0}\n' % member
+        chunk = {"trial_id": trial["id"], "job": 2, "member": member, "offset": 0, "data": data}
+        await database.write(lambda c, chunk=chunk: metrics.store_chunk(c, **chunk))
+
+    async def read(path: str) -> list[tuple[int, bool, float]]:
+        items = (await api.client.get(f"/api/v1/trials/{trial['id']}/{path}")).json()["items"]
+        return [(item["member"], item["counts"], item["value"]) for item in items if item["job"] == 2]
+
+    assert await read("metrics") == [(1, True, 1.0), (2, False, 2.0)]
+    assert await read("metrics?member=2") == [(2, False, 2.0)]
+    assert await read("curve") == [(1, True, 1.0)]
+    assert await read("curve?member=2") == [(2, False, 2.0)]
 
 
 async def test_an_ended_trial_is_run_again_as_a_new_one(api: Any) -> None:

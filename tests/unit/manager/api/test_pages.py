@@ -271,3 +271,20 @@ async def test_reports_that_are_no_numbers_are_not_said_to_be_missing(api: Any) 
     text, _ = await visit(api, f"/trials/{trial['id']}")
     assert "None of the reports is a finite number." in text
     assert "<dt>latest</dt><dd>NaN</dd>" in text
+
+
+async def test_a_trial_of_several_ranks_shows_what_each_has_reported(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert '<th scope="col">rank</th>' not in text
+    database = await api.manager.metrics(created["id"])
+    for member in (0, 1):
+        data = b'{"kind":"intermediate","value":%d.25,"time":1.0}\n' % member
+        data += b'{"kind":"final","value":%d.5,"time":2.0}\n' % member
+        chunk = {"trial_id": trial["id"], "job": 2, "member": member, "offset": 0, "data": data}
+        await database.write(lambda c, chunk=chunk: store_chunk(c, **chunk))
+    text, _ = await visit(api, f"/trials/{trial['id']}")
+    assert '<th scope="row">0 (counts)</th><td>1</td><td>0.25</td><td>0.5</td>' in text
+    assert '<th scope="row">1</th><td>1</td><td>1.25</td><td>1.5</td>' in text

@@ -296,6 +296,22 @@ def test_metrics_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
     assert lines[-1].split()[-1] == "0.4"
 
 
+def test_the_curve_of_a_trial_is_listed(running: FakeRest, invoke) -> None:
+    running.add_metric("t0", "intermediate", 0.1)
+    running.add_metric("t0", "intermediate", 0.2)
+    running.add_metric("t0", "intermediate", 0.3, job=2, sequence=1)
+    running.add_metric("t0", "final", 0.3, job=2)
+    lines = invoke("trial", "show", "t0", "--curve").stdout.splitlines()
+    assert [line.split()[-1] for line in lines[1:]] == ["0.1", "0.3"]
+    assert invoke("trial", "show", "t0", "--curve", "--metrics").exit_code == 2
+
+
+def test_metrics_name_the_rank_that_reported_them(running: FakeRest, invoke) -> None:
+    running.add_metric("t0", "intermediate", 0.1, member=3, counts=False)
+    header, line = invoke("trial", "show", "t0", "--metrics").stdout.splitlines()
+    assert line.split()[header.split().index("RANK") + 1] == "3"  # a time has two words
+
+
 def test_config_show_is_yaml_without_nothing_else(running: FakeRest, invoke, home: Path) -> None:
     output = invoke("config", "show").stdout
     assert output == f"trial_command: python trial.py\ntrial_code_directory: {home}\n"

@@ -73,6 +73,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
             "gpu_indices": None,
         },
         "shared_storage": None,
+        "report_from": 0,
         "code_snapshot": False,
         "seed": None,
         "lease_seconds": None,

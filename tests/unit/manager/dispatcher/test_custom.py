@@ -65,6 +65,10 @@ class Conversation:
         self.session.close()
 
 
+def metric(sequence, value, job=1):
+    return protocol.ReportedMetric(0, "t0", job, sequence, value)
+
+
 def request(position, *parameter_ids, answers=()):
     return protocol.RequestTrialJobs(position, list(parameter_ids), list(answers))
 
@@ -341,11 +345,37 @@ def test_own_assessor_judges_the_whole_history(tmp_path):
                 return len(trial_history) < 3
     """
     conversation = Conversation(tmp_path, assessor=source).started()
-    conversation.tell(protocol.ReportMetrics(1, [[0, "t0", 0, 1], [0, "t0", 1, {"default": 2}], [0, "t0", 2, 3]]))
-    assert conversation.hear() == protocol.KillTrial(1, 0, "t0")
+    conversation.tell(protocol.ReportMetrics(1, [metric(0, 1), metric(1, {"default": 2}), metric(2, 3)]))
+    assert conversation.hear() == protocol.KillTrial(1, 0, "t0", job_number=1)
     conversation.tell(protocol.TrialRestarted(2, 0, "t0", 2, from_sequence=1))
-    conversation.tell(protocol.ReportMetrics(3, [[0, "t0", 1, 5], [0, "t0", 2, 6]]))
-    assert conversation.hear() == protocol.KillTrial(3, 0, "t0")
+    conversation.tell(protocol.ReportMetrics(3, [metric(1, 5, job=2), metric(2, 6, job=2)]))
+    assert conversation.hear() == protocol.KillTrial(3, 0, "t0", job_number=2)
+
+
+def test_an_assessor_that_saves_itself_repeats_what_it_decided_and_assesses_nothing_twice(tmp_path):
+    source = """
+        import os, pathlib
+        from proctor.sdk.assessor import Assessor
+
+        class Own(Assessor):
+            heard = []
+            def assess_trial(self, trial_job_id, trial_history):
+                self.heard.append([trial_job_id, len(trial_history)])
+                return trial_history[-1] > 0
+            def trial_end(self, trial_job_id, success): pass
+            def save_checkpoint(self): pathlib.Path(os.environ["NNI_CHECKPOINT_DIRECTORY"], "own").write_text("")
+            def load_checkpoint(self): self.heard = []
+    """
+    reports = [protocol.ReportMetrics(1, [metric(0, 1)]), protocol.ReportMetrics(2, [metric(0, -1), metric(1, -2)])]
+    first = Conversation(tmp_path, assessor=source).started()
+    decision = protocol.KillTrial(2, 0, "t0", job_number=1)
+    assert first.tell(*reports).hear() == decision
+    first.close()  # the manager was killed before it had committed the decision
+    second = Conversation(tmp_path, assessor=source).started()
+    assert second.tell(*reports).hear() == decision
+    assert second.session._customs[0].heard == []
+    second.tell(protocol.TrialRestarted(3, 0, "t0", 2), protocol.ReportMetrics(4, [metric(0, -3, job=2)]))
+    assert second.hear() == protocol.KillTrial(4, 0, "t0", job_number=2)
 
 
 def test_an_assessor_that_returns_something_else_is_reported(tmp_path):
@@ -357,7 +387,7 @@ def test_an_assessor_that_returns_something_else_is_reported(tmp_path):
                 return "good"
     """
     conversation = Conversation(tmp_path, assessor=source).started()
-    heard = conversation.tell(protocol.ReportMetrics(1, [[0, "t0", 0, 1]])).hear()
+    heard = conversation.tell(protocol.ReportMetrics(1, [metric(0, 1)])).hear()
     assert "must return AssessResult.Good or Bad (or a bool), found 'good'" in heard.summary
 
 

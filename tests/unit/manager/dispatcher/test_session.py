@@ -32,6 +32,10 @@ class Conversation:
         return self.tell(protocol.RequestTrialJobs(position, list(parameter_ids), list(answers)))
 
 
+def metric(parameter_id, sequence, value, job=1):
+    return protocol.ReportedMetric(parameter_id, f"t{parameter_id}", job, sequence, value)
+
+
 def end(position, parameter_id, parameters, status="SUCCEEDED", **value):
     return protocol.TrialEnd(position, parameter_id, f"t{parameter_id}", parameters, status, **value)
 
@@ -79,7 +83,7 @@ def test_ids_that_had_no_answer_yet_are_answered_in_the_replay():
 def test_no_value_upsets_a_tuner(tuner, value):
     conversation = Conversation(tuner=tuner, assessor="Medianstop")
     (suggestion,) = conversation.ask(1, 0)
-    rows = [[0, "t0", 0, value]]
+    rows = [metric(0, 0, value)]
     conversation.tell(
         protocol.ReportMetrics(2, rows),
         end(3, 0, suggestion.parameters, has_value=True, value=value),
@@ -93,19 +97,29 @@ def test_no_value_upsets_a_tuner(tuner, value):
 def test_the_assessor_condemns_a_trial_once_and_a_restart_gives_it_a_new_chance():
     conversation = Conversation(assessor="Medianstop")
     conversation.ask(1, 0, 1)
-    conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 5], [0, "t0", 1, 5]]), end(3, 0, {}))
-    kill = protocol.KillTrial(4, 1, "t1")
-    assert conversation.tell(protocol.ReportMetrics(4, [[1, "t1", 0, 1], [1, "t1", 1, 1]])) == [kill]
+    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 5), metric(0, 1, 5)]), end(3, 0, {}))
+    kill = protocol.KillTrial(4, 1, "t1", job_number=1)
+    assert conversation.tell(protocol.ReportMetrics(4, [metric(1, 0, 1), metric(1, 1, 1)])) == [kill]
     conversation.tell(protocol.TrialRestarted(5, 1, "t1", 2))
-    assert conversation.tell(protocol.ReportMetrics(6, [[1, "t1", 0, 6], [1, "t1", 1, 1]])) == []
+    assert conversation.tell(protocol.ReportMetrics(6, [metric(1, 0, 6, job=2), metric(1, 1, 1, job=2)])) == []
+
+
+def test_a_metric_of_an_earlier_job_is_not_assessed_once_the_next_job_was_announced():
+    conversation = Conversation(assessor="Medianstop")
+    conversation.ask(1, 0, 1)
+    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 5)]), end(3, 0, {}))
+    conversation.tell(protocol.TrialRestarted(4, 1, "t1", 2))
+    assert conversation.tell(protocol.ReportMetrics(5, [metric(1, 0, 1, job=1)])) == []
+    kill = protocol.KillTrial(6, 1, "t1", job_number=2)
+    assert conversation.tell(protocol.ReportMetrics(6, [metric(1, 0, 1, job=2)])) == [kill]
 
 
 @pytest.mark.parametrize(("direction", "killed"), [("maximize", "t2"), ("minimize", "t1"), (None, "t2")])
 def test_an_assessor_has_the_direction_of_the_experiment(direction, killed):
     conversation = Conversation(assessor="Medianstop", direction=direction)
     conversation.ask(1, 0, 1, 2)
-    conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 0.5]]), end(3, 0, {}))
-    (kill,) = conversation.tell(protocol.ReportMetrics(4, [[1, "t1", 0, 0.75], [2, "t2", 0, 0.25]]))
+    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 0.5)]), end(3, 0, {}))
+    (kill,) = conversation.tell(protocol.ReportMetrics(4, [metric(1, 0, 0.75), metric(2, 0, 0.25)]))
     assert kill.trial_id == killed
 
 
@@ -136,7 +150,7 @@ def test_a_tuner_has_the_direction_of_the_experiment_unless_its_own_arguments_na
 def test_the_manager_says_whether_a_trial_that_was_stopped_early_has_a_result(result, losses):
     conversation = Conversation(tuner="Evolution", assessor="Medianstop")
     (suggestion,) = conversation.ask(1, 0)
-    conversation.tell(protocol.ReportMetrics(2, [[0, "t0", 0, 0.5], [0, "t0", 1, {"default": 0.75}]]))
+    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 0.5), metric(0, 1, {"default": 0.75})]))
     conversation.tell(end(3, 0, suggestion.parameters, status="EARLY_STOPPED", **result))
     assert [loss for loss, _, _ in conversation.session._tuner._algorithm._population] == losses
 

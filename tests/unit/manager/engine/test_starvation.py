@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from fakes.settable_clock import SettableClock
+
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.placement import HOLD_AFTER_SECONDS
@@ -62,9 +65,11 @@ def connect(manager: Manager) -> None:
     manager.pool.connect("m1", devices, driver_note="", hostname="m1", version="0", seen_at=1.0)
 
 
-def test_gpus_are_held_for_a_trial_that_smaller_ones_have_passed_for_a_minute(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong_by", [0.0, -3600.0], ids=["right", "set back"])
+def test_gpus_are_held_for_a_trial_that_smaller_ones_have_passed_for_a_minute(tmp_path: Path, wrong_by: float) -> None:
     async def main(loop: VirtualTimeLoop) -> None:
         simulation = OneMachineSimulation(Home(tmp_path / "home"), loop, script=script)
+        clock = simulation.clock = SettableClock()
         async with simulation.manager() as manager:
             connect(manager)
             small = await create(manager, tmp_path, trialGpuNumber=1, maxTrialNumber=100)
@@ -75,6 +80,7 @@ def test_gpus_are_held_for_a_trial_that_smaller_ones_have_passed_for_a_minute(tm
             assert waiting.status is TrialStatus.WAITING
             passed = [trial for trial in await all_trials(manager, small) if trial.created_at > waiting.created_at]
             assert len(passed) > 5  # until then, smaller ones take what is free
+            clock.wrong_by = wrong_by
             await asyncio.sleep(16.0)
             (running,) = await all_trials(manager, large)
             assert running.status is TrialStatus.RUNNING

@@ -83,7 +83,7 @@ def test_every_end_reason_has_a_meaning() -> None:
 def test_the_reason_table_in_the_docs_is_the_table() -> None:
     text = DOCS.read_text()
     for reason, meaning in MEANINGS.items():
-        assert f"| {reason.value} | {meaning.status} | {meaning.charge} |" in text
+        assert f"| {reason.value} | {meaning.status} | {meaning.charge} | {meaning.with_final} |" in text
 
 
 @given(
@@ -112,6 +112,20 @@ def test_a_verdict_is_either_terminal_or_a_retry_within_budget(
         assert infrastructure < infrastructure_budget
 
 
+@pytest.mark.parametrize("end", EndReason)
+def test_a_trial_whose_final_metric_is_stored_is_over_however_its_job_ended(end: EndReason) -> None:
+    policy = RetryPolicy(max_trial_retries=9, max_infrastructure_retries=9)
+    verdict = judge(end, failures=1, infrastructure_failures=2, policy=policy, has_final=True)
+    own_words = {
+        EndReason.EXITED_ERROR: TrialStatus.FAILED,
+        EndReason.DEADLINE: TrialStatus.EARLY_STOPPED,
+        EndReason.EARLY_STOPPED: TrialStatus.EARLY_STOPPED,
+        EndReason.USER_CANCELED: TrialStatus.USER_CANCELED,
+    }
+    assert verdict.status is own_words.get(end, TrialStatus.SUCCEEDED)
+    assert (verdict.failures, verdict.infrastructure_failures, verdict.retry_after_seconds) == (1, 2, None)
+
+
 def test_a_failing_command_is_not_retried_by_default_and_infrastructure_is_with_growing_pauses() -> None:
     policy = RetryPolicy()
     failed = judge(EndReason.EXITED_ERROR, failures=0, infrastructure_failures=0, policy=policy)
@@ -121,11 +135,15 @@ def test_a_failing_command_is_not_retried_by_default_and_infrastructure_is_with_
         for n in range(6)
     ]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, None]
+    patient = RetryPolicy(max_infrastructure_retries=10_000)
+    assert (
+        judge(EndReason.NODE_LOST, failures=0, infrastructure_failures=5_000, policy=patient).retry_after_seconds == 60
+    )
 
 
 def test_a_written_wish_to_stop_wins_over_how_the_job_left() -> None:
-    settled = settled_reason(EndReason.EXITED_ERROR, EndReason.USER_CANCELED, has_final=False)
-    assert settled is EndReason.USER_CANCELED
+    for end in (EndReason.EXITED_ERROR, EndReason.NODE_LOST, EndReason.PREEMPTED, EndReason.LAUNCH_FAILED):
+        assert settled_reason(end, EndReason.USER_CANCELED, has_final=False) is EndReason.USER_CANCELED
     assert settled_reason(EndReason.DEADLINE, EndReason.USER_CANCELED, has_final=False) is EndReason.DEADLINE
 
 

@@ -105,3 +105,134 @@ def test_the_latest_are_those_stored_last(metrics_database: sqlite3.Connection) 
     checkpoint = metrics.latest_checkpoint(metrics_database, "trial000")
     assert checkpoint is not None
     assert checkpoint.job == 2
+
+
+def _write(connection: sqlite3.Connection, job: int, *records: dict[str, Any], first_sequence: int = 0) -> None:
+    """Store records of a job, each in a chunk of its own: an SDK's one write may be read in two parts."""
+    for record in records:
+        offset = metrics.offset_of(connection, "trial000", job)
+        line = json.dumps(record).encode() + b"\n"
+        metrics.store_chunk(
+            connection,
+            trial_id="trial000",
+            job=job,
+            member=0,
+            offset=offset,
+            data=line,
+            first_sequence=first_sequence,
+        )
+
+
+def _resumed_curve(connection: sqlite3.Connection) -> list[tuple[int, float | None]]:
+    """The curve once a second job has continued from the newest checkpoint of the first one."""
+    checkpoint = metrics.latest_checkpoint(connection, "trial000")
+    assert checkpoint is not None
+    _report(connection, 2, [9.0], first_sequence=checkpoint.sequence)
+    return _curve(connection)
+
+
+_PATH = "output/checkpoints/1"
+
+
+def test_a_metric_that_was_reported_with_a_checkpoint_is_in_the_curve_after_a_resume(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    _report(metrics_database, 1, [0.1])
+    _write(
+        metrics_database,
+        1,
+        {"kind": "intermediate", "value": 0.2, "time": 5.0},
+        {"kind": "checkpoint", "path": _PATH, "with_metric": True, "time": 5.0},
+        {"kind": "intermediate", "value": 0.3, "time": 5.0001},  # a fast trial's next report
+    )
+    assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 9.0)]
+
+
+def test_a_metric_that_an_earlier_sdk_wrote_after_its_checkpoint_is_in_the_curve_after_a_resume(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    _report(metrics_database, 1, [0.1])
+    _write(
+        metrics_database,
+        1,
+        {"kind": "checkpoint", "path": _PATH, "step": 2, "time": 5.000002},
+        {"kind": "intermediate", "value": 0.2, "step": 2, "time": 5.00001},
+        {"kind": "intermediate", "value": 0.3, "step": 3, "time": 6.0},
+    )
+    assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 9.0)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "next_metric"),
+    [
+        ({"with_metric": False, "time": 5.0}, {"time": 5.0}),
+        ({"time": 5.0}, {"time": 5.5}),
+        ({"time": 5.0, "step": 2}, {"time": 5.0, "step": 3}),
+    ],
+    ids=["said so", "much later", "of another step"],
+)
+def test_a_metric_that_was_reported_after_a_checkpoint_alone_is_not_in_the_curve_after_a_resume(
+    metrics_database: sqlite3.Connection, checkpoint: dict[str, Any], next_metric: dict[str, Any]
+) -> None:
+    _report(metrics_database, 1, [0.1])
+    _write(
+        metrics_database,
+        1,
+        {"kind": "checkpoint", "path": _PATH, **checkpoint},
+        {"kind": "intermediate", "value": 0.2, **next_metric},
+    )
+    assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 9.0)]
+
+
+def _register(connection: sqlite3.Connection, job: int, member: int, time: float) -> None:
+    """A checkpoint of a member, whose path names it."""
+    record = {"kind": "checkpoint", "path": f"output/checkpoints/{member}", "with_metric": False, "time": time}
+    offset = metrics.offset_of(connection, "trial000", job, member)
+    data = json.dumps(record).encode() + b"\n"
+    metrics.store_chunk(connection, trial_id="trial000", job=job, member=member, offset=offset, data=data)
+
+
+@pytest.mark.parametrize(("member", "path"), [(0, "0"), (1, "1"), (2, "0")])
+def test_the_latest_checkpoint_is_that_of_the_member_that_counts_or_of_the_lowest_one(
+    metrics_database: sqlite3.Connection, member: int, path: str
+) -> None:
+    for time, other in enumerate((1, 0, 1, 3)):
+        _register(metrics_database, 1, other, float(time))
+    found = metrics.latest_checkpoint(metrics_database, "trial000", member=member)
+    assert found is not None
+    assert found.path == f"output/checkpoints/{path}"
+
+
+def test_a_checkpoint_of_another_member_lies_at_the_place_of_the_curve_that_counts(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    for job, first in ((1, 0), (2, 2)):
+        _report(metrics_database, job, [0.1, 0.2], member=1, first_sequence=first)  # at time 1.0
+    _register(metrics_database, 2, 0, 1.5)
+    found = metrics.latest_checkpoint(metrics_database, "trial000", member=1)
+    assert found is not None
+    assert (found.member, found.sequence) == (0, 4)
+
+
+def test_each_rank_of_the_newest_job_is_summed_up(metrics_database: sqlite3.Connection) -> None:
+    final = b'{"kind":"final","value":0.5,"time":1.0}\n'
+    _report(metrics_database, 1, [9.0], member=2)
+    _report(metrics_database, 2, [0.1, 0.2])
+    _report(metrics_database, 2, [0.3], member=1)
+    for member in (1, 3):
+        offset = metrics.offset_of(metrics_database, "trial000", 2, member)
+        metrics.store_chunk(metrics_database, trial_id="trial000", job=2, member=member, offset=offset, data=final)
+    found = [
+        (rank.member, rank.intermediates, rank.latest and rank.latest.value, rank.final and rank.final.value)
+        for rank in metrics.ranks(metrics_database, "trial000")
+    ]
+    assert found == [(0, 2, 0.2, None), (1, 1, 0.3, 0.5), (3, 0, None, 0.5)]
+    assert metrics.ranks(metrics_database, "nobody") == []
+
+
+def test_a_page_may_hold_the_records_of_one_member(metrics_database: sqlite3.Connection) -> None:
+    for member in (0, 1):
+        _report(metrics_database, 1, [float(member)], member=member)
+    assert [row.value for row in metrics.page(metrics_database, "trial000", member=1, limit=9)] == [1.0]
+    latest = [metrics.latest_intermediate(metrics_database, "trial000", member=member) for member in (0, 1, 2)]
+    assert [row and row.value for row in latest] == [0.0, 1.0, None]

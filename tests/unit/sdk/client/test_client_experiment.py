@@ -161,14 +161,15 @@ def test_results_are_trials_with_numbers(rest: FakeRest) -> None:
     rest.add_trial("e", "a", status="FAILED", final_value=None, reason="exit code 1")
     rest.add_trial("e", "b")
     rest.add_metric("b", "intermediate", 0.1, job=1)
-    rest.add_metric("b", "intermediate", 0.2, job=2, step=10)
+    rest.add_metric("b", "intermediate", 0.15, job=1)
+    rest.add_metric("b", "intermediate", 0.2, job=2, step=10, sequence=1)  # it continues after the first point
     results = Experiment.connect(id="e", home=rest.home).results()
     assert len(results) == 2
     assert [trial.trial_id for trial in results] == ["a", "b"]
     best = results.best()
     assert best is results[1]
     assert [trial.reason for trial in results.errors] == ["exit code 1"]
-    assert results.curves() == {"a": [], "b": [(10, 0.2)]}
+    assert results.curves() == {"a": [], "b": [(0, 0.1), (10, 0.2)]}
     assert math.isnan(results.best_so_far()[0][1])
     assert repr(results) == "<Results of experiment e: 2 trials, best: trial 1 with 1 (maximize)>"
 

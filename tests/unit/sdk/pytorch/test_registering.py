@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from time import monotonic, time
 
 import pytest
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints, save_checkpoint
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY
+from proctor.sdk.pytorch import registering
 from proctor.sdk.pytorch.folder import CheckpointFolder
 from proctor.sdk.pytorch.pointer import read_pointer
 from proctor.sdk.pytorch.registering import Registrar, remove_superseded
@@ -50,7 +52,9 @@ def test_a_run_that_saves_all_the_time_registers_now_and_then_and_at_the_end(job
     assert steps(job) == [1, 3, 4]
 
 
-def test_superseded_copies_go_after_a_while_and_the_users_own_stay(job: str, tmp_path: Path) -> None:
+def test_superseded_copies_go_after_a_while_and_the_users_own_stay(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tmp_path / "own"
     own.mkdir()
     save_checkpoint(str(own), job)
@@ -61,10 +65,32 @@ def test_superseded_copies_go_after_a_while_and_the_users_own_stay(job: str, tmp
     storage.close()
     paths = list_checkpoints(job)
     assert len(paths) == 5
-    for path in paths[:3]:
-        os.utime(path, (0.0, 0.0))
+    monkeypatch.setattr(registering, "time", lambda: time() + 3600.0)  # the clock is set
+    remove_superseded(job, older_than_seconds=60.0)
+    assert list_checkpoints(job) == paths
+    monkeypatch.setattr(registering, "time", lambda: time() - 3600.0)
+    later = monotonic() + 61.0
+    monkeypatch.setattr(registering, "monotonic", lambda: later)
     remove_superseded(job, older_than_seconds=60.0)
     assert list_checkpoints(job) == [paths[0], *paths[3:]]
     remove_superseded(job, older_than_seconds=-1.0)
     assert list_checkpoints(job) == [paths[0], *paths[3:]]
     assert not [name for name in os.listdir(os.path.dirname(paths[0])) if name.startswith(".")]
+
+
+def test_superseded_copies_of_an_earlier_process_go_by_the_time_of_their_files(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = CheckpointFolder(tmp_path, "run", registrar=Registrar(interval_seconds=0.0))
+    storage.open()
+    for number in range(1, 4):
+        save(storage, number)
+    storage.close()
+    paths = list_checkpoints(job)
+    monkeypatch.setattr(registering, "_made_at", {})
+    remove_superseded(job, older_than_seconds=60.0)
+    assert list_checkpoints(job) == paths
+    monkeypatch.setattr(registering, "_made_at", {})
+    os.utime(paths[0], (0.0, 0.0))
+    remove_superseded(job, older_than_seconds=60.0)
+    assert list_checkpoints(job) == paths[1:]
