@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -127,12 +128,14 @@ class Manager:
         failpoint("manager.create.after")
         try:
             await self.control.write(lambda c: creation.insert(c, row, loaded))
-        except Exception:
+        except Exception as error:
             await asyncio.to_thread(creation.remove_folder, folder)
+            if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
+                raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
             raise
-        await asyncio.to_thread(creation.finish_folder, folder)
         self.feed.notify()
         try:
+            await asyncio.to_thread(creation.finish_folder, folder)
             self._fleet.start(await self._fleet.load(experiment_id))
         except Exception as error:
             raise await self._take_back(row, error) from error
