@@ -18,7 +18,7 @@ from proctor.manager.engine.archives import Archive
 from proctor.manager.engine.fleet import Fleet
 from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.loading import Loading
-from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory
+from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory, already
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
@@ -73,8 +73,10 @@ class Manager:
         open_dispatcher: DispatcherFactory,
         create_service: ServiceFactory = create_service,
         providers: Providers | None = None,
+        is_whole: asyncio.Event | None = None,
         threads: bool = True,
     ) -> None:
+        """:param is_whole: set once the control database is known to be whole; None: it is."""
         self.home = home
         self.control = control
         self.pool = pool
@@ -85,7 +87,19 @@ class Manager:
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
         self._fleet = Fleet(
-            Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, providers, threads)
+            Means(
+                home=home,
+                control=control,
+                pool=pool,
+                hub=hub,
+                clock=clock,
+                feed=self.feed,
+                open_dispatcher=open_dispatcher,
+                create_service=create_service,
+                providers=providers,
+                is_whole=is_whole or already(),
+                threads=threads,
+            )
         )
         self.platforms = Platforms(home, providers, self._fleet)
         self._files = TrialFiles(control, self._fleet)

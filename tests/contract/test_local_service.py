@@ -126,7 +126,7 @@ class LocalHarness(ServiceHarness):
         return self.service
 
     async def reattached(self) -> None:
-        self.end.hub.ready()
+        await self.end.hub.ready()
         await self.end.connected()
 
     async def leftovers(self) -> list[str]:
