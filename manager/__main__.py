@@ -51,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reachable from other machines")
     parser.add_argument("--allowed-host", action="append", default=[], help="another host name to answer under")
     parser.add_argument("--url-prefix", help="the path in front of all URLs behind a reverse proxy")
+    parser.add_argument(
+        "--accept-database", action="store_true", help="begin with the control database that is there, or an empty one"
+    )
     parser.add_argument("--log-format", choices=["text", "json"], help="of stderr (default: text)")
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
@@ -67,7 +70,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         url_prefix=web.url_prefix if options.url_prefix is None else read_prefix(options.url_prefix, "--url-prefix"),
     )
     log = replace(log, format=options.log_format or log.format, level=options.log_level or log.level)
-    return Settings(Home.find(options.home), web, log, read_dispatcher_settings())
+    dispatchers = read_dispatcher_settings()
+    return Settings(Home.find(options.home), web, log, dispatchers, accept_database=options.accept_database)
 
 
 if __name__ == "__main__":

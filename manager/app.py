@@ -11,6 +11,7 @@ from socket import socket
 
 from proctor.manager.api.context import ApiContext
 from proctor.manager.clock import SystemClock
+from proctor.manager.control_database import PageCheck, open_control
 from proctor.manager.dispatcher.pulse import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
@@ -21,8 +22,6 @@ from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, Settings
 from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.store import jobs
-from proctor.manager.store.database import Database
-from proctor.manager.store.errors import DatabaseUnusable
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
@@ -46,9 +45,14 @@ def run(settings: Settings) -> None:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(serve(settings))
         except* StartError as group:
-            raise group.exceptions[0] from None
+            raise _first(group) from None
         finally:
             stop_logging()
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first of the errors in a group, however deep it lies."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def prepare(home: Home) -> None:
@@ -101,11 +105,8 @@ async def open_manager(settings: Settings, url: str, stop: Callable[[], None]) -
     """Store, nodes, engine: everything behind the API. Trials go on after it is left."""
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
-    try:
-        control = await Database.open(str(home.control_database), "control")
-    except DatabaseUnusable as error:
-        raise StartError(str(error)) from error
-    async with control:
+    opened = await open_control(home, clock, accept=settings.accept_database)
+    async with opened.database as control:
         pool = NodePool()
         hub = KeeperHub(pool, now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
@@ -118,9 +119,10 @@ async def open_manager(settings: Settings, url: str, stop: Callable[[], None]) -
             clock=clock,
             open_dispatcher=ProcessDispatchers(home, patience),
             providers=providers,
+            is_whole=opened.pages.done,
         )
         context = ApiContext(manager=manager, home=home, public_url=url, started_at=clock.now(), request_shutdown=stop)
-        async with _background(context, keeper), providers.serve(), manager.serve():
+        async with _background(context, keeper, opened.pages), providers.serve(), manager.serve():
             yield context
         hub.close()
         idle = not await control.read(jobs.all_live)
@@ -129,7 +131,7 @@ async def open_manager(settings: Settings, url: str, stop: Callable[[], None]) -
 
 
 @asynccontextmanager
-async def _background(context: ApiContext, keeper: LocalKeeper) -> AsyncIterator[None]:
+async def _background(context: ApiContext, keeper: LocalKeeper, pages: PageCheck) -> AsyncIterator[None]:
     """What runs beside the engine."""
     manager, measurements = context.manager, context.measurements
     housekeeping = keep_events_few(manager.control, lambda: measurements.count_before_pruning(manager.control))
@@ -139,6 +141,7 @@ async def _background(context: ApiContext, keeper: LocalKeeper) -> AsyncIterator
             group.create_task(manager.nodes.keep(), name="node records"),
             group.create_task(measurements.measure_loop_lag(), name="loop lag"),
             group.create_task(housekeeping, name="housekeeping"),
+            group.create_task(pages.run(), name="page check"),
         ]
         try:
             yield

@@ -42,17 +42,26 @@ def manager_status(home: Home) -> ManagerAddress | None:
     return read_address(home)
 
 
-def ensure_manager(home: Home, *, port: int | None = None, timeout_seconds: float = START_SECONDS) -> RunningManager:
+def ensure_manager(
+    home: Home,
+    *,
+    port: int | None = None,
+    accept_database: bool = False,
+    timeout_seconds: float = START_SECONDS,
+) -> RunningManager:
     """The home's manager; started in the background if none runs. Returns when it serves.
 
     :param port: for a manager that must be started; None: 8080 or the next free one.
+    :param accept_database: for a manager that must be started: see `Settings.accept_database`.
     :raises ManagerNotStarted: with what the manager said.
     """
-    address = read_address(home) or _start(home, port, timeout_seconds)
+    options = [] if port is None else ["--port", str(port)]
+    options += ["--accept-database"] if accept_database else []
+    address = read_address(home) or _start(home, options, timeout_seconds)
     return RunningManager(address, home.token_file.read_text(encoding="utf-8").strip())
 
 
-def _start(home: Home, port: int | None, timeout_seconds: float) -> ManagerAddress:
+def _start(home: Home, options: list[str], timeout_seconds: float) -> ManagerAddress:
     try:
         home.prepare()
         output = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,8 +72,7 @@ def _start(home: Home, port: int | None, timeout_seconds: float) -> ManagerAddre
         ) from error
     said_before = os.fstat(output).st_size
     # -P: the folder of whoever calls us must not shadow what the manager imports.
-    command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path)]
-    command += [] if port is None else ["--port", str(port)]
+    command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path), *options]
     try:
         pid = _spawn(command, output)
     finally:

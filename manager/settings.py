@@ -48,6 +48,11 @@ class Home:
         return self.path / "control.db"
 
     @property
+    def control_witness(self) -> Path:
+        """Says which control database was used here last, and how far it had come."""
+        return self.path / "control.witness"
+
+    @property
     def lock_file(self) -> Path:
         """Held with flock by the one manager of this home."""
         return self.path / "manager.lock"
@@ -191,6 +196,8 @@ class Settings:
     web: WebSettings = field(default_factory=WebSettings)
     log: LogSettings = field(default_factory=LogSettings)
     dispatchers: DispatcherSettings = field(default_factory=DispatcherSettings)
+    accept_database: bool = False
+    """Whether to begin with the control database that is there, or an empty one, though it is not what the home had."""
 
 
 class SettingsError(ValueError):

@@ -5,13 +5,15 @@ Keepers call `hello`, `register`, `poll`, `report` and `answer` through the mana
 is, and gives what keepers say about it to that experiment's `HubClient`.
 
 After a restart of the manager keepers may come back before the experiments do. Until `ready` is called no job is
-called unknown: what is said about it is simply not acknowledged, and its keeper says it again.
+called unknown: what is said about it is simply not acknowledged, and its keeper says it again. After that the manager
+is asked of each job that nobody expects whether it may be stopped: one that its database cannot explain is left alone,
+because the database may have lost it.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason
@@ -31,8 +33,10 @@ from proctor.training_services.keeper_watch import KeeperWatch
 from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.protocol import (
     Cancel,
+    Chunk,
     CommandBatch,
     CommandPoll,
+    End,
     FileAnswer,
     FileFacts,
     JobReport,
@@ -53,6 +57,10 @@ log = logging.getLogger(__name__)
 LONGEST_POLL_SECONDS = 60.0
 PAUSE_SECONDS_PER_NODE = 0.002
 LONGEST_PAUSE_SECONDS = 0.5
+
+
+MayBeStopped = Callable[[Sequence[JobReport]], Awaitable[set[str] | None]]
+"""Asked of jobs that nobody expects: returns the ids of those that may be stopped; None: that is not known yet."""
 
 
 class KeeperHub:
@@ -78,6 +86,8 @@ class KeeperHub:
         self._ready_patience_seconds = ready_patience_seconds
         self._now = now
         self._ready = asyncio.Event()
+        self._may_be_stopped: MayBeStopped | None = None
+        self._unexplained: dict[str, dict[str, JobReport]] = {}  # by node and job
         self._is_closed = False
         self._sessions = KeeperSessions(pool)
         self._clients: dict[str, HubClient] = {}
@@ -86,12 +96,25 @@ class KeeperHub:
             pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._give_up
         )
 
-    def ready(self) -> None:
-        """Every experiment is reattached: from now on a job that nobody expects is unknown and gets stopped."""
+    async def ready(self, may_be_stopped: MayBeStopped | None = None) -> None:
+        """Every experiment that can be loaded is reattached, and the jobs of the others are expected: from now on a job
+        that nobody expects is unknown and gets stopped.
+
+        May be called again when `may_be_stopped` knows what it did not know before.
+
+        :param may_be_stopped: asked before that; None: each may be.
+        """
+        self._may_be_stopped = may_be_stopped
         self._ready.set()
-        for session in self._sessions.all():
+        for node_id, session in self._sessions.by_node():
+            unknown = await self._unknown(node_id, self._jobs.unexpected(session.jobs.values()))
             for job in self._jobs.unexpected(session.jobs.values()):
-                session.push(Cancel(job.job_id, job.token))
+                if job.job_id in unknown:
+                    session.push(Cancel(job.job_id, job.token))
+
+    def unexplained(self) -> list[tuple[str, JobReport]]:
+        """The jobs that nobody expects and that are left alone, with their nodes."""
+        return [(node_id, job) for node_id, jobs in self._unexplained.items() for job in jobs.values()]
 
     async def until_ready(self) -> None:
         """Wait for `ready`."""
@@ -137,7 +160,8 @@ class KeeperHub:
         await self._wait_until_ready()
         self._require_open()
         session = self._sessions.begin(node_id, registration)
-        unknown = self._jobs.unexpected(registration.jobs)
+        self._unexplained.pop(node_id, None)
+        unknown = await self._unknown(node_id, self._jobs.unexpected(registration.jobs))
         for job in self._jobs.on_node(node_id):
             self._resume(job, session.jobs.get(job.job_id), session)
         # Last, because it may wake an experiment that then submits at once.
@@ -145,7 +169,7 @@ class KeeperHub:
         return RegistrationAnswer(
             session=session.id,
             offsets=self._offsets(registration),
-            unknown=[job.job_id for job in unknown] if self._ready.is_set() else [],
+            unknown=sorted(unknown),
             heartbeat_seconds=self._heartbeat_seconds,
         )
 
@@ -171,9 +195,10 @@ class KeeperHub:
         Raises UnknownNode, UnknownSession, MalformedReport.
         """
         session = self._session(node_id, header.session)
-        fenced: set[str] = set()
-        parcels = self._sort(node_id, session, header, body, fenced)
+        strangers: dict[str, JobReport] = {}
+        parcels = self._sort(node_id, session, header, body, strangers)
         self._watch.hear(node_id, header)
+        fenced = await self._unknown(node_id, list(strangers.values()))
         await deliver_all(parcels)
         failpoint("hub.report.taken")
         for parcel in parcels:
@@ -368,37 +393,77 @@ class KeeperHub:
     # ---- reports
 
     def _sort(
-        self, node_id: str, session: Session, header: ReportHeader, body: bytes | memoryview, fenced: set[str]
+        self,
+        node_id: str,
+        session: Session,
+        header: ReportHeader,
+        body: bytes | memoryview,
+        strangers: dict[str, JobReport],
     ) -> list[Parcel]:
-        """A report by experiment. Jobs that nobody expects go into `fenced`; those of experiments that are not
+        """A report by experiment. Jobs that nobody expects go into `strangers`; those of experiments that are not
         attached are left out."""
         parcels: dict[str, Parcel] = {}
-        for chunk in split_body(header, body):
-            if (parcel := self._parcel(parcels, chunk.job_id, chunk.token, fenced)) is not None:
+
+        def parcel_of(said: Chunk | Start | End) -> Parcel | None:
+            if self._jobs.find(said.job_id, said.token) is not None:
+                return self._parcel(parcels, said.job_id, said.token)
+            known = session.jobs.get(said.job_id)
+            strangers[said.job_id] = known or JobReport(said.job_id, said.token, None, 0.0)
+            return None
+
+        for chunk, said in zip(split_body(header, body), header.chunks, strict=True):
+            if (parcel := parcel_of(said)) is not None:
                 parcel.chunks.append(chunk)
         for start in header.starts:
-            if (parcel := self._parcel(parcels, start.job_id, start.token, fenced)) is not None:
+            if (parcel := parcel_of(start)) is not None:
                 parcel.starts.append(started(start, node_id))
-            elif start.job_id not in fenced:  # its experiment is not back yet; a keeper says this once
-                session.jobs[start.job_id] = JobReport(start.job_id, start.token, start.pid, start.started_at)
+            elif start.job_id not in strangers or not self._ready.is_set():
+                # Its experiment is not back yet, and a keeper says this once.
+                before = session.jobs.get(start.job_id)
+                owner = "" if before is None else before.experiment_id
+                session.jobs[start.job_id] = JobReport(
+                    start.job_id, start.token, start.pid, start.started_at, experiment_id=owner
+                )
         for end in header.ends:
-            if (parcel := self._parcel(parcels, end.job_id, end.token, fenced)) is not None:
+            if (parcel := parcel_of(end)) is not None:
                 parcel.ends.append(ended(end, node_id))
             elif (job := self._jobs.find(end.job_id, end.token)) is not None:
                 job.has_ended = True
         return list(parcels.values())
 
-    def _parcel(self, parcels: dict[str, Parcel], job_id: str, token: str, fenced: set[str]) -> Parcel | None:
+    def _parcel(self, parcels: dict[str, Parcel], job_id: str, token: str) -> Parcel | None:
         job = self._jobs.find(job_id, token)
-        if job is None:
-            if self._ready.is_set():
-                fenced.add(job_id)
-            return None
+        assert job is not None
         job.started = True
         parcel = parcels.get(job.experiment_id)
         if parcel is None and (client := self._clients.get(job.experiment_id)) is not None:
             parcel = parcels[job.experiment_id] = Parcel(client)
         return parcel
+
+    async def _unknown(self, node_id: str, strangers: Sequence[JobReport]) -> set[str]:
+        """Of the jobs that nobody expects those that are to be stopped; none before `ready`."""
+        if not strangers or not self._ready.is_set():
+            return set()
+        if self._may_be_stopped is None:
+            return {job.job_id for job in strangers}
+        try:
+            unknown = await self._may_be_stopped(strangers)
+        except Exception:
+            log.exception("whether unknown jobs may be stopped cannot be said; they go on")
+            unknown = None
+        if unknown is None:
+            return set()
+        self._note_unexplained(node_id, [job for job in strangers if job.job_id not in unknown])
+        return unknown
+
+    def _note_unexplained(self, node_id: str, left_alone: Sequence[JobReport]) -> None:
+        known = self._unexplained.setdefault(node_id, {})
+        for job in left_alone:
+            if job.job_id not in known:
+                text = "job %s (experiment %s) on node %s is in no database of this manager; it is left alone"
+                extra = {"action": "job.unexplained", "job_id": job.job_id, "node_id": node_id}
+                log.error(text, job.job_id, job.experiment_id or "unknown", node_id, extra=extra)
+            known[job.job_id] = job
 
     def _note_taken(self, parcel: Parcel, session: Session) -> None:
         for (job_id, member), offset in parcel.stored.items():

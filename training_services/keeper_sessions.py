@@ -118,6 +118,10 @@ class KeeperSessions:
         """The sessions there are."""
         return [keeper.session for keeper in self._keepers.values() if keeper.session is not None]
 
+    def by_node(self) -> list[tuple[str, Session]]:
+        """The sessions there are, with their nodes."""
+        return [(id, keeper.session) for id, keeper in self._keepers.items() if keeper.session is not None]
+
     def find(self, node_id: str) -> Session | None:
         """The session with a node's keeper, if there is one."""
         keeper = self._keepers.get(node_id)

@@ -98,4 +98,5 @@ class Job:
             started_at=self.process.started_at if self.process is not None else 0.0,
             sizes={member: tail.size for member, tail in self.tails.items()},
             exit=self.exit,
+            experiment_id=self.record.launch.experiment_id,
         )

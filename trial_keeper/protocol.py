@@ -115,6 +115,7 @@ class JobReport:
     started_at: float
     sizes: dict[str, int] = field(default_factory=dict)
     exit: Exit | None = None
+    experiment_id: str = ""  # whose it is; "" from an older keeper
 
 
 @dataclass(frozen=True)

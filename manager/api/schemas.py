@@ -65,8 +65,8 @@ class Experiment(Resource):
     name: str = Field(examples=["digits"])
     status: ExperimentStatus
     reason: str = Field(examples=["max trial number 24 is reached"])
-    """Why it is in this status; while nothing can be written (a full disk), what is in the way; while it is STOPPING,
-    the machines whose trials it waits for."""
+    """Why it is in this status; while it cannot be loaded or nothing can be written (a full disk), what is in the way;
+    while it is STOPPING, the machines whose trials it waits for."""
     error: str = ""
     """The whole traceback when `status` is ERROR."""
     config: JsonObject = Field(examples=[{"trial_command": "python trial.py", "trial_concurrency": 2}])
@@ -315,7 +315,7 @@ class Health(Resource):
     """Whether the manager is well."""
 
     status: str = Field(examples=["ok"])
-    """ok, or degraded: then no new trials are started."""
+    """ok, or degraded: something cannot be written or loaded, and trials are not started; the reason says which."""
     reason: str = ""
 
 

@@ -20,6 +20,9 @@ FIELDS = (
 )
 
 
+ACCEPT_HELP = "Begin with the control database that is there, or an empty one, though the home had another."
+
+
 @click.group()
 def manager() -> None:
     """Run, start, stop, or ask for the manager."""
@@ -31,10 +34,18 @@ def manager() -> None:
 @click.option("--allow-remote", is_flag=True, help="Let --host be reachable from other machines.")
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="Another host name to answer under.")
 @click.option("--url-prefix", metavar="PATH", help="The path in front of all URLs behind a reverse proxy.")
+@click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Of stderr.")
 @click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
 @with_session
-def run(session: Session, /, allow_remote: bool, allowed_host: tuple[str, ...], **options: str | None) -> int:
+def run(
+    session: Session,
+    /,
+    allow_remote: bool,
+    accept_database: bool,
+    allowed_host: tuple[str, ...],
+    **options: str | None,
+) -> int:
     """Run the manager in the foreground until it is stopped; for systemd and containers."""
     from proctor.manager.__main__ import main as run_manager
 
@@ -43,6 +54,7 @@ def run(session: Session, /, allow_remote: bool, allowed_host: tuple[str, ...], 
         if value is not None:
             arguments += [f"--{name.replace('_', '-')}", value]
     arguments += ["--allow-remote"] if allow_remote else []
+    arguments += ["--accept-database"] if accept_database else []
     for name in allowed_host:
         arguments += ["--allowed-host", name]
     return run_manager(arguments)
@@ -50,10 +62,11 @@ def run(session: Session, /, allow_remote: bool, allowed_host: tuple[str, ...], 
 
 @manager.command()
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Where to listen.  [default: 8080 or the next free]")
+@click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
 @with_session
-def start(session: Session, port: int | None) -> None:
+def start(session: Session, port: int | None, accept_database: bool) -> None:
     """Start the manager in the background; nothing happens when it runs already. Its URL goes to stdout."""
-    echo(ensure_running(session.home, port=port))
+    echo(ensure_running(session.home, port=port, accept_database=accept_database))
 
 
 @manager.command()

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,14 @@ from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, Loaded, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments, jobs
+from proctor.manager.store import experiments, identity, jobs
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes import LOCAL_KIND, NodePool
 from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.protocol import JobReport
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +67,13 @@ class Fleet:
             await self._unloaded.load_all(group, [row.id for row in active])
             await self._until_attached()
             await self._hold_nodes()
-            self._means.hub.ready()
+            await self._means.hub.ready(self._may_be_stopped)
+            review = group.create_task(self._review_unknown_jobs(), name="unknown jobs")
             try:
                 yield
             finally:
                 self._group = None
+                review.cancel()
                 self._unloaded.close()
                 for running in list(self._running.values()):
                     running.task.cancel()
@@ -99,6 +103,29 @@ class Fleet:
             live = {job.experiment_id for job, _ in await self._means.control.read(jobs.all_live)}
             for experiment_id in sorted({*live, *self._unloaded.ids()} - self._running.keys()):
                 self._means.providers.hold(experiment_id)
+
+    async def _review_unknown_jobs(self) -> None:
+        """Once the database is known to be whole: keepers that registered before have unknown jobs stopped now."""
+        if not self._means.is_whole.is_set():
+            await self._means.is_whole.wait()
+            await self._means.hub.ready(self._may_be_stopped)
+
+    async def _may_be_stopped(self, strangers: Sequence[JobReport]) -> set[str] | None:
+        """Of jobs that nobody expects those that the control database explains: it knows how they ended, or has deleted
+        their experiment. Every job was written down before it was launched, so what it has no word of, it has lost.
+        None while the database may be damaged."""
+        if not self._means.is_whole.is_set():
+            return None
+
+        def explained(connection: sqlite3.Connection) -> set[str]:
+            return {
+                job.job_id
+                for job in strangers
+                if jobs.exists(connection, job.job_id)
+                or job.started_at < identity.unknown_since(connection, job.experiment_id)
+            }
+
+        return await self._means.control.read(explained)
 
     async def load(self, experiment_id: str) -> Loaded:
         """Read an experiment back and make all that its engine needs. Changes nothing. Raises NotFound, and whatever is
@@ -294,7 +321,8 @@ class Fleet:
     def trouble(self) -> str:
         """Why something cannot be written or loaded at the moment, or this machine's own node has no room; or ''."""
         unwritten = _trouble(self._means.control, *self._metrics.values())
-        return "; ".join(filter(None, (unwritten, self._unloaded.trouble, *self._shortages_here())))
+        lost = _unexplained(self._means.hub.unexplained())
+        return "; ".join(filter(None, (unwritten, self._unloaded.trouble, lost, *self._shortages_here())))
 
     def _shortages_here(self) -> list[str]:
         """Why trials on the manager's own machine find no room, each reason once."""
@@ -329,6 +357,18 @@ def _leaving_clause(experiment_id: str, running: Running, pool: NodePool) -> str
         return f"experiment {experiment_id} was stopped and is leaving it: its files are being collected and removed"
     waits = awaited(state, pool)
     return f"experiment {experiment_id} is being stopped" + (f": it {waits}" if waits else "")
+
+
+def _unexplained(jobs: Sequence[tuple[str, JobReport]]) -> str:
+    """What to do about jobs that are in no database, or ''."""
+    if not jobs:
+        return ""
+    names = ", ".join(f"{job.job_id} on node {node_id}" for node_id, job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    return (
+        f"{len(jobs)} trial job{'s' * (len(jobs) > 1)} that the control database has no word of ({names}): it has lost "
+        "them; they are left alone. Restore the database from a copy, or have them stopped: end the manager, and start "
+        "it once with `proctor manager start --accept-database`"
+    )
 
 
 def _trouble(*databases: Database) -> str:

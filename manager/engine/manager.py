@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from proctor.manager.engine.fleet import Fleet
 from proctor.manager.engine.imports import Import, read_import, read_parameters
 from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.loading import Loading
-from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory
+from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory, already
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
@@ -73,8 +74,10 @@ class Manager:
         open_dispatcher: DispatcherFactory,
         create_service: ServiceFactory = create_service,
         providers: Providers | None = None,
+        is_whole: asyncio.Event | None = None,
         threads: bool = True,
     ) -> None:
+        """:param is_whole: set once the control database is known to be whole; None: it is."""
         self.home = home
         self.control = control
         self.pool = pool
@@ -85,7 +88,19 @@ class Manager:
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
         self._fleet = Fleet(
-            Means(home, control, pool, hub, clock, self.feed, open_dispatcher, create_service, providers, threads)
+            Means(
+                home=home,
+                control=control,
+                pool=pool,
+                hub=hub,
+                clock=clock,
+                feed=self.feed,
+                open_dispatcher=open_dispatcher,
+                create_service=create_service,
+                providers=providers,
+                is_whole=is_whole or already(),
+                threads=threads,
+            )
         )
         self.platforms = Platforms(home, providers, self._fleet)
         self._files = TrialFiles(control, self._fleet)
@@ -128,12 +143,14 @@ class Manager:
         failpoint("manager.create.after")
         try:
             await self.control.write(lambda c: creation.insert(c, row, loaded))
-        except Exception:
+        except Exception as error:
             await asyncio.to_thread(creation.remove_folder, folder)
+            if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
+                raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
             raise
-        await asyncio.to_thread(creation.finish_folder, folder)
         self.feed.notify()
         try:
+            await asyncio.to_thread(creation.finish_folder, folder)
             self._fleet.start(await self._fleet.load(experiment_id))
         except Exception as error:
             raise await self._take_back(row, error) from error

@@ -1,7 +1,8 @@
 """What all experiments of a manager share. Its own module, because the fleet and what it delegates to both need it."""
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proctor.manager.clock import Clock
 from proctor.manager.config import ExperimentConfig
@@ -20,6 +21,13 @@ DispatcherFactory = Callable[[ExperimentRow, ExperimentConfig], Opener]
 ServiceFactory = Callable[[str, ServiceContext], TrainingService]
 
 
+def already() -> asyncio.Event:
+    """An event that has happened."""
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass(frozen=True)
 class Means:
     """Opened by the composition root, which also closes it."""
@@ -33,4 +41,5 @@ class Means:
     open_dispatcher: DispatcherFactory
     create_service: ServiceFactory
     providers: Providers | None = None
+    is_whole: asyncio.Event = field(default_factory=already)  # set once the control database is known to be whole
     threads: bool = True  # whether databases have threads of their own; a simulation has none

@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -11,6 +12,7 @@ from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.migrations import Schema
 from proctor.manager.store.readers import ReaderPool, ReadRequest
+from proctor.manager.store.witness import Witness
 from proctor.manager.store.writer import HEALTHY, Committed, Request, Writer
 
 __all__ = ["HEALTHY", "Database"]
@@ -111,6 +113,15 @@ class Database:
             self._loop.call_soon(self._hand_over)
         self._outbox.append(Request(function, future))
         return future
+
+    async def keep_witness(self, path: Path) -> None:
+        """Write down in a file, now and after every commit, which control database this is and its newest event. Raises
+        OSError where the file cannot be written."""
+
+        def begin(connection: sqlite3.Connection) -> None:
+            self._writer.witness = Witness.open(path, connection)
+
+        await self.write(begin)
 
     def require_writable(self) -> None:
         """Raise DatabaseUnusable, with `health`, while the file cannot be written."""

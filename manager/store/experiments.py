@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import events
+from proctor.manager.store import events, identity
 from proctor.manager.store.changes import get_row, insert_row, move_row, update_row
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.json_columns import encode
@@ -117,6 +117,7 @@ def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -
     if connection.execute(query("experiments.delete"), {"id": experiment_id}).rowcount == 0:
         raise RowNotFound(f"Experiment {experiment_id} is not in the store.")
     connection.execute(query("events.delete_of_experiment"), {"experiment_id": experiment_id})
+    identity.note_deleted(connection, experiment_id, time)
     events.append(connection, time=time, kind=events.EXPERIMENT_DELETED, data={}, experiment_id=experiment_id)
 
 

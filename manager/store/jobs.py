@@ -23,6 +23,11 @@ def get(connection: sqlite3.Connection, job_id: str) -> TrialJobRow:
     return get_row(connection, _TABLE, TrialJobRow, job_id)
 
 
+def exists(connection: sqlite3.Connection, job_id: str) -> bool:
+    """Whether there is, or was, a job of this id, whatever its token."""
+    return connection.execute(query("jobs.get"), {"id": job_id}).fetchone() is not None
+
+
 def of_trial(connection: sqlite3.Connection, trial_id: str) -> list[TrialJobRow]:
     """A trial's jobs, by number."""
     rows = connection.execute(query("jobs.of_trial"), {"trial_id": trial_id})

@@ -39,6 +39,22 @@ UPDATE experiments SET {assignments}, revision = revision + 1 WHERE id = :id RET
 -- name: experiments.delete
 DELETE FROM experiments WHERE id = :id;
 
+-- name: home.id
+SELECT id FROM home;
+
+-- name: home.accept
+UPDATE home SET accepted_at = :time;
+
+-- name: home.accepted_at
+SELECT accepted_at FROM home;
+
+-- name: home.note_deleted
+INSERT INTO deleted_experiments (id, deleted_at) VALUES (:id, :time)
+ON CONFLICT (id) DO UPDATE SET deleted_at = excluded.deleted_at;
+
+-- name: home.deleted_at
+SELECT deleted_at FROM deleted_experiments WHERE id = :id;
+
 -- name: trials.insert
 INSERT INTO trials ({columns}) VALUES ({values});
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from proctor.manager.store.connections import explain, primary_code, trouble_of
 from proctor.manager.store.errors import DatabaseUnusable
+from proctor.manager.store.witness import Witness
 from proctor.sdk.failpoints import failpoint
 
 HEALTHY = "healthy"
@@ -64,6 +65,8 @@ class Writer:
         tell_health: Callable[[str], None],
     ) -> None:
         self.commits = 0
+        self.witness: Witness | None = None
+        """Told of every commit; set in the writer's thread."""
         self._connection = connection
         self._path = path
         self._schema = schema
@@ -92,10 +95,15 @@ class Writer:
         written, what is queued fails with DatabaseUnusable."""
         self._closing.set()
         if self._thread.ident is None:
-            self._connection.close()
+            self._close_connection()
         else:
             self._queue.put(None)
             self._thread.join()
+
+    def _close_connection(self) -> None:
+        if self.witness is not None:
+            self.witness.close()
+        self._connection.close()
 
     def _serve(self) -> None:
         open_for_more = True
@@ -103,7 +111,7 @@ class Writer:
             batch, open_for_more = self._collect()
             if batch:
                 self._carry_out(batch)
-        self._connection.close()
+        self._close_connection()
 
     def _collect(self) -> tuple[list[Request], bool]:
         """Wait for requests and take all that are there; False as soon as the end was asked for."""
@@ -160,6 +168,8 @@ class Writer:
             return outcomes
         failpoint(f"{self._schema}.commit.before")
         connection.execute("COMMIT")
+        if self.witness is not None:
+            self.witness.note(connection)
         failpoint(f"{self._schema}.commit.after")
         self.commits += 1
         return outcomes

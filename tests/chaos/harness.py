@@ -21,6 +21,7 @@ from proctor.trial_keeper.identity import start_time
 
 TRIAL_SCRIPT = Path(__file__).with_name("trial_script.py")
 EXPERIMENT_ID = "chaos"
+MANAGER = [sys.executable, "-P", "-m", "proctor.manager"]
 LOOK_SECONDS = 0.03
 PATIENCE_SECONDS = 120.0
 T = TypeVar("T")
@@ -45,6 +46,8 @@ class House:
         """The exit codes of managers that have ended without being asked to."""
         self._output = folder / "manager.out"
         self._environment = dict(environment or {})
+        self.options: list[str] = []
+        """Given to each manager that is started."""
         self._process: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
 
@@ -62,7 +65,7 @@ class House:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-P", "-m", "proctor.manager", "--home", self.home, "--port", "0"],
+                [*self.prefix, *MANAGER, "--home", str(self.home), "--port", "0", *self.options],
                 env={**kept, **self._environment, TAG: self.tag},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -79,6 +82,23 @@ class House:
             assert self._process.returncode == -signal.SIGKILL, f"the manager failed by itself:\n{self.said()}"
         self.start()
         return False
+
+    def refusal(self) -> str:
+        """Start a manager that refuses to serve; what it says. The next question starts another one."""
+        said_before = self._output.stat().st_size
+        self.start()
+        assert self._process is not None
+        assert self._process.wait(PATIENCE_SECONDS) == 1, self.said()
+        self._process = None
+        return self._output.read_text()[said_before:]
+
+    def kill_manager(self) -> None:
+        """`kill -9` the manager. The next question starts another one."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._close_client()
+        self._process = None
 
     def end_manager(self) -> None:
         """Have the manager leave; trials go on. The next question starts another one."""

@@ -1,7 +1,6 @@
 """A manager that starts while the disk of an experiment is full or away leaves its trials alone, and loses nothing."""
 
 import os
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -52,11 +51,6 @@ def wait_for_reports(built: House, number: int) -> None:
         return True if len(rows) == 2 and all(row["intermediate_count"] >= number for row in rows) else None
 
     built.wait_for(reported, f"two trials with {number} values each")
-
-
-def kill_manager(built: House) -> None:
-    os.kill(built.manager_pid, signal.SIGKILL)
-    built.wait_for(lambda: None if Path(f"/proc/{built.manager_pid}/exe").exists() else True, "the manager's end")
 
 
 def processes(built: House) -> list[int]:
@@ -158,7 +152,7 @@ def stop_while_away(mount: Mount, tmp_path: Path) -> tuple[audit.Ending, str, st
         built.create(config(built, work, "--gate", tmp_path / "gate", 2))
         wait_for_reports(built, 2)
         first, second = sorted(found.job_id for found in find(Kind.TRIAL, built.home, built.tag))
-        kill_manager(built)
+        built.kill_manager()
         mount.detach()
 
         row = wait_until_not_loaded(built)
@@ -168,7 +162,7 @@ def stop_while_away(mount: Mount, tmp_path: Path) -> tuple[audit.Ending, str, st
         built.ask(lambda client: client.stop_experiment(EXPERIMENT_ID))
         built.wait_for(lambda: True if built.status() == "STOPPED" else None, "the experiment to be STOPPED")
         assert processes(built) == []
-        kill_manager(built)  # the next one must not forget either what the keeper still has
+        built.kill_manager()  # the next one must not forget either what the keeper still has
 
         (tmp_path / "gate").touch()
         assert built.status() == "STOPPED"

@@ -122,7 +122,7 @@ class LocalHarness(ServiceHarness):
         return self.service
 
     async def reattached(self) -> None:
-        self.end.hub.ready()
+        await self.end.hub.ready()
         await self.end.connected()
 
     async def block(self) -> TrainingService:

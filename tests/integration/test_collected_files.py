@@ -40,7 +40,7 @@ class End:
         self.pool.add(NODE, "remote")
         self.hub = KeeperHub(self.pool, heartbeat_seconds=0.5, silent_after=600)
         self.hub.add_node(NODE, SECRET)
-        self.hub.ready()
+        await self.hub.ready()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:

@@ -27,12 +27,12 @@ class Stage:
         self.pool.add(NODE, "remote")
         self.hub = KeeperHub(self.pool, heartbeat_seconds=60.0)
         self.hub.add_node(NODE, "secret")
-        self.hub.ready()
         self.session = ""
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.reply: Reply | None = None
 
     async def register(self) -> None:
+        await self.hub.ready()
         registration = Registration("k", 1, "boot", "host", "0", "3.11", [], [])
         self.session = (await self.hub.register(NODE, registration)).session
 

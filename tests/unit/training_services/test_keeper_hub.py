@@ -151,7 +151,7 @@ class Stage:
 @pytest.fixture
 async def stage(anyio_backend: str) -> AsyncIterator[Stage]:
     stage = Stage()
-    stage.hub.ready()
+    await stage.hub.ready()
     yield stage
     stage.hub.close()
 
@@ -411,7 +411,7 @@ async def test_no_job_is_unknown_before_the_experiments_are_reattached(restarted
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
     restarted.hub.expect("a.1", token("a.1"), "e1")
     restarted.hub.adopt(NODE, launch("a.1"))
-    restarted.hub.ready()
+    await restarted.hub.ready()
     assert await restarted.keeper.orders() == [("Cancel", "stray.1")]
     answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
     assert answer.ended == ["a.1"]
@@ -430,7 +430,7 @@ async def test_a_registration_waits_for_the_experiments() -> None:
         stage.hub.attach("e1", stage.client)
         stage.hub.expect("a.1", token("a.1"), "e1")
         stage.hub.adopt(NODE, launch("a.1"))
-        stage.hub.ready()
+        await stage.hub.ready()
     stage.hub.close()
     assert registering.result() == ["stray.1"]
 
@@ -450,7 +450,7 @@ async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_no
     restarted.hub.adopt(NODE, launch("a.1"))
     restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
     assert restarted.client.notes == []
-    restarted.hub.ready()
+    await restarted.hub.ready()
     await restarted.keeper.register(found("a.1"))
     assert await restarted.keeper.orders() == [("Cancel", "a.1")]
 
@@ -459,7 +459,7 @@ async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> N
     for job_id in ("a.1", "b.1"):
         restarted.hub.expect(job_id, token(job_id), "e1")
         assert restarted.hub.find_again(NODE, job_id) is None  # its keeper is away
-    restarted.hub.ready()
+    await restarted.hub.ready()
     await restarted.keeper.register(found("a.1", pid=41))
     assert restarted.hub.find_again(NODE, "a.1") is True
     assert {(note.job_id, note.pid) for note in restarted.client.notes} == {("a.1", 41)}
@@ -471,12 +471,52 @@ async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> N
 
 async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(restarted: Stage) -> None:
     restarted.hub.expect("a.1", token("a.1"), "e1", started=True)
-    restarted.hub.ready()
+    await restarted.hub.ready()
     await restarted.keeper.register()
     restarted.hub.expect("a.1", token("a.1"), "e1")
     restarted.hub.adopt(NODE, launch("a.1"))
     assert [note.exit and note.exit.reason for note in restarted.client.notes] == [EndReason.EXIT_UNKNOWN]
     assert await restarted.keeper.orders() == []
+
+
+# ---- jobs that nobody expects
+
+
+async def test_a_job_that_the_manager_cannot_explain_is_left_alone_and_named(restarted: Stage) -> None:
+    asked: list[list[str]] = []
+
+    async def may_be_stopped(strangers: Sequence[JobReport]) -> set[str]:
+        asked.append([f"{job.job_id} of {job.experiment_id}" for job in strangers])
+        return {"gone.1"}
+
+    lost = JobReport("lost.1", token("lost.1"), 7, 100.0, experiment_id="e9")
+    await restarted.keeper.register(lost, found("gone.1"))
+    await restarted.hub.ready(may_be_stopped)
+    assert await restarted.keeper.orders() == [("Cancel", "gone.1")]
+    answer = await restarted.keeper.say(chunks=[("lost.1", 0, LINE)], ends=["gone.1"])
+    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], ["gone.1"])
+    assert [(node_id, job.job_id) for node_id, job in restarted.hub.unexplained()] == [(NODE, "lost.1")]
+    assert await restarted.keeper.register(lost, found("gone.1")) == ["gone.1"]
+    assert asked == [["lost.1 of e9", "gone.1 of "]] * 3
+    assert await restarted.keeper.register() == []
+    assert restarted.hub.unexplained() == []
+
+
+async def test_no_job_is_stopped_while_the_manager_does_not_know_or_cannot_say(restarted: Stage) -> None:
+    answers: list[set[str] | Exception | None] = [None, RuntimeError("the database cannot be read"), {"a.1"}]
+
+    async def may_be_stopped(strangers: Sequence[JobReport]) -> set[str] | None:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    await restarted.hub.ready(may_be_stopped)
+    assert await restarted.keeper.register(found("a.1")) == []
+    assert (await restarted.keeper.say(ends=["a.1"])).fenced == []
+    assert restarted.hub.unexplained() == []
+    await restarted.hub.ready(may_be_stopped)
+    assert await restarted.keeper.orders() == [("Cancel", "a.1")]
 
 
 # ---- jobs of experiments that are not attached
@@ -489,7 +529,7 @@ async def unattached(restarted: Stage) -> Stage:
     restarted.hub.detach("e1")
     restarted.hub.expect("a.1", token("a.1"), "e1", started=True)
     restarted.hub.expect("b.1", token("b.1"), "e1")
-    restarted.hub.ready()
+    await restarted.hub.ready()
     return restarted
 
 
@@ -547,7 +587,7 @@ async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has
     assert restarted.hub.find_again(NODE, "a.1") is None
     restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
     assert restarted.client.notes == []
-    restarted.hub.ready()
+    await restarted.hub.ready()
     await restarted.keeper.register()
     (note,) = restarted.client.notes
     assert note.exit is not None

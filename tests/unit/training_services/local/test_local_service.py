@@ -40,7 +40,6 @@ class Stage:
         self.code = code
         self.pool = NodePool()
         self.hub = KeeperHub(self.pool)
-        self.hub.ready()
         self.pool.add("local", "local", reason="its keeper is being started")
         self.hub.add_node("local", "secret")
         settings = {"platform": "local", "gpu_indices": [0, 1], "max_trial_number_per_gpu": 2}
@@ -67,6 +66,7 @@ class Stage:
         )
 
     async def register(self) -> None:
+        await self.hub.ready()
         answer = await self.hub.register("local", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
         self.session = answer.session
 

@@ -104,7 +104,7 @@ def stay(folder: Path, act: Callable[[Scene, Coast], Awaitable[None]], *, ready:
             coast.land(scene, group)
             scene.machines[NODE] = coast
             if ready:
-                scene.hub.ready()
+                await scene.hub.ready()
             await act(scene, coast)
             scene.hub.close()
 

@@ -348,7 +348,7 @@ def test_after_a_restart_machines_wait_for_their_experiments_and_those_that_nobo
         await asyncio.sleep(600)
         assert not scene.provider.has("gpu-1")
         scene.claim("gpu-1")
-        scene.hub.ready()
+        await scene.hub.ready()
         await scene.until(lambda: not (tmp_path / "nodes" / "gpu-2").exists())
         await scene.until_status("gpu-1", "CONNECTED")
 
@@ -368,7 +368,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
     async def hold(scene: Scene) -> None:
         scene.provider.hold("E1")
         scene.provider.hold("E1")
-        scene.hub.ready()
+        await scene.hub.ready()
         await scene.until_status("gpu-1", "CONNECTED")
         await scene.until_status("gpu-2", "CONNECTED")
         await asyncio.sleep(600)
@@ -380,7 +380,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
 
     async def let_go(scene: Scene) -> None:
         scene.provider.hold("E1")
-        scene.hub.ready()
+        await scene.hub.ready()
         await scene.until_status("gpu-1", "CONNECTED")
         await scene.until_status("gpu-2", "CONNECTED")
         await scene.provider.unhold("E1")

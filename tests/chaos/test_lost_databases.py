@@ -1,0 +1,135 @@
+"""A home whose control database was lost, damaged or cut off: the manager refuses to serve, and trials go on."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos import audit
+from chaos.harness import EXPERIMENT_ID, House, house
+from chaos.processes import Kind, find
+
+pytestmark = pytest.mark.slow
+
+PAGE = 4096
+
+
+def config(built: House, gate: Path) -> Mapping[str, Any]:
+    command = built.trial_command(steps=6, seconds=(0.6, 0.6))
+    return {
+        "searchSpace": {"x": {"_type": "choice", "_value": [0.4, 0.6]}},
+        "trialCommand": f"{command} --gate {gate} 2",
+        "trialConcurrency": 2,
+        "maxTrialNumber": 2,
+        "seed": 1,
+        "tuner": {"name": "Random"},
+        "trainingService": {"platform": "local"},
+    }
+
+
+def run_two_trials(built: House, gate: Path) -> list[int]:
+    """Until both have reported twice and wait at the gate; their pids."""
+    built.create(config(built, gate))
+
+    def reported() -> bool | None:
+        rows = built.ask(lambda client: list(client.trials(EXPERIMENT_ID)))
+        return True if len(rows) == 2 and all(row["intermediate_count"] == 2 for row in rows) else None
+
+    built.wait_for(reported, "two trials with 2 values each")
+    return trials(built)
+
+
+def trials(built: House) -> list[int]:
+    return sorted(found.pid for found in find(Kind.TRIAL, built.home, built.tag))
+
+
+def delete(database: Path) -> None:
+    database.unlink()
+
+
+def delete_all(database: Path) -> None:
+    for path in database.parent.glob("control.db*"):
+        path.unlink()
+
+
+def empty(database: Path) -> None:
+    os.truncate(database, 0)
+
+
+def damage(database: Path) -> None:
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what is in the log would repair it
+    connection.close()
+    with database.open("r+b") as file:
+        file.seek(6 * PAGE)
+        file.write(b"\x5a" * 6 * PAGE)
+
+
+def remove_log(database: Path) -> None:
+    (database.parent / "control.db-wal").unlink()
+
+
+def cut_log(database: Path) -> None:
+    log = database.parent / "control.db-wal"
+    os.truncate(log, log.stat().st_size * 2 // 3)
+
+
+LOSSES: Mapping[Callable[[Path], None], str] = {
+    delete: "is missing or empty, but the home had one",
+    delete_all: "is missing or empty, but the home had one",
+    empty: "is missing or empty, but the home had one",
+    damage: "is damaged",
+    remove_log: "is missing or empty, but the home had one",  # all of it is still in the log
+    cut_log: "has lost its newest",
+}
+
+
+def test_no_loss_of_the_control_database_ends_a_trial_and_all_goes_on_when_it_is_restored(tmp_path: Path) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    with house(tmp_path) as built:
+        running = run_two_trials(built, tmp_path / "gate")
+        built.kill_manager()
+        for path in built.home.glob("control.db*"):
+            shutil.copy(path, copies)
+        for lose, sentence in LOSSES.items():
+            lose(built.home / "control.db")
+            said = built.refusal()
+            assert sentence in said, f"{lose.__name__}: {said}"
+            assert "Nothing was changed, and running trials go on." in said
+            assert trials(built) == running
+            for path in copies.iterdir():
+                shutil.copy(path, built.home)
+        (tmp_path / "gate").touch()
+        built.wait_until_done()
+        built.shut_down()
+    audit.check(audit.Ending.read(built.home, built.ledgers), trials=2)
+
+
+def test_a_person_can_begin_with_an_empty_database_and_then_trials_of_the_lost_one_are_stopped(tmp_path: Path) -> None:
+    with house(tmp_path) as built:
+        running = run_two_trials(built, tmp_path / "gate")
+        built.kill_manager()
+        delete_all(built.home / "control.db")
+        refused = subprocess.run(
+            [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "start"],
+            env={**os.environ, "PROCTOR_HOME": str(built.home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert refused.returncode == 6
+        assert "`proctor manager start --accept-database`" in refused.stderr
+        assert trials(built) == running
+
+        built.options = ["--accept-database"]
+        assert built.ask(lambda client: list(client.experiments())) == []
+        built.wait_for(lambda: True if trials(built) == [] else None, "the end of trials that nobody knows")
+        folder = built.home / "experiments" / EXPERIMENT_ID
+        assert (folder / "metrics.db").exists(), "what the lost database knew is left where it is"
+        built.shut_down()

@@ -1,0 +1,87 @@
+"""Which jobs of keepers are stopped as unknown: those that the control database explains, no others."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from proctor.manager.engine.manager import Manager
+from proctor.manager.settings import Home
+from proctor.manager.simulation import Simulation
+from proctor.manager.store import identity, jobs
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.trial_keeper.protocol import JobReport, Registration
+
+CONFIG: dict[str, Any] = {
+    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+    "trialCommand": "python trial.py",
+    "trialConcurrency": 1,
+    "maxTrialNumber": 1,
+    "tuner": {"name": "Random"},
+    "trainingService": {"platform": "local"},
+}
+
+
+def play(tmp_path: Path, act: Callable[[Simulation, Manager], Awaitable[None]]) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = Simulation(Home(tmp_path / "home"), loop)
+        async with simulation.manager() as manager:
+            manager.pool.add("local", "local")
+            manager.hub.add_node("local", "secret")
+            await act(simulation, manager)
+            manager.hub.close()
+
+    run_virtual(main)
+
+
+async def run_once(simulation: Simulation, manager: Manager, experiment_id: str) -> str:
+    """Run an experiment and stop it; the id of its job."""
+    await manager.create_experiment(config=CONFIG, directory=str(simulation.home.path), experiment_id=experiment_id)
+    await simulation.ended(manager, experiment_id)
+    await manager.stop_experiment(experiment_id)
+    await simulation.ended(manager, experiment_id)
+    (job,) = await manager.control.read(
+        lambda c: [jobs.get(c, row[0]) for row in c.execute("SELECT id FROM trial_jobs")]
+    )
+    return job.id
+
+
+async def unknown(manager: Manager, *found: JobReport) -> list[str]:
+    """What a keeper with these jobs is told to stop."""
+    answer = await manager.hub.register("local", Registration("k", 1, "boot", "host", "0", "3.11", [], list(found)))
+    return answer.unknown
+
+
+def job(job_id: str, experiment_id: str, *, started_at: float) -> JobReport:
+    return JobReport(job_id, "token", 7, started_at, experiment_id=experiment_id)
+
+
+def test_a_job_whose_end_is_stored_or_whose_experiment_was_deleted_is_stopped(tmp_path: Path) -> None:
+    async def act(simulation: Simulation, manager: Manager) -> None:
+        now = simulation.clock.now
+        ended = await run_once(simulation, manager, "digits")
+        assert await unknown(manager, job(ended, "digits", started_at=now())) == [ended]
+        assert await unknown(manager, job("other.1", "digits", started_at=now())) == [], "it was never written down"
+        await manager.delete_experiment("digits")
+        assert await unknown(manager, job(ended, "digits", started_at=now())) == [ended]
+        before = now()
+        await run_once(simulation, manager, "digits")
+        old, new = job("old.1", "digits", started_at=before - 1.0), job("new.1", "digits", started_at=now())
+        assert await unknown(manager, old, new) == ["old.1"]
+
+    play(tmp_path, act)
+
+
+def test_a_job_that_the_database_has_no_word_of_goes_on_until_a_person_accepts_the_database(tmp_path: Path) -> None:
+    async def act(simulation: Simulation, manager: Manager) -> None:
+        now = simulation.clock.now()
+        lost, later = job("lost.1", "gone", started_at=now - 1.0), job("later.1", "gone", started_at=now + 1.0)
+        assert await unknown(manager, lost, later) == []
+        assert "2 trial jobs that the control database has no word of (lost.1 on node local, " in manager.trouble
+        assert "--accept-database" in manager.trouble
+        await manager.control.write(lambda c: identity.accept(c, now))
+        assert await unknown(manager, lost, later) == ["lost.1"]
+        assert "1 trial job that" in manager.trouble
+        assert await unknown(manager) == []
+        assert manager.trouble == ""
+
+    play(tmp_path, act)
