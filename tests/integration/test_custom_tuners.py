@@ -253,6 +253,8 @@ async def test_a_tuner_that_waits_for_something_that_never_comes_does_not_keep_i
             while place.diary("end") != [["end", 0], ["end", 1]]:  # noqa: ASYNC110 - a file rings no bell
                 await asyncio.sleep(0.05)
         await manager.stop_experiment(experiment_id)
+        stopping = await manager.experiment(experiment_id)
+        assert "waits for its dispatcher" in manager.awaited(stopping)
         await reached(manager, experiment_id, ExperimentStatus.STOPPED)
         assert dispatchers() == []
     assert place.diary("exit") == []
