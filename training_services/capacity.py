@@ -134,7 +134,8 @@ class GpuDemand:
 
     holder: a phrase for people: "trial 17 of experiment Ab3dE5f7".
     since: since when it has waited, as Unix time that is not set while the manager runs (`Clock.steady`).
-    rules: the nodes that its experiment may use, in the order of preference, with its rules for them.
+    rules: the nodes that its experiment may use and that are ready for its jobs, in the order of preference, with its
+        rules for them.
     """
 
     holder: str

@@ -331,7 +331,10 @@ class NodePool:
 
     def set_demand(self, owner: object, demand: GpuDemand) -> None:
         """A trial of this owner (an experiment) waits for GPUs; it takes the place of the owner's earlier one."""
+        before = self._demands.get(owner)
         self._demands[owner] = demand
+        if before is not None and before.rules.keys() - demand.rules.keys():
+            self._notify()  # what was held there is free
 
     def withdraw_demand(self, owner: object) -> None:
         """No trial of this owner waits for GPUs any more. Does nothing if none did."""

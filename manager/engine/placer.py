@@ -89,7 +89,8 @@ class PoolPlacer:
         candidates = self._candidates(self._hold(older, now))
         outcome = place(self._request(), candidates)
         if isinstance(outcome, Waiting) and self._gpu_number:
-            rules = {candidate.node.node_id: candidate.rules for candidate in candidates}
+            # Where the experiment's jobs cannot start now, for example on a full disk, nothing must be held for them.
+            rules = {candidate.node.node_id: candidate.rules for candidate in candidates if candidate.node.ready}
             demand = GpuDemand(holder, self._gpu_number, since, rules)
             self._pool.set_demand(self, demand)
             return Waiting(outcome.reason + self._what_is_held(demand, older, now))

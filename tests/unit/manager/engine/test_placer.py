@@ -195,3 +195,34 @@ def test_a_trial_that_has_waited_as_long_itself_is_not_held_up(pool: NodePool) -
     taken(first, 0)
     take(large, 1, since=5.0, now=5.0)
     assert isinstance(take(small, 2, since=3.0, now=90.0), NodePlacement)
+
+
+@dataclass
+class ElsewhereMachines(Machines):
+    """An experiment whose job directories lie on a disk of their own."""
+
+    def job_folder(self) -> str:
+        return "/full/disk/jobs"
+
+
+def test_nothing_is_held_on_a_node_whose_disk_is_full_for_the_trial_that_waits(pool: NodePool) -> None:
+    first, small = PoolPlacer(pool, Machines(("one",)), 1), PoolPlacer(pool, Machines(("one",)), 1)
+    large = PoolPlacer(pool, ElsewhereMachines(("one",)), 2)
+    taken(first, 0)
+    take(large, 1, since=0.0, now=70.0)
+    pool.hear("one", 2.0, full={"/full/disk": "the disk of /full/disk is full"})
+    assert isinstance(take(small, 2, since=70.0, now=70.0), Waiting)  # before the other experiment has looked
+    woken: list[int] = []
+    stop = small.watch(lambda: woken.append(1))
+    waiting = take(large, 1, since=0.0, now=70.0)
+    assert woken == [1]
+    stop()
+    assert isinstance(waiting, Waiting)
+    assert "is held for" not in waiting.reason
+    assert isinstance(take(small, 2, since=70.0, now=70.0), NodePlacement)
+    small.give_back("t2.1")
+    pool.hear("one", 3.0, full={})
+    waiting = take(large, 1, since=0.0, now=71.0)
+    assert isinstance(waiting, Waiting)
+    assert waiting.reason.endswith("; what becomes free on node one is held for trial 1")
+    assert isinstance(take(small, 3, since=71.0, now=71.0), Waiting)
