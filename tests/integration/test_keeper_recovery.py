@@ -225,6 +225,7 @@ async def test_a_spawner_outlives_its_keeper_for_as_long_as_its_reapers_do(node:
     assert await node.stop()
     assert is_alive(spawner, started)
     await node.start()
+    await node.manager.until(lambda: len(node.manager.registrations) == 2)
     await node.manager.command(Cancel("T.1", "token of T.1"))
     await node.manager.end_of("T.1")
     await eventually(lambda: not is_alive(spawner, started))
