@@ -9,7 +9,7 @@ from proctor.manager.engine.step import Step
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import EndReason
+from proctor.training_services.base import EndReason, SoftStop, SupportsSoftStop
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
 
 log = logging.getLogger(__name__)
@@ -55,13 +55,26 @@ class Effects:
         self._inbox.post(m.JobRefused(job_id, token, reason, detail))
 
     async def cancel(self, job_id: str, early: bool) -> None:
-        """Ask the service to stop a job."""
+        """Ask the service to stop a job, softly while it may still save."""
         failpoint("manager.cancel.before")
+        service, stop = self._around.service, self._soft_stop(job_id)
         try:
-            await self._around.service.cancel_trial_job(job_id, is_early_stopped=early)
+            if stop is not None and isinstance(service, SupportsSoftStop):
+                await service.cancel_softly(job_id, stop)
+            else:
+                await service.cancel_trial_job(job_id, is_early_stopped=early)
         except TrainingServiceError as error:
             log.warning("job %s: %s", job_id, error, extra={"action": "job.cancel", "job_id": job_id})
         failpoint("manager.cancel.after")
+
+    def _soft_stop(self, job_id: str) -> SoftStop | None:
+        """How the job is to be stopped, if it may still save: asked for again after a restart, until the same time."""
+        trial = self._state.by_job.get(job_id)
+        if trial is None or trial.job is None or trial.job.save_until is None:
+            return None
+        seconds = trial.job.save_until - self._around.clock.now()
+        only_if_able = self._around.config.save_seconds is None
+        return SoftStop(trial.job.detail, seconds, only_if_able) if seconds > 0 else None
 
     async def update(self, trial: LiveTrial) -> None:
         """Tell the service of a job's new limits."""

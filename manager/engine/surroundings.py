@@ -11,7 +11,10 @@ from proctor.manager.engine.placer import Placer
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.reasons import RetryPolicy
 from proctor.manager.store.database import Database
-from proctor.training_services.base import TrainingService
+from proctor.training_services.base import SupportsSoftStop, TrainingService
+
+DEFAULT_SAVE_SECONDS = 30.0
+"""How long a trial that can save may do so when it is stopped, where the configuration does not say."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,13 @@ class Surroundings:
     code: CodeWatch
     open_dispatcher: Opener
     checkpoint_directory: str
+
+    @property
+    def save_seconds(self) -> float:
+        """How long a trial may save at most when it is stopped softly."""
+        if not isinstance(self.service, SupportsSoftStop):
+            return 0.0
+        return DEFAULT_SAVE_SECONDS if self.config.save_seconds is None else self.config.save_seconds
 
     @property
     def retry_policy(self) -> RetryPolicy:
