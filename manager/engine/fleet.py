@@ -28,7 +28,7 @@ from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.nodes import LOCAL_KIND, NodePool
+from proctor.training_services.nodes import LOCAL_KIND
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import JobReport
 
