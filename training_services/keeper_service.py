@@ -28,6 +28,7 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.errors import KeeperError, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
 from proctor.training_services.keeper_reports import HubClient
+from proctor.training_services.launches import write_cancel
 from proctor.training_services.listeners import Listeners
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Cancel, Launch, Update
@@ -172,15 +173,7 @@ class KeeperTrainingService(
             return
         self._saving.add(job_id)
         self._jobs[job_id] = replace(job, status=TrialJobStatus.STOPPING, is_early_stopped=False)
-        order = Cancel(
-            job_id,
-            job.form.token,
-            request=stop.request,
-            reason=stop.reason,
-            save_seconds=stop.save_seconds,
-            only_if_able=stop.only_if_able,
-        )
-        self._hub.send(self._node_of(job.form), order)
+        self._hub.send(self._node_of(job.form), write_cancel(job_id, job.form.token, stop))
 
     async def clean_up(self) -> None:
         self._is_cleaning = True

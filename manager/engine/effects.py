@@ -6,10 +6,11 @@ from proctor.manager.engine import messages as m
 from proctor.manager.engine.inbox import Inbox
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
+from proctor.manager.engine.stopping import soft_stop
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import EndReason, SoftStop, SupportsSoftStop
+from proctor.training_services.base import EndReason, SupportsSoftStop
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,12 @@ class Effects:
     async def cancel(self, job_id: str, early: bool) -> None:
         """Ask the service to stop a job, softly while it may still save."""
         failpoint("manager.cancel.before")
-        service, stop = self._around.service, self._soft_stop(job_id)
+        service, trial, configured = (
+            self._around.service,
+            self._state.by_job.get(job_id),
+            self._around.config.save_seconds,
+        )
+        stop = None if trial is None else soft_stop(trial, configured, self._around.clock.now())
         try:
             if stop is not None and isinstance(service, SupportsSoftStop):
                 await service.cancel_softly(job_id, stop)
@@ -66,15 +72,6 @@ class Effects:
         except TrainingServiceError as error:
             log.warning("job %s: %s", job_id, error, extra={"action": "job.cancel", "job_id": job_id})
         failpoint("manager.cancel.after")
-
-    def _soft_stop(self, job_id: str) -> SoftStop | None:
-        """How the job is to be stopped, if it may still save: asked for again after a restart, until the same time."""
-        trial = self._state.by_job.get(job_id)
-        if trial is None or trial.job is None or trial.job.save_until is None:
-            return None
-        seconds = trial.job.save_until - self._around.clock.now()
-        only_if_able = self._around.config.save_seconds is None
-        return SoftStop(trial.job.detail, seconds, only_if_able) if seconds > 0 else None
 
     async def update(self, trial: LiveTrial) -> None:
         """Tell the service of a job's new limits."""

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from proctor.manager.dispatcher.client import FINISH_SECONDS
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.training_services.base import SoftStop
 from proctor.training_services.nodes import NodePool
 
-__all__ = ["awaited"]
+__all__ = ["awaited", "save_time", "soft_stop"]
 
+DEFAULT_SAVE_SECONDS = 30.0
+"""How long a trial that can save may do so when it is stopped, where the configuration does not say."""
 _MOST_NAMED = 5
 
 
@@ -43,6 +46,26 @@ def awaited(state: ExperimentState, pool: NodePool, now: float) -> str:
         where = "" if node_id is None else f" on node {node_id}"
         parts.append(f"{trials}{where}" + (f" ({absence})" if absence else ""))
     return f"waits for {' and '.join(parts)}" if parts else ""
+
+
+def save_time(configured: float | None) -> float:
+    """How long a trial may save at most when its experiment is stopped.
+
+    :param configured: saveSeconds of the configuration.
+    """
+    return DEFAULT_SAVE_SECONDS if configured is None else configured
+
+
+def soft_stop(trial: LiveTrial, configured: float | None, now: float) -> SoftStop | None:
+    """How the trial's job is to be stopped if it may still save, after a restart until the same time; None: at once.
+
+    :param configured: saveSeconds of the configuration.
+    :param now: Unix time.
+    """
+    seconds = _save_until(trial) - now
+    if trial.job is None or seconds <= 0:
+        return None
+    return SoftStop(trial.job.detail, seconds, only_if_able=configured is None)
 
 
 def _save_until(trial: LiveTrial) -> float:

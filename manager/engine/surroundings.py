@@ -8,13 +8,11 @@ from proctor.manager.dispatcher.client import Opener
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.forms import FormWriter
 from proctor.manager.engine.placer import Placer
+from proctor.manager.engine.stopping import save_time
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.reasons import RetryPolicy
 from proctor.manager.store.database import Database
 from proctor.training_services.base import SupportsSoftStop, TrainingService
-
-DEFAULT_SAVE_SECONDS = 30.0
-"""How long a trial that can save may do so when it is stopped, where the configuration does not say."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,7 @@ class Surroundings:
     @property
     def save_seconds(self) -> float:
         """How long a trial may save at most when it is stopped softly."""
-        if not isinstance(self.service, SupportsSoftStop):
-            return 0.0
-        return DEFAULT_SAVE_SECONDS if self.config.save_seconds is None else self.config.save_seconds
+        return save_time(self.config.save_seconds) if isinstance(self.service, SupportsSoftStop) else 0.0
 
     @property
     def retry_policy(self) -> RetryPolicy:
