@@ -5,10 +5,12 @@ find the same directory through the same environment.
 """
 
 import os
+from time import monotonic, time
 
 from proctor.sdk.errors import JobDirectoryError
 from proctor.sdk.journal import Journal, read_wait_seconds
 from proctor.sdk.protocol import (
+    CAN_SAVE_FILE,
     CONTROL_FILE,
     ENV_EXPERIMENT_ID,
     ENV_JOB_DIRECTORY,
@@ -28,6 +30,31 @@ if TYPE_CHECKING:
     from typing import Any
 
 STANDALONE = "STANDALONE"
+_MARK_RETRY_SECONDS = 5.0
+
+
+class StopRequest:
+    """Why a trial was asked to stop, and how long it has to save.
+
+    `request` says what comes after the stop: "stop" (nothing, until the experiment is resumed), "pause", "preempt" or
+    "resize". `reason` is a sentence. `deadline` is the Unix time at which the trial's processes are sent SIGTERM; None
+    if the keeper does not say.
+    """
+
+    __slots__ = ("deadline", "reason", "request")
+
+    def __init__(self, request: str, reason: str, deadline: "float | None") -> None:
+        self.request = request
+        self.reason = reason
+        self.deadline = deadline
+
+    def __repr__(self) -> str:
+        return f"StopRequest(request={self.request!r}, reason={self.reason!r}, deadline={self.deadline!r})"
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until SIGTERM, at least 0; 0 if the deadline is not known."""
+        return 0.0 if self.deadline is None else max(0.0, self.deadline - time())
 
 
 class Channel:
@@ -45,7 +72,9 @@ class Channel:
         os.register_at_fork(after_in_child=self._forget_journal)
         self._control_path = f"{self.job_directory}/{CONTROL_FILE}"
         self._control_identity: tuple[int, ...] = ()
-        self._stop = False
+        self._stop: StopRequest | None = None
+        self._mark_path = f"{self.job_directory}/{CAN_SAVE_FILE}"
+        self._mark_at: float | None = 0.0  # monotonic time of the next attempt; None once the marker is there
 
     def _open_journal(self) -> Journal:
         """Choose the journal of this process's rank."""
@@ -76,17 +105,40 @@ class Channel:
                 f"file before it starts a trial; outside an experiment, unset {ENV_JOB_DIRECTORY}."
             ) from error
 
-    def is_stop_requested(self) -> bool:
-        """Whether the keeper has asked the trial to end itself: one `stat` a call, a read only after a change."""
+    def read_stop_request(self) -> "StopRequest | None":
+        """What the keeper asks of the trial, if it is to end: one `stat` a call, a read only after a change. The first
+        call tells the keeper that the trial asks, which is why a soft stop waits for it."""
+        if self._mark_at is not None:
+            self._mark()
         try:
             found = os.stat(self._control_path)
             identity = (found.st_ino, found.st_mtime_ns, found.st_size)
             if identity != self._control_identity:
-                self._stop = loads(_read(self._control_path)).get("stop") is True
+                self._stop = _stop_request(loads(_read(self._control_path)))
                 self._control_identity = identity
         except (OSError, ValueError, AttributeError):
             pass  # not written yet, or damaged: what was known stays true
         return self._stop
+
+    def _mark(self) -> None:
+        """Make the marker file. On a full disk the attempt is repeated after a while; the trial is never held up."""
+        now = monotonic()
+        if self._mark_at is None or now < self._mark_at:
+            return
+        try:
+            os.close(os.open(self._mark_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._mark_at = None
+        except OSError:
+            self._mark_at = now + _MARK_RETRY_SECONDS
+
+
+def _stop_request(body: "Any") -> "StopRequest | None":
+    """What control.json says; a keeper of an earlier version names neither request nor deadline."""
+    if body.get("stop") is not True:
+        return None
+    deadline = body.get("deadline")
+    known = float(deadline) if type(deadline) in (int, float) else None
+    return StopRequest(str(body.get("request") or "stop"), str(body.get("reason") or ""), known)
 
 
 class _ForkedJournal:

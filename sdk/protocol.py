@@ -4,7 +4,11 @@ A job's directory:
 
     parameter.json   written before the trial starts:
                      {"parameter_id", "parameter_source", "parameters", "parameter_index"}
-    control.json     replaced atomically by the keeper: {"stop": bool, "reason": str}; read by `should_stop()`
+    control.json     replaced atomically by the keeper when the job is to stop; read by `should_stop()`:
+                     {"stop": true, "reason": str, "request": "stop" | "pause" | "preempt" | "resize",
+                      "deadline": Unix time at which SIGTERM is sent}; keepers of earlier versions wrote the first two
+    can-save         empty; made by the trial at its first `should_stop()`: it will notice control.json, so a soft
+                     stop gives it time to save
     journal          appended to by the trial, one record a line; `journal.<rank>` by the processes of a `rank` > 0
     stdout, stderr   the trial's own output
     exit.json        written by rename by the reaper when the trial has ended; its room is allocated as exit.json.new
@@ -39,6 +43,7 @@ PROTOCOL_VERSION = 1
 
 PARAMETER_FILE = "parameter.json"
 CONTROL_FILE = "control.json"
+CAN_SAVE_FILE = "can-save"
 JOURNAL_FILE = "journal"
 STDOUT_FILE = "stdout"
 STDERR_FILE = "stderr"

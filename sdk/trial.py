@@ -8,7 +8,7 @@ experiment every call works and does nothing: parameters are `{}`, ids are `"STA
 import os
 from time import time
 
-from proctor.sdk.channel import STANDALONE, Channel
+from proctor.sdk.channel import STANDALONE, Channel, StopRequest
 from proctor.sdk.errors import MetricError
 from proctor.sdk.metrics import DEFAULT_KEY, encode_metric
 from proctor.sdk.notices import notice_once
@@ -133,9 +133,21 @@ def get_checkpoint() -> "str | None":
 
 
 def should_stop() -> bool:
-    """Return whether the trial has been asked to save what it wants to keep and end; cheap enough for every step."""
+    """Return whether the trial has been asked to save what it wants to keep and end; cheap enough for every step.
+
+    A trial that calls this, even once, is given `saveSeconds` to save before its processes are sent SIGTERM.
+    """
     channel = _open()
-    return channel is not None and channel.is_stop_requested()
+    return channel is not None and channel.read_stop_request() is not None
+
+
+def stop_request() -> "StopRequest | None":
+    """Return why the trial has been asked to stop and until when it may save; None while it has not been asked.
+
+    It costs what `should_stop` costs. The deadline may move closer while the trial saves, never further away.
+    """
+    channel = _open()
+    return None if channel is None else channel.read_stop_request()
 
 
 def get_experiment_id() -> str:

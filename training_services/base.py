@@ -56,6 +56,7 @@ __all__ = [
     "JournalChunk",
     "MetricListener",
     "NodePlacement",
+    "SoftStop",
     "StatusChange",
     "StatusListener",
     "SupportsCheckpoints",
@@ -63,6 +64,7 @@ __all__ = [
     "SupportsLogs",
     "SupportsNodes",
     "SupportsReattach",
+    "SupportsSoftStop",
     "TrainingService",
     "TrialJobDetail",
     "TrialJobForm",
@@ -330,6 +332,27 @@ class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behaviour, not a m
     says where the job begins (`StatusChange.resumed`, `start_reason`): with SUBMITTED, before it starts a job that does
     not continue, because the metrics of such a job begin a new curve; and again with RUNNING.
     """
+
+
+@dataclass(frozen=True)
+class SoftStop:
+    """A stop that lets the trial save first."""
+
+    reason: str  # a sentence for the trial
+    save_seconds: float  # how long it may save before it is signaled, at most; its exit ends the wait
+    only_if_able: bool  # no such time unless the trial has called `should_stop()` or has a checkpoint
+    request: str = "stop"  # what comes after the stop: stop, pause, preempt or resize
+
+
+class SupportsSoftStop(ABC):
+    """A service that can ask a job to save before it stops it. One that cannot is asked to `cancel_trial_job`."""
+
+    @abstractmethod
+    async def cancel_softly(self, job_id: str, stop: SoftStop) -> None:
+        """Ask a job to save and end, by control.json in its directory (`proctor.sdk.protocol`); stop it as
+        `cancel_trial_job` does when the time is over. A platform that grants less time than `save_seconds` uses its
+        own. Idempotent: asked again, the earlier of the two deadlines counts. `cancel_trial_job` ends the wait at once.
+        An unknown or ended job is no error. Returns without waiting for the end."""
 
 
 class SupportsReattach(ABC):

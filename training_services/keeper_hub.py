@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import EndReason
+from proctor.training_services.base import EndReason, SoftStop
 from proctor.training_services.errors import ManagerLeaving, UnknownSession
 from proctor.training_services.expected_jobs import ExpectedJob, ExpectedJobs
 from proctor.training_services.keeper_reports import (
@@ -30,6 +30,7 @@ from proctor.training_services.keeper_reports import (
 )
 from proctor.training_services.keeper_sessions import KeeperSessions, Order, Session
 from proctor.training_services.keeper_watch import KeeperWatch
+from proctor.training_services.launches import write_cancel
 from proctor.training_services.nodes import NodePool
 from proctor.trial_keeper.protocol import (
     Cancel,
@@ -286,12 +287,17 @@ class KeeperHub:
             self._resume(job, found, session)
         return None if session is None else job.handed_over
 
-    def cancel_unattached(self, node_id: str, job_id: str) -> None:
+    def cancel_unattached(self, node_id: str, job_id: str, stop: SoftStop | None = None) -> None:
         """Have a job stopped whose experiment is not attached. Its end and what it has reported stay with its keeper.
-        Idempotent; a job that never arrived, or that is not expected, is no error."""
+        Idempotent; a job that never arrived, or that is not expected, is no error.
+
+        :param stop: let it save first; None: at once, also if it was asked to save before.
+        """
         job = self._jobs.known(job_id)
-        if job is not None and job.cancel is None and self.find_again(node_id, job_id) is not False:
-            self.send(node_id, Cancel(job_id, job.token))
+        if job is None or (job.cancel is not None and (stop is not None or job.cancel.save_seconds == 0)):
+            return
+        if job.cancel is not None or self.find_again(node_id, job_id) is not False:
+            self.send(node_id, Cancel(job_id, job.token) if stop is None else write_cancel(job_id, job.token, stop))
 
     def is_over(self, node_id: str, job_id: str) -> bool:
         """Whether nothing of a job runs on its node any more, as far as its keeper says; False while that is away."""

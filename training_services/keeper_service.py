@@ -14,11 +14,13 @@ from typing import Any
 from proctor.training_services.base import (
     JournalChunk,
     MetricListener,
+    SoftStop,
     StatusChange,
     StatusListener,
     SupportsEvents,
     SupportsNodes,
     SupportsReattach,
+    SupportsSoftStop,
     TrainingService,
     TrialJobDetail,
     TrialJobForm,
@@ -26,6 +28,7 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.errors import KeeperError, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
 from proctor.training_services.keeper_reports import HubClient
+from proctor.training_services.launches import write_cancel
 from proctor.training_services.listeners import Listeners
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Cancel, Launch, Update
@@ -36,7 +39,9 @@ RETRY_SECONDS = 1.0
 CLEAN_UP_SECONDS = 30.0
 
 
-class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, SupportsReattach, HubClient):
+class KeeperTrainingService(
+    TrainingService, SupportsEvents, SupportsNodes, SupportsReattach, SupportsSoftStop, HubClient
+):
     """One experiment's jobs on nodes with keepers. What keepers say arrives through the hub; their redelivery is ours.
 
     :param now: Unix time, for records.
@@ -56,6 +61,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
         self._now = now
         self._clean_up_seconds = clean_up_seconds
         self._jobs: dict[str, TrialJobDetail] = {}
+        self._saving: set[str] = set()  # jobs that were asked to save before they are stopped
         self._notes: deque[StatusChange] = deque()
         self._noted = asyncio.Event()
         self._told = asyncio.Event()
@@ -154,10 +160,20 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
 
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
         job = self._jobs.get(job_id)
-        if job is None or job.status in {TrialJobStatus.STOPPING, TrialJobStatus.ENDED}:
+        is_stopping = job is not None and job.status is TrialJobStatus.STOPPING and job_id not in self._saving
+        if job is None or is_stopping or job.status is TrialJobStatus.ENDED:
             return
+        self._saving.discard(job_id)
         self._jobs[job_id] = replace(job, status=TrialJobStatus.STOPPING, is_early_stopped=is_early_stopped)
         self._hub.send(self._node_of(job.form), Cancel(job_id, job.form.token))
+
+    async def cancel_softly(self, job_id: str, stop: SoftStop) -> None:
+        job = self._jobs.get(job_id)
+        if job is None or job.status in {TrialJobStatus.STOPPING, TrialJobStatus.ENDED}:
+            return
+        self._saving.add(job_id)
+        self._jobs[job_id] = replace(job, status=TrialJobStatus.STOPPING, is_early_stopped=False)
+        self._hub.send(self._node_of(job.form), write_cancel(job_id, job.form.token, stop))
 
     async def clean_up(self) -> None:
         self._is_cleaning = True
@@ -261,6 +277,7 @@ class KeeperTrainingService(TrainingService, SupportsEvents, SupportsNodes, Supp
 
     def _drop(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
+        self._saving.discard(job_id)
         self.let_go(job_id)
         self._noted.set()
 

@@ -1,14 +1,14 @@
-"""What a keeper is told to start, from a job's form. The platforms differ only in where things lie."""
+"""What a keeper is told to start, from a job's form, and to stop. The platforms differ only in where things lie."""
 
 import os
 import pwd
 
-from proctor.training_services.base import TrialJobForm
+from proctor.training_services.base import SoftStop, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import SubmissionRefused
-from proctor.trial_keeper.protocol import Launch
+from proctor.trial_keeper.protocol import Cancel, Launch
 
-__all__ = ["require_launchable", "user_name", "write_launch"]
+__all__ = ["require_launchable", "user_name", "write_cancel", "write_launch"]
 
 
 def write_launch(form: TrialJobForm, *, platform: str, owner: str, rules: GpuRules) -> Launch:
@@ -38,6 +38,18 @@ def write_launch(form: TrialJobForm, *, platform: str, owner: str, rules: GpuRul
         lease_seconds=form.lease_seconds,
         holder=f"{owner}, experiment {form.experiment_id}, trial {form.sequence_id}",
         max_trials_per_gpu=rules.max_trials_per_gpu,
+    )
+
+
+def write_cancel(job_id: str, token: str, stop: SoftStop) -> Cancel:
+    """The order to stop a job softly."""
+    return Cancel(
+        job_id,
+        token,
+        request=stop.request,
+        reason=stop.reason,
+        save_seconds=stop.save_seconds,
+        only_if_able=stop.only_if_able,
     )
 
 

@@ -25,6 +25,7 @@ class Job:
     channel: socket.socket | None = None  # to its reaper, if this keeper has had it started
     losses: Losses | None = None  # what it has lost, once it has ended and something was
     deadline: asyncio.TimerHandle | None = None
+    saving: asyncio.TimerHandle | None = None  # until it is over the trial may save; then comes SIGTERM
     tails: dict[str, JournalTail] = field(default_factory=dict)
 
     @property
@@ -84,9 +85,10 @@ class Job:
         """Close its files and forget its timer."""
         for tail in self.tails.values():
             tail.close()
-        if self.deadline is not None:
-            self.deadline.cancel()
-            self.deadline = None
+        for timer in (self.deadline, self.saving):
+            if timer is not None:
+                timer.cancel()
+        self.deadline = self.saving = None
 
     def report(self) -> JobReport:
         """What is told of it at registration."""

@@ -6,14 +6,11 @@ what the keeper itself would have written, so that one that is started later rep
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import time
 from pathlib import Path
 
-from proctor.sdk.protocol import CONTROL_FILE
-from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, open_process
 from proctor.trial_keeper.leftovers import end_leftovers, end_lost_job, unknown_exit
 from proctor.trial_keeper.origin import ENV_KEEPER
@@ -21,6 +18,7 @@ from proctor.trial_keeper.processes import ProcessFacts, end_members, read_tag, 
 from proctor.trial_keeper.protocol import EndReason
 from proctor.trial_keeper.records import JobRecord, RecordFolder, Stop, read_exit, with_stop, write_exit
 from proctor.trial_keeper.settings import JOBS_FOLDER
+from proctor.trial_keeper.soft_stops import write_control
 
 _DETAIL = "its machine was left by the manager"
 _LOOK_SECONDS = 0.25
@@ -61,9 +59,9 @@ def _tell(folder: RecordFolder, record: JobRecord) -> None:
     """Write the stop down for reaper and trial. On a full disk the reaper calls it a signal from outside."""
     with contextlib.suppress(OSError):
         folder.write([record])
-    body = json.dumps({"stop": True, "reason": _DETAIL}).encode()
-    with contextlib.suppress(OSError):
-        replace_file(os.path.join(record.launch.directory, CONTROL_FILE), body, durable=False, mode=0o644)
+    if record.stop is not None:
+        with contextlib.suppress(OSError):
+            write_control(record.launch.directory, record.stop, now=time.time())
 
 
 def _has_ended(folder: RecordFolder, record: JobRecord, told: set[int]) -> bool:

@@ -6,7 +6,6 @@ by one that comes to the same end: `_find_out` looks at what is written and at w
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -17,10 +16,9 @@ from dataclasses import replace
 
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import CHECKPOINT_FOLDER, CONTROL_FILE
+from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.unfinished import remove_unfinished
 from proctor.trial_keeper.disk import DiskWatch
-from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, is_alive, open_process
 from proctor.trial_keeper.job import Job
 from proctor.trial_keeper.launching import RequestBuilder, Spawner, discard_directory, prepare_directory, release_room
@@ -40,6 +38,7 @@ from proctor.trial_keeper.records import (
     with_stop,
     write_exit,
 )
+from proctor.trial_keeper.soft_stops import can_save, write_control
 from proctor.trial_keeper.tasks import TaskGroup
 from proctor.trial_keeper.watching import JournalWatch
 
@@ -128,10 +127,22 @@ class JobTable:
                 self._start(job)
 
     async def cancel(self, order: Cancel) -> None:
-        """Stop a job on the manager's command."""
+        """Stop a job on the manager's command, softly if it says so."""
         job = self._known(order.job_id, order.token)
-        if job is not None and job.exit is None:
-            await self.stop(job, Stop(EndReason.CANCELED.value, order.grace_seconds))
+        if job is None or job.exit is not None:
+            return
+        seconds = order.save_seconds if job.process is not None else 0.0  # what has not begun has nothing to save
+        if seconds > 0 and order.only_if_able and not await asyncio.to_thread(can_save, job.record.launch):
+            seconds = 0.0
+        stop = Stop(
+            EndReason.CANCELED.value,
+            order.grace_seconds,
+            order.reason,
+            request=order.request,
+            save_seconds=seconds,
+            deadline=time.time() + seconds,
+        )
+        await self.stop(job, stop)
 
     async def update(self, order: Update) -> None:
         """Change a job's duration limit; one that is over already ends the job now."""
@@ -143,12 +154,13 @@ class JobTable:
         self._set_deadline(job)
 
     async def stop(self, job: Job, stop: Stop) -> None:
-        """Write the decision down, tell the trial through control.json, have the reaper end everything."""
+        """Write the decision down, tell the trial through control.json, let it save if it may, have the reaper end
+        everything. A second stop may shorten the time to save."""
         if job.exit is not None:
             return
         job.record = with_stop(job.record, stop)
         await self._write_again(job)
-        self._signal_stop(job)
+        self._begin_stop(job)
 
     def forget(self, job: Job) -> None:
         """The manager has stored the job's end."""
@@ -382,7 +394,7 @@ class JobTable:
         self._outbox.mark_start(job)
         self._set_deadline(job)
         if job.record.stop is not None:
-            self._signal_stop(job)
+            self._begin_stop(job)
 
     def _unwatch_reaper(self, job: Job) -> None:
         if job.reaper is not None:
@@ -442,14 +454,28 @@ class JobTable:
             elif job.losses is None:
                 remove_reserve(job.directory)
 
-    def _signal_stop(self, job: Job) -> None:
-        stop = job.record.stop
-        assert stop is not None
-        body = json.dumps({"stop": True, "reason": stop.detail or stop.reason}).encode()
+    def _begin_stop(self, job: Job) -> None:
+        """Tell the trial; have it signaled when its time to save is over, which its own end may come before."""
+        stop, now = job.record.stop, time.time()
+        if stop is None or job.exit is not None:  # it has ended while the decision was being written down
+            return
+        seconds = stop.seconds_left(now)
         try:
-            replace_file(os.path.join(job.directory, CONTROL_FILE), body, durable=False, mode=0o644)
-        except OSError as error:
+            write_control(job.directory, stop, now=now)
+        except OSError as error:  # it could not know, so there is nothing to wait for
             log.warning("control.json of job %s cannot be written: %s", job.job_id, error)
+            seconds = 0.0
+        if job.saving is not None:
+            job.saving.cancel()
+            job.saving = None
+        if seconds > 0:
+            job.saving = asyncio.get_running_loop().call_later(seconds, self._signal_stop, job)
+            failpoint("keeper.stop.save.after")
+        else:
+            self._signal_stop(job)
+
+    def _signal_stop(self, job: Job) -> None:
+        """Have the reaper end everything of the job."""
         failpoint("keeper.stop.signal.before")
         if job.reaper is not None:
             with contextlib.suppress(ProcessLookupError):  # it has ended, and we have not heard of it yet

@@ -182,11 +182,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class Cancel:
-    """Ask a job to stop: control.json, SIGTERM, `grace_seconds`, SIGKILL until nothing of it is left."""
+    """Ask a job to stop: control.json, `save_seconds`, SIGTERM, `grace_seconds`, SIGKILL until nothing of it is left.
+    Idempotent; a later one may shorten both times, never prolong them."""
 
     job_id: str
     token: str
     grace_seconds: float = 5.0
+    request: str = "stop"  # what comes after the stop: stop, pause, preempt or resize
+    reason: str = ""  # a sentence for the trial
+    save_seconds: float = 0.0  # how long the trial may save before SIGTERM, at most; its exit ends the wait
+    only_if_able: bool = False  # no time to save unless the trial has called should_stop() or has a checkpoint
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,19 @@ _UNREADABLE_SUFFIX = ".unreadable"
 
 @dataclass(frozen=True)
 class Stop:
-    """The decision to stop a job: the end reason it will get, how long it has after SIGTERM, a sentence."""
+    """The decision to stop a job: the end reason it will get, how long it has after SIGTERM, a sentence, and for the
+    trial: what comes after the stop, how long it may save, and the Unix time at which that is over."""
 
     reason: str
     grace_seconds: float
     detail: str = ""
+    request: str = "stop"
+    save_seconds: float = 0.0
+    deadline: float = 0.0  # 0: at once
+
+    def seconds_left(self, now: float) -> float:
+        """How long the trial may still save at Unix time `now`; a clock that was set back prolongs nothing."""
+        return max(0.0, min(self.deadline - now, self.save_seconds))
 
 
 @dataclass(frozen=True)
@@ -226,11 +234,13 @@ def sync_exit(directory: str) -> None:
 
 
 def with_stop(record: JobRecord, stop: Stop) -> JobRecord:
-    """The record with a stop; the first decision stays, only its grace may become shorter."""
-    if record.stop is None:
+    """The record with a stop; the first decision stays, only its times may become shorter."""
+    first = record.stop
+    if first is None:
         return replace(record, stop=stop)
-    grace = min(record.stop.grace_seconds, stop.grace_seconds)
-    return replace(record, stop=replace(record.stop, grace_seconds=grace))
+    grace, save = min(first.grace_seconds, stop.grace_seconds), min(first.save_seconds, stop.save_seconds)
+    deadline = min(first.deadline, stop.deadline)
+    return replace(record, stop=replace(first, grace_seconds=grace, save_seconds=save, deadline=deadline))
 
 
 def with_duration(record: JobRecord, seconds: float | None) -> JobRecord:

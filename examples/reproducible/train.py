@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import proctor
-from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, Trainer, TrainingState
+from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, StopReason, Trainer, TrainingState
 
 STEPS = 200
 
@@ -98,6 +98,8 @@ def main() -> None:
     )
     model = Classifier(read_crash())
     outcome = trainer.fit(model, Spirals())
+    if outcome.reason is StopReason.REQUESTED:
+        return  # the experiment is being stopped; the next attempt continues from the checkpoint
     result = {"default": outcome.metrics["accuracy"], "weights": hash_weights(model.network)}
     proctor.report_final_result(result)
     print(f"accuracy {result['default']:.3f}, continued from {outcome.resumed_from}, weights {result['weights'][:16]}")

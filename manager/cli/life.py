@@ -66,7 +66,8 @@ def view(session: Session, experiment: str | None, port: int | None) -> None:
 def stop(session: Session, experiment: str | None, every: bool) -> None:
     """Stop an experiment and its trials; it can be resumed. The manager goes on.
 
-    An ID that ends in `*` stops all experiments whose ids begin like that.
+    An ID that ends in `*` stops all experiments whose ids begin like that. Trials that can save may do so first
+    (`saveSeconds`); stopping the experiment again ends them at once.
     """
     client = session.client
     if every:
@@ -76,8 +77,11 @@ def stop(session: Session, experiment: str | None, every: bool) -> None:
         session.say("All experiments are being stopped.")
         return
     for found in _to_stop(client, experiment):
-        client.stop_experiment(found["id"])
-        session.say(f"Experiment {found['id']} is being stopped; `proctor resume {found['id']}` goes on with it.")
+        stopping = client.stop_experiment(found["id"])
+        waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
+        session.say(
+            f"Experiment {found['id']} is being stopped{waits}; `proctor resume {found['id']}` goes on with it."
+        )
 
 
 def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from proctor.manager.config.quantities import (
     Mapping,
     ObjectiveMetric,
     Seconds,
+    SecondsOrZero,
     Something,
     Text,
     TrialNumber,
@@ -122,6 +123,8 @@ class ExperimentConfig(Section):
     """Run trials from a frozen copy of trialCodeDirectory instead of in place."""
     seed: Whole | None = None
     """Makes the suggestions of the built-in algorithms repeatable."""
+    save_seconds: SecondsOrZero | None = None
+    """How long a stopped trial may save; if not given 30 where it calls should_stop() or has a checkpoint, else 0."""
     lease_seconds: Seconds | None = None
     """Stop the trials after this time without a manager; never if not given."""
 

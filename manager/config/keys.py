@@ -302,6 +302,7 @@ KEYS: tuple[Key, ...] = (
             "reportFrom": 3,
             "codeSnapshot": True,
             "seed": 17,
+            "saveSeconds": "2m",
             "leaseSeconds": 600,
         },
     ),

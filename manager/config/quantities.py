@@ -88,6 +88,18 @@ def seconds(value: object) -> float:
     return found
 
 
+def _seconds_or_zero(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == 0:
+        return 0.0
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())) and float(match["number"]) == 0:
+        return 0.0
+    try:
+        return seconds(value)
+    except PydanticCustomError as error:
+        found = str((error.context or {}).get("expected", ""))
+        raise unexpected(found.replace("of more than zero, such as 90", "of zero or more, such as 0, 90")) from None
+
+
 def _indices(value: Any) -> Any:
     expected = unexpected('GPU indices that differ, such as 0, "0,1" or [0, 1]')
     if isinstance(value, str):
@@ -189,6 +201,18 @@ Seconds = Annotated[
         {
             "anyOf": [
                 {"type": "number", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": r"^\s*(\d+\.?\d*|\.\d+)\s*[smhd]?\s*$"},
+            ]
+        }
+    ),
+]
+SecondsOrZero = Annotated[
+    float,
+    BeforeValidator(_seconds_or_zero),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0},
                 {"type": "string", "pattern": r"^\s*(\d+\.?\d*|\.\d+)\s*[smhd]?\s*$"},
             ]
         }

@@ -6,10 +6,11 @@ from proctor.manager.engine import messages as m
 from proctor.manager.engine.inbox import Inbox
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
+from proctor.manager.engine.stopping import soft_stop
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import EndReason
+from proctor.training_services.base import EndReason, SupportsSoftStop
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,19 @@ class Effects:
         self._inbox.post(m.JobRefused(job_id, token, reason, detail))
 
     async def cancel(self, job_id: str, early: bool) -> None:
-        """Ask the service to stop a job."""
+        """Ask the service to stop a job, softly while it may still save."""
         failpoint("manager.cancel.before")
+        service, trial, configured = (
+            self._around.service,
+            self._state.by_job.get(job_id),
+            self._around.config.save_seconds,
+        )
+        stop = None if trial is None else soft_stop(trial, configured, self._around.clock.now())
         try:
-            await self._around.service.cancel_trial_job(job_id, is_early_stopped=early)
+            if stop is not None and isinstance(service, SupportsSoftStop):
+                await service.cancel_softly(job_id, stop)
+            else:
+                await service.cancel_trial_job(job_id, is_early_stopped=early)
         except TrainingServiceError as error:
             log.warning("job %s: %s", job_id, error, extra={"action": "job.cancel", "job_id": job_id})
         failpoint("manager.cancel.after")

@@ -28,7 +28,7 @@ from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.nodes import LOCAL_KIND, NodePool
+from proctor.training_services.nodes import LOCAL_KIND
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import JobReport
 
@@ -225,7 +225,7 @@ class Fleet:
     def leaving(self, node_ids: Collection[str]) -> dict[str, str]:
         """Of the experiments that may use one of the nodes, those that are being stopped, or were stopped and still
         leave their machines: by id a clause that says which of the two, and what it waits for."""
-        return {name: _leaving_clause(name, self._running[name], self._means.pool) for name in self._leaving(node_ids)}
+        return {name: _leaving_clause(name, self._running[name], self._means) for name in self._leaving(node_ids)}
 
     async def until_left(self, node_ids: Collection[str], seconds: float) -> None:
         """Wait until none of these experiments is there any more, but no longer than some seconds."""
@@ -300,7 +300,7 @@ class Fleet:
     def awaited(self, experiment_id: str) -> str:
         """What an experiment that is being stopped still waits for, as a clause, or ''."""
         running = self._running.get(experiment_id)
-        return "" if running is None else awaited(running.runner.state, self._means.pool)
+        return "" if running is None else awaited(running.runner.state, self._means.pool, self._means.clock.now())
 
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
@@ -351,11 +351,11 @@ def _folder_of(service: TrainingService) -> str:
     return service.job_folder() if isinstance(service, SupportsNodes) else ""
 
 
-def _leaving_clause(experiment_id: str, running: Running, pool: NodePool) -> str:
+def _leaving_clause(experiment_id: str, running: Running, means: Means) -> str:
     state = running.runner.state
     if state.row.status is ExperimentStatus.STOPPED:
         return f"experiment {experiment_id} was stopped and is leaving it: its files are being collected and removed"
-    waits = awaited(state, pool)
+    waits = awaited(state, means.pool, means.clock.now())
     return f"experiment {experiment_id} is being stopped" + (f": it {waits}" if waits else "")
 
 

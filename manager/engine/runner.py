@@ -271,7 +271,7 @@ class ExperimentRunner:
             case m.Continue():
                 wishes.proceed(state, step, monotonic)
             case m.Stop():
-                wishes.stop(state, step, monotonic)
+                wishes.stop(state, step, monotonic, save_seconds=self.around.save_seconds)
         return None
 
     def _fail(self, step: Step, reason: str, error: str) -> None:

@@ -8,10 +8,11 @@ from proctor.manager.dispatcher.client import Opener
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.forms import FormWriter
 from proctor.manager.engine.placer import Placer
+from proctor.manager.engine.stopping import save_time
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.reasons import RetryPolicy
 from proctor.manager.store.database import Database
-from proctor.training_services.base import TrainingService
+from proctor.training_services.base import SupportsSoftStop, TrainingService
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Surroundings:
     code: CodeWatch
     open_dispatcher: Opener
     checkpoint_directory: str
+
+    @property
+    def save_seconds(self) -> float:
+        """How long a trial may save at most when it is stopped softly."""
+        return save_time(self.config.save_seconds) if isinstance(self.service, SupportsSoftStop) else 0.0
 
     @property
     def retry_policy(self) -> RetryPolicy:

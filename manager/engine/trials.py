@@ -208,22 +208,35 @@ def request_stop(
     detail: str,
     *,
     position: int | None = None,
+    save_until: float | None = None,
 ) -> None:
     """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands.
 
     :param position: of the dispatcher input that led an algorithm to this decision; it is committed with the request.
+    :param save_until: Unix time until which the trial may save before it is signaled; None: it is signaled at once.
     """
     job = trial.job
     if job is None or job.stop_reason is not None:
         return
     expected = JOB.sources(JobEvent.STOP)
     status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
-    columns: dict[str, Any] = {"stop_reason": reason, "stop_position": position, "detail": detail}
+    columns: dict[str, Any] = {"stop_reason": reason, "detail": detail}
+    columns |= {"stop_position": position, "save_until": save_until}
     trial.job = replace(job, status=status, **columns)
     step.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
     )
     step.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
+
+
+def end_saving(step: Step, trial: LiveTrial) -> None:
+    """The trial's job is to be signaled at once, if it was given time to save."""
+    job = trial.job
+    if job is None or job.save_until is None or job.save_until <= step.now:
+        return
+    trial.job = replace(job, save_until=None)
+    step.write(lambda c: jobs.update(c, job.id, token=job.token, save_until=None))
+    step.cancel.append((job.id, False))
 
 
 def message_payload(message: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from proctor.manager.engine.recovery import read_state
 from proctor.manager.engine.runner import ExperimentRunner, is_passing
 from proctor.manager.engine.state import ExperimentState
 from proctor.manager.engine.step import Step
+from proctor.manager.engine.stopping import save_time, soft_stop
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -244,7 +245,7 @@ class Unloaded:
         answer: Any = None
         match wish:
             case m.Stop():
-                wishes.stop(state, step, monotonic)
+                wishes.stop(state, step, monotonic, save_seconds=save_time(_configured_save_seconds(state)))
             case m.CancelTrial(trial_id):
                 wishes.cancel_trial(state, step, trial_id)
             case m.ChangeLimits():
@@ -276,7 +277,8 @@ class Unloaded:
         for job_id, trial in state.by_job.items():
             job = trial.job
             if job is not None and job.stop_reason is not None and job.node_id is not None:
-                self._means.hub.cancel_unattached(job.node_id, job_id)
+                stop = soft_stop(trial, _configured_save_seconds(state), self._means.clock.now())
+                self._means.hub.cancel_unattached(job.node_id, job_id, stop)
 
     def _is_over(self, job_id: str, state: ExperimentState) -> bool:
         job = state.by_job[job_id].job
@@ -327,6 +329,12 @@ class Unloaded:
     def trouble(self) -> str:
         """The experiments that are not loaded, each with the reason, or ''."""
         return "; ".join(f"experiment {id} is {self.describe(id)}" for id, e in self._entries.items() if e.clause)
+
+
+def _configured_save_seconds(state: ExperimentState) -> float | None:
+    """saveSeconds of a configuration that may not be readable as a whole."""
+    found = state.row.config.get("save_seconds")
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _clause(error: BaseException) -> str:

@@ -15,17 +15,19 @@ from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, sp
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store import experiments
 from proctor.manager.store.rows import TrialRow
-from proctor.training_services.base import EndReason
+from proctor.training_services.base import EndReason, TrialJobStatus
 
 
 def cancel_trial(state: ExperimentState, step: Step, trial_id: str) -> None:
-    """End a live trial by the user's wish."""
+    """End a live trial by the user's wish. One that saves because the experiment is being stopped is signaled at once;
+    that it was stopped remains the reason."""
     trial = state.trials.get(trial_id)
     if trial is None:
         raise Conflict(f"trial {trial_id} has ended already, there is nothing to kill")
     if trial.job is None:
         trial_moves.end_trial(state, step, trial, TrialStatus.USER_CANCELED, "canceled by the user")
     else:
+        trial_moves.end_saving(step, trial)
         trial_moves.request_stop(state, step, trial, EndReason.USER_CANCELED, "canceled by the user")
 
 
@@ -92,15 +94,23 @@ def proceed(state: ExperimentState, step: Step, monotonic: float) -> None:
     suggestions.move_experiment(state, step, ExperimentEvent.CONTINUE, "", monotonic=monotonic)
 
 
-def stop(state: ExperimentState, step: Step, monotonic: float) -> None:
-    """Stop: jobs end, waiting trials are kept for a resume."""
+def stop(state: ExperimentState, step: Step, monotonic: float, *, save_seconds: float) -> None:
+    """Stop: jobs end, waiting trials are kept for a resume. Asked again, trials that save are signaled at once.
+
+    :param save_seconds: how long a running trial may save before it is signaled.
+    """
     if state.row.status is ExperimentStatus.STOPPING:
+        for trial in state.by_job.values():
+            trial_moves.end_saving(step, trial)
         return
     _allowed(state, ExperimentEvent.STOP, "stop")
     suggestions.move_experiment(state, step, ExperimentEvent.STOP, "stopped by the user", monotonic=monotonic)
     for trial in list(state.trials.values()):
         if trial.job is not None:
-            trial_moves.request_stop(state, step, trial, EndReason.EXPERIMENT_STOPPED, "the experiment was stopped")
+            runs = trial.job.status is TrialJobStatus.RUNNING
+            save_until = step.now + save_seconds if runs and save_seconds > 0 else None
+            reason, detail = EndReason.EXPERIMENT_STOPPED, "the experiment was stopped"
+            trial_moves.request_stop(state, step, trial, reason, detail, save_until=save_until)
         else:
             trial_moves.set_reason(step, trial, "waiting: the experiment is stopped; resume runs it")
 

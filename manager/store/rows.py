@@ -165,6 +165,8 @@ class TrialJobRow(Row):
     start_reason: str = ""
     resume_node_id: str | None = None
     stop_position: int | None = None
+    save_until: float | None = None
+    """Unix time until which the trial may save in a soft stop."""
 
 
 @dataclass(frozen=True, slots=True)

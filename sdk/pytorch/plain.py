@@ -76,6 +76,7 @@ def open_run(
     if settings.chkpt_frequency is not None and run.storage is None:
         raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
     with (
+        trial.deferring_termination(),
         on_device(run.device),
         kernel_switches(
             run.device, deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark

@@ -35,6 +35,7 @@ from proctor.sdk.pytorch.lifelines import die_with_parent
 from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.supervision import BEGUN, FAILURE, RESULT, VALUE, Child, end_children, supervise
+from proctor.sdk.pytorch.trial import note_termination
 
 START_METHOD = "spawn"  # a fork would share CUDA and the locks of threads that are not there
 START_SECONDS = 600.0
@@ -122,6 +123,7 @@ def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> No
     """The life of a rank, from its first statement to its last word."""
     die_with_parent(start.launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the launcher decides
+    note_termination()  # so does the keeper's SIGTERM
     os.environ[ENV_MEMBER] = str(start.rank)  # what it and its loaders' workers report is this rank's
     # A spawned process would spawn its loaders' workers, too, and each would import torch at every epoch.
     multiprocessing.set_start_method(start.loader_method, force=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proctor.sdk.pytorch import run as runs
+from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.data import DataModule
 from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
 from proctor.sdk.pytorch.launching import Task, launch
@@ -49,7 +50,8 @@ class Trainer:
         :raises TrainerError: the trainer refuses something.
         :raises RuntimeError: something else failed; its cause is what was raised, unless `train_exceptions` names it.
         """
-        return self._launch(runs.fit, model, datamodule, exceptions=self.settings.train_exceptions)
+        with trial.deferring_termination():
+            return self._launch(runs.fit, model, datamodule, exceptions=self.settings.train_exceptions)
 
     def test(self, model: Model, datamodule: DataModule) -> Outcome:
         """Test the latest checkpoint or, without one, what `Model.load_for_testing` loads.

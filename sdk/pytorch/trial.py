@@ -5,9 +5,13 @@ through the SDK, wherever that attempt ran, and the trainer continues from it wi
 """
 
 import os
+import signal
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
@@ -44,9 +48,54 @@ def choose_folder(root: "str | os.PathLike[str]", run_name: str) -> Path:
     return Path(root) / (sdk.get_trial_id() if is_in_trial() else "") / run_name
 
 
+class _Termination:
+    """Whether SIGTERM has come while it is only noted."""
+
+    received = False
+
+
 def should_stop() -> bool:
-    """Whether the manager has asked the trial to stop; cheap enough for every step."""
-    return is_in_trial() and sdk.should_stop()
+    """Whether the manager has asked the trial to stop, or SIGTERM has; cheap enough for every step."""
+    return is_in_trial() and (sdk.should_stop() or _Termination.received)
+
+
+def note_termination() -> bool:
+    """From now on have SIGTERM only noted, so that `should_stop` is true and no save is cut off; SIGKILL follows after
+    the keeper's grace. False: this is no trial, not the main thread, or the user's code handles SIGTERM."""
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_in_trial() or not is_default or threading.current_thread() is not threading.main_thread():
+        return False
+    signal.signal(signal.SIGTERM, _note)
+    return True
+
+
+@contextmanager
+def deferring_termination() -> "Iterator[None]":
+    """Have a SIGTERM that comes meanwhile end this process afterwards: with the checkpoint made, and still as a process
+    that was signaled, which a trial that nobody has asked to stop must be seen as."""
+    if not note_termination():
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if _Termination.received:
+            _Termination.received = False
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _note(number: int, frame: Any) -> None:
+    _Termination.received = True
+
+
+def _forget_termination() -> None:
+    """In a forked child: it has nothing to save, and who ends it by SIGTERM (a pool of workers) waits for its end."""
+    if signal.getsignal(signal.SIGTERM) is _note:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_forget_termination)
 
 
 def report_metrics(record: Record, settings: Settings) -> None:

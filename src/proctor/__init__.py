@@ -4,6 +4,7 @@ These are the calls of a trial. `proctor.Experiment`, the control side, is loade
 trial never pays for it.
 """
 
+from proctor.sdk.channel import StopRequest
 from proctor.sdk.errors import CheckpointError, MetricError, NoMoreTrialError, ProctorError
 from proctor.sdk.trial import (
     get_checkpoint,
@@ -16,6 +17,7 @@ from proctor.sdk.trial import (
     report_final_result,
     report_intermediate_result,
     should_stop,
+    stop_request,
 )
 
 TYPE_CHECKING = False
@@ -29,6 +31,7 @@ __all__ = [
     "MetricError",
     "NoMoreTrialError",
     "ProctorError",
+    "StopRequest",
     "get_checkpoint",
     "get_current_parameter",
     "get_experiment_id",
@@ -39,6 +42,7 @@ __all__ = [
     "report_final_result",
     "report_intermediate_result",
     "should_stop",
+    "stop_request",
 ]
 
 

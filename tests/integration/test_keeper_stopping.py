@@ -5,8 +5,10 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
@@ -25,6 +27,21 @@ workers = [subprocess.Popen([sys.executable, "-c", code], start_new_session=True
 open(os.environ["PROCTOR_OUTPUT_DIR"] + "/ready", "w").close()
 for worker in workers:
     worker.wait()
+"""
+SAVER = """
+import os, sys, time
+import proctor
+output = os.environ["PROCTOR_OUTPUT_DIR"]
+proctor.should_stop()
+open(output + "/ready", "w").close()
+while not proctor.should_stop():
+    time.sleep(0.02)
+asked = proctor.stop_request()
+print(asked.request, asked.reason, asked.seconds_left > 0, flush=True)
+open(output + "/saving", "w").close()
+while not os.path.exists(output + "/go"):
+    time.sleep(0.02)
+print("saved", flush=True)
 """
 READY = 'touch "$PROCTOR_OUTPUT_DIR/ready"'
 HIDERS = {
@@ -49,6 +66,7 @@ async def start_ready(node: Node, launch: Launch) -> int:
     output = Path(launch.directory) / "output"
     output.mkdir(parents=True)
     (output / "launcher.py").write_text(TORCHRUN)
+    (output / "saver.py").write_text(SAVER)
     await node.manager.command(launch)
     await node.manager.start_of(launch.job_id)
     await eventually((output / "ready").exists)
@@ -214,3 +232,104 @@ async def test_a_killed_trial_was_killed_from_outside(node: Node) -> None:
     await kill_and_wait(await start_ready(node, node.launch("T.1", HIDERS["setsid"])))
     assert (await node.manager.end_of("T.1")).reason == EndReason.SIGNALED
     assert node.members("T.1") == []
+
+
+async def start_saver(node: Node, job_id: str = "T.1", **changes: Any) -> Path:
+    """Start a job that saves when it is asked to stop, until there is a file `go`; returns its output folder."""
+    output = node.job_directory(job_id) / "output"
+    await start_ready(node, node.launch(job_id, f"{sys.executable} $PROCTOR_OUTPUT_DIR/saver.py", **changes))
+    return output
+
+
+def soft(job_id: str = "T.1", *, seconds: float = 60.0, only_if_able: bool = True) -> Cancel:
+    """The order to stop a job softly."""
+    token = f"token of {job_id}"
+    return Cancel(job_id, token, 0.5, reason="to rest", save_seconds=seconds, only_if_able=only_if_able)
+
+
+def control_of(node: Node, job_id: str = "T.1") -> dict[str, Any]:
+    """What the trial is told."""
+    body: dict[str, Any] = json.loads((node.job_directory(job_id) / "control.json").read_text())
+    return body
+
+
+async def test_a_trial_that_asks_whether_to_stop_saves_before_it_is_signaled(node: Node) -> None:
+    output = await start_saver(node)
+    before = time.time()
+    await node.manager.command(soft())
+    await eventually((output / "saving").exists)
+    control = control_of(node)
+    assert (control["stop"], control["request"], control["reason"]) == (True, "stop", "to rest")
+    assert before + 60 <= control["deadline"] <= time.time() + 60
+    (output / "go").touch()
+    end = await node.manager.end_of("T.1")
+    assert (end.reason, end.code) == (EndReason.EXITED_OK, 0)
+    assert node.output("T.1") == "stop to rest True\nsaved\n"
+
+
+async def test_a_trial_that_does_not_save_in_time_is_signaled(node: Node) -> None:
+    output = await start_saver(node)
+    await node.manager.command(soft(seconds=0.3))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    assert (output / "saving").exists()
+    assert "saved" not in node.output("T.1")
+
+
+async def test_a_trial_that_never_asks_is_signaled_at_once_unless_time_was_configured(node: Node) -> None:
+    command = f"trap 'cat $PROCTOR_JOB_DIR/control.json; exit 0' TERM; {READY}; while true; do sleep 0.05; done"
+    await start_ready(node, node.launch("T.1", command))
+    before = time.time()
+    await node.manager.command(soft(seconds=600))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    assert control_of(node)["deadline"] < before + 600
+    await start_ready(node, node.launch("U.1", HIDERS["plain"]))
+    await node.manager.command(soft("U.1", seconds=600, only_if_able=False))
+    await eventually((node.job_directory("U.1") / "control.json").exists)
+    assert control_of(node, "U.1")["deadline"] >= before + 600
+    await node.manager.command(soft("U.1", seconds=0))
+    assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+
+
+@pytest.mark.parametrize("has", ["its own checkpoint", "one to continue from"])
+async def test_a_trial_with_a_checkpoint_is_given_time_to_save(node: Node, has: str) -> None:
+    changes = {"resume_checkpoint": "/a/checkpoint"} if has == "one to continue from" else {}
+    await start_ready(node, node.launch("T.1", HIDERS["plain"], **changes))
+    if not changes:
+        (node.job_directory("T.1") / "output/checkpoints/3").mkdir(parents=True)
+    before = time.time()
+    await node.manager.command(soft(seconds=600))
+    await eventually((node.job_directory("T.1") / "control.json").exists)
+    assert control_of(node)["deadline"] >= before + 600
+    await node.manager.command(Cancel("T.1", "token of T.1", 0.5))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+
+
+async def test_a_repeated_order_does_not_prolong_the_time_to_save_and_a_kill_ends_it(node: Node) -> None:
+    output = await start_saver(node)
+    await node.manager.command(soft(seconds=60))
+    await eventually((output / "saving").exists)
+    deadline = control_of(node)["deadline"]
+    await node.manager.command(soft(seconds=600), node.launch("U.1", "true"))
+    await node.manager.end_of("U.1")  # the order before it has been carried out
+    assert control_of(node)["deadline"] == pytest.approx(deadline, abs=1e-3)
+    await node.manager.command(Cancel("T.1", "token of T.1", 0.5))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    assert control_of(node)["deadline"] < deadline
+    assert control_of(node)["reason"] == "to rest"
+
+
+async def test_the_next_keeper_keeps_the_deadline_of_a_soft_stop(node: Node) -> None:
+    output = await start_saver(node)
+    await start_saver(node, "U.1")
+    await node.manager.command(soft(seconds=600), soft("U.1", seconds=3.0))
+    await eventually((output / "saving").exists)
+    await eventually((node.job_directory("U.1") / "output/saving").exists)
+    deadline = control_of(node)["deadline"]
+    await node.kill()
+    await node.start()
+    assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED  # its deadline has come
+    assert alive(node.process("T.1").trial.pid)
+    assert control_of(node)["deadline"] == pytest.approx(deadline, abs=1e-3)
+    (output / "go").touch()
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert node.output("T.1").endswith("saved\n")

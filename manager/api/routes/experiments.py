@@ -112,7 +112,8 @@ async def delete_experiment(context: Context, experiment_id: str) -> None:
 
 @router.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")
 async def stop_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
-    """The request is committed when this answers; the status says how far it is."""
+    """The request is committed when this answers; the status says how far it is, the reason what it waits for. Trials
+    that can save may do so first (`saveSeconds`); a second request while it is STOPPING ends them at once."""
     await context.manager.stop_experiment(experiment_id)
     return await _resource(context, await context.manager.experiment(experiment_id))
 

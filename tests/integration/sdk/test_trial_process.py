@@ -245,6 +245,48 @@ assert not proctor.should_stop()
 """)
 
 
+def test_a_stop_request_says_what_for_and_until_when(job: Any) -> None:
+    job.run("""
+import os, time, proctor
+marker = os.environ["PROCTOR_JOB_DIR"] + "/can-save"
+
+def put(text):
+    with open(os.environ["PROCTOR_JOB_DIR"] + "/control.json", "w") as file:
+        file.write(text)
+
+assert not os.path.exists(marker)
+assert proctor.stop_request() is None
+assert os.path.getsize(marker) == 0
+put('{"stop": true, "reason": "an earlier version"}')
+asked = proctor.stop_request()
+assert (asked.request, asked.reason, asked.deadline, asked.seconds_left) == ("stop", "an earlier version", None, 0.0)
+put('{"stop": true, "reason": "room is needed", "request": "preempt", "deadline": %r}' % (time.time() + 60))
+asked = proctor.stop_request()
+assert isinstance(asked, proctor.StopRequest) and proctor.should_stop()
+assert (asked.request, asked.reason) == ("preempt", "room is needed") and 0 < asked.seconds_left <= 60
+put('{"stop": true, "reason": "", "deadline": 1.5}')
+assert proctor.stop_request().seconds_left == 0.0
+""")
+
+
+def test_a_marker_that_cannot_be_made_costs_a_trial_nothing(job: Any) -> None:
+    job.run("""
+import os, proctor
+tries = []
+
+def count(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("/can-save"):
+        tries.append(arguments)
+        raise OSError(28, "No space left on device")
+
+import sys
+sys.addaudithook(count)
+for _ in range(1000):
+    assert not proctor.should_stop()
+assert len(tries) == 1
+""")
+
+
 def test_a_trial_opens_no_socket_and_imports_nothing_slow(job: Any) -> None:
     done = job.run("""
 import sys

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
-from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
+from proctor.training_services.base import JournalChunk, SoftStop, StatusChange, TrialJobStatus
 from proctor.training_services.errors import MalformedReport, ManagerLeaving, UnknownNode, UnknownSession
 from proctor.training_services.keeper_hub import HubClient, KeeperHub
 from proctor.training_services.nodes import NodePool, NodeStatus
@@ -552,6 +552,17 @@ async def test_a_job_of_an_experiment_that_is_not_attached_can_be_stopped(unatta
     assert [unattached.hub.is_over(NODE, job_id) for job_id in ("a.1", "b.1")] == [False, True]
     assert (await unattached.keeper.say(ends=["a.1"])).ended == []
     assert unattached.hub.is_over(NODE, "a.1")
+
+
+async def test_a_job_of_an_experiment_that_is_not_attached_may_save_until_it_is_stopped_at_once(
+    unattached: Stage,
+) -> None:
+    await unattached.keeper.register(found("a.1"))
+    soft = SoftStop("the experiment was stopped", 30.0, only_if_able=True)
+    for stop in (soft, soft, None, None, soft):
+        unattached.hub.cancel_unattached(NODE, "a.1", stop)
+    orders = [command.order for command in await unattached.keeper.take()]
+    assert [(order["save_seconds"], order["only_if_able"]) for order in orders] == [(30.0, True), (0.0, False)]
 
 
 async def test_a_stop_without_an_experiment_reaches_a_keeper_that_comes_back(unattached: Stage) -> None:

@@ -76,6 +76,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "report_from": 0,
         "code_snapshot": False,
         "seed": None,
+        "save_seconds": None,
         "lease_seconds": None,
     }
 
