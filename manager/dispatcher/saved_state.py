@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proctor.trial_keeper.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
+
 
 class SavedDecision(NamedTuple):
     """An assessor's decision to stop a job: the position of the report that was judged, and whose it was."""
@@ -12,9 +14,6 @@ class SavedDecision(NamedTuple):
     position: int
     trial_id: str
     job_number: int
-
-
-from proctor.trial_keeper.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
 
 
 @dataclass(frozen=True)

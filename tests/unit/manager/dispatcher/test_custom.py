@@ -492,6 +492,6 @@ def test_the_exit_hook_of_an_assessor_comes_after_all_that_was_told(tmp_path):
                 CALLS.append("exit")
     """
     conversation = Conversation(tmp_path, assessor=leaving).started()
-    conversation.tell(protocol.ReportMetrics(1, [[0, "t0", 0, 1], [0, "t0", 1, 2]]), end(2, 0, 0.5))
+    conversation.tell(protocol.ReportMetrics(1, [metric(0, 1), metric(1, 2)]), end(2, 0, 0.5))
     conversation.close()
     assert sys.modules["own_assessor"].CALLS == ["assess", "assess", "end", "exit"]
