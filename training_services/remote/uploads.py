@@ -16,6 +16,7 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 32 * 1024, 128 * 1024  # of one request: what every server takes, what is enough
 _MISSING, _DENIED, _FULL, _QUOTA = 2, 3, 14, 15  # status codes of the SFTP protocol
 _LEAST_FREE_BYTES = 1024 * 1024
+_READ_ONLY = 1  # a flag of the file system
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Room:
 
     free_bytes: int | None = None
     free_inodes: int | None = None
+    is_read_only: bool = False
 
 
 async def send(sftp: Any, source: Path | bytes, target: str, *, resume: bool, on_progress: Progress | None) -> None:
@@ -60,11 +62,14 @@ class _RemoteFile:
 async def room(sftp: Any, target: str) -> Room:
     """How much is free where a file was to be written. Raises what the SFTP library raises."""
     facts = await sftp.statvfs(target.rpartition("/")[0] or ".")
-    return Room(facts.bavail * facts.frsize, facts.favail if facts.files else None)
+    is_read_only = bool(facts.flags & _READ_ONLY)
+    return Room(facts.bavail * facts.frsize, facts.favail if facts.files else None, is_read_only)
 
 
 def failure(target: str, code: int, reason: str, *, free: Room) -> RemoteError:
-    """Why a file could not be written."""
+    """Why a file could not be written. Servers have no code of their own for a quota, and most none for a full disk."""
+    if free.is_read_only:
+        return NoRoom(f"its disk is read-only ({target} could not be written); mount it writable there")
     if code in (_FULL, _QUOTA) or _exhausted(free):
         what = "the quota is used up" if code == _QUOTA else "its disk is full"
         left = "" if free.free_bytes is None else f", {free.free_bytes // 2**20} MiB free"
@@ -74,8 +79,10 @@ def failure(target: str, code: int, reason: str, *, free: Room) -> RemoteError:
         return NotWritable(f"{target} cannot be written there (permission denied)")
     if code == _MISSING:
         return NotWritable(f"{target} cannot be written there (no such folder)")
-    hint = "" if free.free_bytes is None else f"; {free.free_bytes // 2**20} MiB are free, so a quota may be used up"
-    return NotWritable(f"writing {target} by SFTP failed ({reason}){hint}")
+    failed = f"writing {target} by SFTP failed ({reason})"
+    if free.free_bytes is None:
+        return NotWritable(failed)
+    return NoRoom(f"{failed}; {free.free_bytes // 2**20} MiB are free, so a quota may be used up")
 
 
 async def _copy(

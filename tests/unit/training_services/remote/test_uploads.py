@@ -17,7 +17,9 @@ MIB = 2**20
         (15, Room(500 * MIB, 9), NoRoom, "the quota is used up"),
         (3, Room(500 * MIB, 9), NotWritable, "code/x cannot be written there (permission denied)"),
         (2, Room(500 * MIB, 9), NotWritable, "code/x cannot be written there (no such folder)"),
-        (4, Room(500 * MIB, 9), NotWritable, "failed (Failure); 500 MiB are free, so a quota may be used up"),
+        (4, Room(500 * MIB, 9), NoRoom, "failed (Failure); 500 MiB are free, so a quota may be used up"),
+        (4, Room(500 * MIB, 9, True), NoRoom, "its disk is read-only (code/x could not be written); mount it writable"),
+        (4, Room(), NotWritable, "writing code/x by SFTP failed (Failure)"),
     ],
 )
 def test_the_reason_is_told_from_the_code_and_from_what_is_free(
