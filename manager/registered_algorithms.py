@@ -119,5 +119,7 @@ def _write(home: Path, algorithms: Mapping[str, RegisteredAlgorithm]) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     body = {"version": 1, "algorithms": [asdict(algorithms[name]) for name in sorted(algorithms)]}
     draft = home / f".{FILE}.{os.getpid()}"
-    draft.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(json.dumps(body, indent=2) + "\n")
     os.replace(draft, home / FILE)
