@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_in_foreground(settings: Settings) -> int:
     """Run until it is stopped, and say on stderr what is wrong where it cannot start; the exit code."""
     from proctor.manager.app import run
+    from proctor.sdk.file_modes import keep_files_private
 
+    keep_files_private()
     try:
         run(settings)
     except StartError as error:

@@ -19,7 +19,7 @@ from proctor.manager.housekeeping import keep_events_few
 from proctor.manager.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
 from proctor.manager.log import start_logging, stop_logging
 from proctor.manager.security import HostGuard, Tokens
-from proctor.manager.settings import Home, Settings
+from proctor.manager.settings import Home, Settings, open_to_others
 from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.store import jobs
 from proctor.sdk.failpoints import failpoint
@@ -41,6 +41,8 @@ def run(settings: Settings) -> None:
     with InstanceLock(home):
         os.chdir(home.path)  # hold no folder of whoever has started us
         start_logging(home.manager_log, format=settings.log.format, level=settings.log.level)
+        if danger := open_to_others(home.path):
+            log.warning("%s; end that by: %s", *danger, extra={"action": "home.open"})
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(serve(settings))

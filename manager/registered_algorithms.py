@@ -120,4 +120,4 @@ def _write(home: Path, algorithms: Mapping[str, RegisteredAlgorithm]) -> None:
     make_folder(str(home))
     body = {"version": 1, "algorithms": [asdict(algorithms[name]) for name in sorted(algorithms)]}
     text = json.dumps(body, indent=2) + "\n"
-    replace_file(str(home / FILE), text.encode(), durable=True, mode=0o644, shared=True)
+    replace_file(str(home / FILE), text.encode(), durable=True, mode=0o600, shared=True)

@@ -6,6 +6,7 @@ Only little is imported, so that the CLI can ask for a path without waiting for 
 import math
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -151,6 +152,17 @@ class Home:
             make_folder(str(directory))
         for directory in private:
             directory.chmod(0o700)
+
+
+def open_to_others(path: Path) -> tuple[str, str] | None:
+    """Whether every user of the machine may write a folder, or rename it: what was found, and the command that ends
+    it."""
+    for folder in (path, *path.parents):
+        mode = folder.stat().st_mode
+        if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and folder != path):
+            what = "may be written" if folder == path else f"may be replaced: its folder {folder} may be written"
+            return f"{path} {what} by every user of this machine (mode {stat.S_IMODE(mode):o})", f"chmod o-w {folder}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ A trial is the process `bash -c <form.command>`, in `form.code_directory` (or a 
   it `form.environment`, over it what `proctor.sdk.protocol.trial_environment` returns, and the folder that
   `proctor.sdk.bundle.build_bundle` makes first on PYTHONPATH, so that `import proctor` and `import nni` work in every
   interpreter. `proctor.trial_keeper.environment.keep_bundle` keeps it there when the command sets PYTHONPATH.
+* the umask of the user: the key `umask` of that file, a number. The manager's own keeps its files to its user.
 
 For processes on the manager's machine `proctor.training_services.trial_processes` does both.
 """

@@ -57,10 +57,11 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
     """
     launch = write_launch(form, platform=platform, owner="", rules=GpuRules())
     prepare_directory(launch)
-    captured = CapturedEnvironments().read(form.environment_file)
+    captured = CapturedEnvironments()
     bundle = build_bundle(bundle_directory)
-    environment = build_environment(launch, captured, bundle)
-    return TrialCommand(("bash", "-c", keep_bundle(form.command, bundle)), form.code_directory, environment)
+    environment = build_environment(launch, captured.read(form.environment_file), bundle)
+    command = f"umask {captured.umask(form.environment_file):04o}; {keep_bundle(form.command, bundle)}"
+    return TrialCommand(("bash", "-c", command), form.code_directory, environment)
 
 
 def living_trials(directory: str) -> set[JobTag]:

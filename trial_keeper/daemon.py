@@ -15,6 +15,7 @@ from pathlib import Path
 
 import proctor
 from proctor.sdk.bundle import build_bundle
+from proctor.sdk.file_modes import keep_files_private
 from proctor.trial_keeper import kernel
 from proctor.trial_keeper.devices import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.disk import DiskWatch
@@ -259,6 +260,7 @@ def serve(directory: Path, *, ready: int | None = None) -> int:
     :param ready: a descriptor to close as soon as the keeper can be found by its keeper.json.
     """
     directory = Path(os.path.abspath(directory))
+    keep_files_private()
     lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
+from proctor.sdk.file_modes import users_umask
 from proctor.sdk.protocol import ENV_INHERITED_LAUNCHES, describe_launches, trial_environment
 from proctor.trial_keeper.protocol import Launch
 
@@ -20,22 +21,28 @@ _KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAIL
 
 
 class CapturedEnvironments:
-    """Captured environment files, each read once as long as it does not change."""
+    """What `create` captured of its caller, in files that are each read once as long as they do not change."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int], dict[str, str]]] = {}
+        self._known: dict[str, tuple[tuple[int, int], dict[str, str], int]] = {}
 
     def read(self, path: str | None) -> Mapping[str, str]:
         """The environment in the file; without a file, the keeper's own. Raises OSError and ValueError."""
-        if path is None:
-            return os.environ
+        return os.environ if path is None else self._document(path)[0]
+
+    def umask(self, path: str | None) -> int:
+        """The umask in the file; where there is none, the keeper's own at its start. Raises as `read`."""
+        return users_umask() if path is None else self._document(path)[1]
+
+    def _document(self, path: str) -> tuple[dict[str, str], int]:
         facts = os.stat(path)
         identity = (facts.st_ino, facts.st_mtime_ns)
         if path not in self._known or self._known[path][0] != identity:
             with open(path, encoding="utf-8") as file:
-                environment = json.load(file)["environment"]
-            self._known = {path: (identity, {str(name): str(value) for name, value in environment.items()})}
-        return self._known[path][1]
+                document = json.load(file)
+            environment = {str(name): str(value) for name, value in document["environment"].items()}
+            self._known = {path: (identity, environment, int(document.get("umask", users_umask())))}
+        return self._known[path][1:]
 
 
 def visible_devices(launch: Launch) -> str | None:

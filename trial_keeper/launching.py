@@ -103,6 +103,7 @@ class RequestBuilder:
             "command": keep_bundle(launch.command, self._bundle),
             "code_directory": launch.code_directory,
             "environment": build_environment(launch, self._captured.read(launch.environment_file), self._bundle),
+            "umask": self._captured.umask(launch.environment_file),
             "gpus": [[slot.uuid, slot.slot] for slot in launch.gpus or ()],
             "max_trials_per_gpu": launch.max_trials_per_gpu,
             "gpu_lock_directory": self._gpu_lock_directory,

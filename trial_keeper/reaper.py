@@ -334,6 +334,7 @@ def _become_trial(
         for number in (*_IGNORED, *_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        os.umask(request["umask"])
         os.chdir(request["code_directory"])
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from proctor.sdk.file_modes import users_umask
 from proctor.trial_keeper.errors import KeeperNotStarted
 from proctor.trial_keeper.exits import last_line_of
 from proctor.trial_keeper.identity import boot_id, open_process
@@ -117,9 +118,11 @@ def _start_detached(directory: Path, python: tuple[str, ...], environment: Mappi
     arguments = ("serve", "--directory", str(directory), "--detach", str(theirs))
     command = [*python, "-c", _KEEPER_CODE, *arguments, PACKAGE_ROOT]
     try:
-        with open(directory / SPAWNER_LOG_FILE, "ab") as output:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with open(os.open(directory / SPAWNER_LOG_FILE, flags, 0o600), "ab") as output:
             subprocess.run(
                 command,
+                umask=users_umask(),  # the keeper makes its own files private, and gives this one to trials
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

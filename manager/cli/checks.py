@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from proctor.manager.settings import DEFAULT_HOST, DEFAULT_PORT, Home
+from proctor.manager.settings import DEFAULT_HOST, DEFAULT_PORT, Home, open_to_others
 
 GIBIBYTE = 1 << 30
 NETWORK_FILE_SYSTEMS = (
@@ -75,8 +75,23 @@ def check_home(home: Home) -> Check:
     except OSError as error:
         advice = "set PROCTOR_HOME to a folder that you may write"
         return Check("home", Verdict.FAIL, f"{nearest} cannot be written: {error.strerror}", advice)
-    note = "" if home.path.exists() else " (will be made at the first start)"
-    return Check("home", Verdict.OK, f"{home.path}{note}")
+    if not home.path.exists():
+        return Check("home", Verdict.OK, f"{home.path} (will be made at the first start)")
+    return _check_who_may_enter(home.path) or Check("home", Verdict.OK, str(home.path))
+
+
+def _check_who_may_enter(path: Path) -> Check | None:
+    """What is wrong with the permissions of the home: who may write it can replace the token and the trial side."""
+    if danger := open_to_others(path):
+        return Check("home", Verdict.FAIL, danger[0], danger[1])
+    facts = path.stat()
+    mode = stat.S_IMODE(facts.st_mode)
+    if facts.st_uid != os.geteuid():
+        return Check("home", Verdict.NOTE, f"{path} belongs to user {facts.st_uid}, who may change everything in it")
+    if mode & 0o077:
+        found = f"{path} may be entered by others (mode {mode:o})"
+        return Check("home", Verdict.NOTE, found, f"chmod go= {path}")
+    return None
 
 
 def check_file_system(home: Home, mounts: Path = Path("/proc/self/mounts")) -> Check:

@@ -1,14 +1,21 @@
-"""`python -m proctor.manager.dispatcher --fd N`: host an experiment's algorithms on the inherited socket N."""
+"""`python -m proctor.manager.dispatcher --fd N [--umask MODE]`: host an experiment's algorithms on the inherited
+socket N, with the umask of the user instead of the manager's."""
 
+import argparse
+import os
 import sys
 
 from proctor.manager.dispatcher.host import main
 
-USAGE = "usage: python -m proctor.manager.dispatcher --fd N   (started by the manager)"
-
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] != "--fd" or not sys.argv[2].isdigit():
-        sys.exit(USAGE)
+    parser = argparse.ArgumentParser(
+        prog="python -m proctor.manager.dispatcher", description="Started by the manager.", allow_abbrev=False
+    )
+    parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
+    parser.add_argument("--umask", type=lambda text: int(text, 8), help="octal; the process's own if not given")
+    options = parser.parse_args()
+    if options.umask is not None:
+        os.umask(options.umask)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    main(int(sys.argv[2]))
+    main(options.fd)

@@ -122,14 +122,19 @@ async def open_process(
     directory: Path,
     environment: Mapping[str, str] | None = None,
     executable: str = sys.executable,
+    umask: int | None = None,
     patience: Patience = Patience(),  # noqa: B008 - frozen
 ) -> AsyncIterator[ProcessChannel]:
-    """Start a dispatcher in `directory`, its output appended to `log_path`; end it on leaving."""
+    """Start a dispatcher in `directory`, its output appended to `log_path`; end it on leaving.
+
+    :param umask: the one that the user's algorithms find; ours if not given.
+    """
     ours, theirs = socket.socketpair()
     failpoint("manager.dispatcher.start.before")
     with theirs, log_path.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(executable, "-m", "proctor.manager.dispatcher", "--fd", str(theirs.fileno())),
+            *(() if umask is None else ("--umask", f"{umask:o}")),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,

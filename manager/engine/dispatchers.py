@@ -20,6 +20,7 @@ from proctor.manager.dispatcher.pulse import Patience
 from proctor.manager.engine.creation import ENVIRONMENT_FILE
 from proctor.manager.settings import Home
 from proctor.manager.store.rows import ExperimentRow
+from proctor.sdk.file_modes import users_umask
 
 PATH_FOLDER = "dispatcher-path"
 """In the home: a folder with nothing but links to `proctor` and `nni`, to be put on a dispatcher's path."""
@@ -43,6 +44,7 @@ class ProcessDispatchers:
                 log_path=directory / "log" / "dispatcher.log",
                 directory=Path(captured.get("cwd") or directory) if custom else directory,
                 environment=self._environment(captured if custom else {}, config),
+                umask=int(captured.get("umask", users_umask())),
                 executable=executable if Path(executable).exists() else sys.executable,
                 patience=self._patience,
             )

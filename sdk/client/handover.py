@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from proctor.sdk.file_modes import read_umask
+
 REDACTED = "********"
 HELD_PREFIX = "held-"
 """A file in `incoming` with such a name is locked (flock) by the process that wrote it while that needs it."""
@@ -39,6 +41,7 @@ def write_handover(home: Path, *, secret_values: Mapping[str, str] | None = None
         "cwd": os.getcwd(),
         "executable": sys.executable,
         "path": os.environ.get("PATH", ""),
+        "umask": read_umask(),
         "secrets": dict(secret_values or {}),
     }
     name = f"{secrets.token_hex(16)}.json"

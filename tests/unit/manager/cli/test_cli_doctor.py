@@ -132,3 +132,35 @@ def test_a_link_to_nothing_in_the_code_is_noted(invoke, tmp_path: Path) -> None:
     (tmp_path / "code" / "data").symlink_to("/nowhere")
     (tmp_path / "e.yml").write_text(CONFIG.replace("COMMAND", "python3 -V") + "trialCodeDirectory: code\n")
     assert "is a link to nothing" in invoke("doctor", "--config", str(tmp_path / "e.yml")).stdout
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict", "advice"),
+    [
+        (0o700, Verdict.OK, ""),
+        (0o755, Verdict.NOTE, "chmod go="),
+        (0o770, Verdict.NOTE, "chmod go="),
+        (0o777, Verdict.FAIL, "chmod o-w"),
+        (0o1777, Verdict.FAIL, "chmod o-w"),
+        (0o702, Verdict.FAIL, "chmod o-w"),
+    ],
+)
+def test_a_home_that_others_may_enter_or_write_is_told(
+    tmp_path: Path, mode: int, verdict: Verdict, advice: str
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(mode)
+    found = checks.check_home(Home(home))
+    assert found.verdict is verdict, found
+    assert found.advice == (f"{advice} {home}" if advice else "")
+
+
+def test_a_home_in_a_folder_that_everybody_may_write_fails_unless_that_is_sticky(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    (folder / "home").mkdir(mode=0o700, parents=True)
+    folder.chmod(0o777)
+    found = checks.check_home(Home(folder / "home"))
+    assert (found.verdict, found.advice) == (Verdict.FAIL, f"chmod o-w {folder}")
+    folder.chmod(0o1777)
+    assert checks.check_home(Home(folder / "home")).verdict is Verdict.OK
