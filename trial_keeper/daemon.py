@@ -191,7 +191,7 @@ class Keeper:
             order = from_json(ORDERS[command.type], command.order)
         except (KeyError, TypeError, ValueError) as error:
             log.error("command %d (%s) cannot be understood: %s", command.number, command.type, error)
-            return None
+            return _as_it_is(command)
         assert isinstance(order, (Launch, Cancel, Update, Shutdown, *FILE_ORDERS))
         return absolute_launch(order, str(self._directory)) if isinstance(order, Launch) else order
 
@@ -290,3 +290,13 @@ def _log_to(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _as_it_is(command: Command) -> FileOrder | None:
+    """A question about files with values of the wrong type: carrying it out fails, and the answer says why."""
+    kind = ORDERS.get(command.type)
+    if kind not in FILE_ORDERS:
+        return None
+    with contextlib.suppress(TypeError):
+        return kind(**command.order)  # type: ignore[no-any-return,misc]
+    return None

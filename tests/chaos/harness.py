@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from chaos.processes import TAG, tagged
 
+from proctor.manager.cli.archive import find_contents, write_archive
 from proctor.sdk.client import Client
 from proctor.sdk.client.errors import ClientError, NotFound, ProblemError
 from proctor.trial_keeper.identity import start_time
@@ -243,6 +244,13 @@ class House:
             self._client = None
 
 
+def save_archive(client: Client, archive: Path) -> None:
+    """Save the experiment, without its code."""
+    experiment = client.experiment(EXPERIMENT_ID)
+    contents = find_contents(experiment, archive, with_code=False)
+    write_archive(client, experiment, contents, archive, lambda count: None)
+
+
 @contextmanager
 def house(folder: Path, environment: Mapping[str, str] | None = None, *, home: Path | None = None) -> Iterator[House]:
     """A house with a manager in it. On leaving, nothing of it runs."""
@@ -260,4 +268,4 @@ def _tail(path: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-__all__ = ["EXPERIMENT_ID", "House", "house", "start_time"]
+__all__ = ["EXPERIMENT_ID", "House", "house", "save_archive", "start_time"]

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from chaos import audit, places
-from chaos.harness import EXPERIMENT_ID, House, house
+from chaos.harness import EXPERIMENT_ID, House, house, save_archive
 from chaos.places import listed
 from chaos.processes import Kind, find
 
-from proctor.manager.cli.archive import save_archive
 from proctor.sdk.client import Client
 from proctor.sdk.client.errors import Conflict, NotFound
 
@@ -139,7 +138,7 @@ def test_an_archive_that_is_being_loaded_can_be_loaded_again_and_is_there_once(p
     archive = tmp_path / "saved.zip"
 
     def save(client: Client) -> bool:
-        save_archive(client, client.experiment(EXPERIMENT_ID), archive, with_code=False)
+        save_archive(client, archive)
         return True
 
     def load(client: Client) -> bool:
@@ -164,9 +163,7 @@ def test_an_archive_that_is_being_loaded_can_be_loaded_again_and_is_there_once(p
         built.stop_experiment()
         wanted = built.ask(outcome)
         assert [trial[1] for trial in wanted[0]] == ["SUCCEEDED", "SUCCEEDED"]
-        built.ask(
-            lambda client: save_archive(client, client.experiment(EXPERIMENT_ID), archive, with_code=False) or True
-        )
+        built.ask(lambda client: save_archive(client, archive) or True)
         built.ask(lambda client: client.delete_experiment(EXPERIMENT_ID) or True)
         built.ask(load)
         assert len(built.deaths) == 1, f"nobody came to {place}"

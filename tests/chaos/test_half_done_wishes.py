@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.harness import EXPERIMENT_ID, TRIAL_SCRIPT, House, house
+from chaos.harness import EXPERIMENT_ID, TRIAL_SCRIPT, House, house, save_archive
 from fakes.disks import Disk, ext4_disk
 
-from proctor.manager.cli.archive import save_archive
 from proctor.sdk.client.errors import NotFound, ProblemError
 
 pytestmark = pytest.mark.slow
@@ -66,9 +65,7 @@ def test_the_archive_of_a_client_that_was_killed_while_it_loaded_goes_when_the_m
         built.create(config(built))
         built.wait_until_done()
         built.stop_experiment()
-        built.ask(
-            lambda client: save_archive(client, client.experiment(EXPERIMENT_ID), archive, with_code=False) or True
-        )
+        built.ask(lambda client: save_archive(client, archive) or True)
         built.ask(lambda client: client.delete_experiment(EXPERIMENT_ID) or True)
 
         os.kill(built.manager_pid, signal.SIGSTOP)  # it answers nobody

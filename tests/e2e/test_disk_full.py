@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from fakes.real_manager import RealManager, real_manager
 
+from proctor.sdk.protocol import RESERVE_FILE
+
 pytestmark = pytest.mark.slow
 
 TRIAL = """\
@@ -63,7 +65,7 @@ class Disk:
 
     def fill(self) -> None:
         """Take every byte that is left."""
-        with open(self._ballast, "wb", buffering=0) as file:
+        with open(self._ballast, "ab", buffering=0) as file:
             for size in (65536, 4096, 1):
                 try:
                     while file.write(b"x" * size) == size:
@@ -117,8 +119,13 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
             return found if len(found) == 2 else None
 
         first, second = manager.until(both_report, "two trials that report")
-        disk.fill()
         (ledgers / "gate-0").touch()
+        [reserve] = (manager.home / "experiments" / experiment).glob(f"trials/0-*/jobs/1/{RESERVE_FILE}")
+        disk.fill()
+        manager.look_for(
+            lambda: disk.fill() or not reserve.exists(), "the end of the first trial, which frees its room"
+        )
+        disk.fill()
         trouble = manager.until(
             lambda: manager.client.health()["reason"] if manager.client.health()["status"] == "degraded" else None,
             "the manager to see that its disk is full",

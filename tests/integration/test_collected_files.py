@@ -40,11 +40,11 @@ class End:
         self.pool.add(NODE, "remote")
         self.hub = KeeperHub(self.pool, heartbeat_seconds=0.5, silent_after=600)
         self.hub.add_node(NODE, SECRET)
-        await self.hub.ready()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Serve the keepers' routes, with a keeper that knows where."""
+        await self.hub.ready()
         path = self.directory / "manager.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))

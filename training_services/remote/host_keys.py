@@ -39,10 +39,11 @@ class KnownKey:
 class HostKeys:
     """The known host keys. Thread-safe; its methods read and write files, so call them in a thread."""
 
+    _writing = threading.Lock()  # of the process: every login has an instance of its own, for the same file
+
     def __init__(self, store: Path) -> None:
         """:param store: the manager's own known_hosts file; made when the first key is remembered."""
         self.store = store
-        self._lock = threading.Lock()
 
     def known(self, hop: Hop) -> list[KnownKey]:
         """Every line that is about this hop, the user's files first."""
@@ -50,12 +51,12 @@ class HostKeys:
 
     def remember(self, line: str) -> None:
         """Keep a key for good. Twice is once. Raises OSError."""
-        with self._lock:
+        with self._writing:
             lines = self.store.read_bytes().splitlines() if self.store.exists() else []
             if line.encode() in lines:
                 return
             make_folder(str(self.store.parent))
-            replace_file(str(self.store), b"\n".join([*lines, line.encode(), b""]), durable=True)
+            replace_file(str(self.store), b"\n".join([*lines, line.encode(), b""]), durable=True, shared=True)
 
 
 def line_for(hop: Hop, key: str) -> str:

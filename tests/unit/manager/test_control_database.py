@@ -194,7 +194,14 @@ async def test_a_database_from_before_there_were_witnesses_is_taken(home: Home) 
     experiment(home, "digits", CONFIG_FILE)
     home.control_witness.unlink()
     connection = sqlite3.connect(home.control_database)
-    connection.executescript("DROP TABLE home; DROP TABLE deleted_experiments; PRAGMA user_version = 4;")
+    for statement in (
+        "DROP TABLE home",
+        "DROP TABLE deleted_experiments",
+        "ALTER TABLE trial_jobs DROP COLUMN save_until",
+        "PRAGMA user_version = 5",
+    ):
+        connection.execute(statement)
+    connection.commit()
     connection.close()
     await use(home)
     assert read_witness(home.control_witness) is not None
