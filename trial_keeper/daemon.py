@@ -298,5 +298,5 @@ def _as_it_is(command: Command) -> FileOrder | None:
     if kind not in FILE_ORDERS:
         return None
     with contextlib.suppress(TypeError):
-        return kind(**command.order)  # type: ignore[no-any-return,misc]
+        return kind(**command.order)  # type: ignore[no-any-return]
     return None
