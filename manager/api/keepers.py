@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proctor.manager.api.errors import problem_response
-from proctor.sdk.json_input import parse_json
+from proctor.sdk.json_input import clean_value
 from proctor.training_services.errors import KeeperError
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, Registration, ReportHeader, from_json, to_json
@@ -80,7 +80,7 @@ class _KeeperRoutes:
     async def answer(self, request: Request) -> Response:
         """One line of JSON, then the bytes that were asked for."""
         line, data = _split(await request.body())
-        self._hub.answer(request.path_params["node_id"], from_json(FileAnswer, _object(line)), bytes(data))
+        self._hub.answer(request.path_params["node_id"], from_json(FileAnswer, _message(line)), bytes(data))
         return _json({})
 
 
@@ -107,7 +107,13 @@ def _answering(handler: _Handler) -> _Handler:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    message = parse_json(body) if b"\\u" in body else json.loads(body)  # only escapes can make text unclean
+    """A message with clean text; only escapes can make text unclean."""
+    return clean_value(_message(body)) if b"\\u" in body else _message(body)  # type: ignore[no-any-return]
+
+
+def _message(body: bytes) -> dict[str, Any]:
+    """A message as it is: the names of files may be any bytes, and must stay what they are."""
+    message = json.loads(body)
     if not isinstance(message, dict):
         raise ValueError(f"expected a JSON object, found {type(message).__name__}")
     return message
