@@ -108,7 +108,7 @@ def _answering(handler: _Handler) -> _Handler:
 
 def _object(body: bytes) -> dict[str, Any]:
     """A message with clean text; only escapes can make text unclean."""
-    return clean_value(_message(body)) if b"\\u" in body else _message(body)  # type: ignore[no-any-return]
+    return clean_value(_message(body)) if b"\\u" in body else _message(body)
 
 
 def _message(body: bytes) -> dict[str, Any]:
