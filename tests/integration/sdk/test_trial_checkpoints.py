@@ -148,8 +148,8 @@ checkpoints.os.fsync = full
 save(1)
 """)
     assert "a checkpoint could not be stored" in done.stderr
-    lost, reported = job.records()
-    assert (lost["kind"], reported["kind"]) == ("lost", "intermediate")
+    reported, lost = job.records()
+    assert (reported["kind"], lost["kind"]) == ("intermediate", "lost")
     assert "a checkpoint could not be stored" in lost["why"]
     assert os.listdir(job.folder / "output" / "checkpoints") == []
 

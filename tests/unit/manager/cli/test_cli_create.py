@@ -49,7 +49,7 @@ def test_the_environment_goes_through_a_private_file(rest: FakeRest, invoke, fil
     assert rest.handover_mode == 0o600
     assert rest.handed_over["environment"]["OF_THIS_SHELL"] == "yes"
     assert rest.handed_over["cwd"] == os.getcwd()
-    assert set(rest.handed_over) == {"environment", "cwd", "executable", "path", "secrets"}
+    assert set(rest.handed_over) == {"environment", "cwd", "executable", "path", "secrets", "umask"}
     [(_, body)] = rest.requests("POST")
     assert "OF_THIS_SHELL" not in json.dumps(body)
 
