@@ -22,6 +22,7 @@ from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, Settings, open_to_others
 from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.store import jobs
+from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
@@ -64,9 +65,10 @@ def prepare(home: Home) -> None:
         os.close(os.open(home.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         Tokens.of(home)
     except OSError as error:
+        why = explain(error, error.filename or str(home.path))
         raise StartError(
-            f"cannot write the home {home.path}: {error.strerror or error} ({error.filename or home.path}); make it "
-            "writable, or name another one with --home or PROCTOR_HOME"
+            f"cannot write the home {home.path}: {why}; make it writable, or name another one with --home or "
+            "PROCTOR_HOME"
         ) from error
 
 

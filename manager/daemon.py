@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from proctor.manager.instance import EXIT_CONFLICT, ManagerAddress, StartError, read_address
 from proctor.manager.settings import Home
+from proctor.sdk.disk_errors import explain
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
@@ -66,9 +67,9 @@ def _start(home: Home, options: list[str], timeout_seconds: float) -> ManagerAdd
         home.prepare()
         output = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        why = explain(error, error.filename or str(home.path))
         raise ManagerNotStarted(
-            f"cannot write the home {home.path}: {error.strerror or error}; make it writable, or name another one with "
-            "PROCTOR_HOME"
+            f"cannot write the home {home.path}: {why}; make it writable, or name another one with PROCTOR_HOME"
         ) from error
     said_before = os.fstat(output).st_size
     # -P: the folder of whoever calls us must not shadow what the manager imports.

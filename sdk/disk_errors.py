@@ -33,8 +33,13 @@ def describe_full(number: int, path: str) -> str:
 
     :param number: one of `FULL`.
     """
-    problem, advice = _NO_INODES if number == errno.ENOSPC and _has_no_inodes(path) else _PROBLEMS[number]
+    problem, advice = _NO_INODES if number == errno.ENOSPC and has_no_inodes(path) else _PROBLEMS[number]
     return f"{problem} ({path}); {advice}"
+
+
+def explain(error: OSError, path: str) -> str:
+    """What is wrong with writing below `path`, and what to do where that is known, as a clause."""
+    return describe_full(error.errno or 0, path) if is_full(error) else f"{error.strerror or error} ({path})"
 
 
 def full_problem(name: "str | None") -> str:
@@ -48,7 +53,7 @@ def advise(error: OSError) -> str:
     return _PROBLEMS.get(error.errno or 0, ("", ""))[1]
 
 
-def _has_no_inodes(path: str) -> bool:
+def has_no_inodes(path: str) -> bool:
     """Whether it is inodes that its file system, or that of the nearest folder above it, has no more of."""
     while not os.path.exists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)

@@ -175,7 +175,8 @@ class JournalChunk:
 
 @dataclass(frozen=True)
 class StatusChange:
-    """A job has moved, or (same status) the reason for its waiting has changed.
+    """A job has moved, or (same status) the reason why it waits, or does not get on, has changed; `detail` is that
+    reason, "" if there is none.
 
     `exit` is set when and only when `status` is ENDED. All journal chunks of a job are delivered before its end; they
     may be delivered before RUNNING is.

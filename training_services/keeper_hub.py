@@ -13,7 +13,7 @@ because the database may have lost it.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, SoftStop
@@ -25,6 +25,7 @@ from proctor.training_services.keeper_reports import (
     deliver_all,
     ended,
     given_up,
+    held_up,
     split_body,
     started,
 )
@@ -205,12 +206,28 @@ class KeeperHub:
         for parcel in parcels:
             fenced |= parcel.refused
             self._note_taken(parcel, session)
+        self._tell_stopped(node_id, session, header.stopped)
         return ReportAnswer(
             acknowledged=[item for parcel in parcels for item in parcel.acknowledgements()],
             ended=[job_id for parcel in parcels for job_id in parcel.ended],
             fenced=sorted(fenced),
             pause_seconds=self._pause(),
         )
+
+    def _tell_stopped(self, node_id: str, session: Session, stopped: Mapping[str, str]) -> None:
+        """Tell the experiments which of their jobs do not get on any more because a process of their keeper is
+        suspended, and which do again."""
+        for job_id in session.stopped.keys() | stopped.keys():
+            job, clause = self._jobs.known(job_id), stopped.get(job_id, "")
+            if not job_id or clause == session.stopped.get(job_id, ""):
+                continue
+            client = None if job is None else self._clients.get(job.experiment_id)
+            if job is None or client is None:
+                session.stopped.pop(job_id, None)  # said again with the next report, if it is still so
+                continue
+            client.note_change(held_up(job, node_id, clause, now=self._now()))
+            session.stopped[job_id] = clause
+        session.stopped = {job_id: clause for job_id, clause in session.stopped.items() if clause}
 
     def _pause(self) -> float:
         """100 nodes whose trials report all the time speak five times a second each; a single one at once."""

@@ -162,6 +162,14 @@ def given_up(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) ->
     )
 
 
+def held_up(job: ExpectedJob, node_id: str, clause: str, *, now: float) -> StatusChange:
+    """What the listeners are told of a job that does not get on, or ("") does again. `now` is Unix time."""
+    status = TrialJobStatus.RUNNING if job.started else TrialJobStatus.SUBMITTED
+    if not job.started:
+        clause = f"waiting: {clause or f'it is being started on node {node_id}'}"
+    return StatusChange(job.job_id, job.token, status, datetime.fromtimestamp(now, UTC), detail=clause, node_id=node_id)
+
+
 def _member(chunk: Chunk) -> int:
     try:
         return int(chunk.member)

@@ -271,7 +271,7 @@ class KeeperTrainingService(
             return
         if change.status is TrialJobStatus.RUNNING:
             status = job.status if job.status is TrialJobStatus.STOPPING else change.status
-            self._jobs[job.id] = replace(job, status=status, start_time=change.time)
+            self._jobs[job.id] = replace(job, status=status, start_time=job.start_time or change.time)
         elif change.status is TrialJobStatus.ENDED:
             self._jobs[job.id] = replace(job, status=change.status, end_time=change.time, exit=change.exit)
 

@@ -119,6 +119,7 @@ class KeeperWatch:
             disk_free_mb=header.disk_free_mb,
             notes=header.notes,
             full=header.full,
+            stopped=header.stopped,
         )
 
     def stop(self, node_id: str) -> None:

@@ -49,7 +49,8 @@ class Node:
     until somebody resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong yet, so
     that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and why, as its keeper
     has told (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be copied to it for
-    lack of room, "" if everything could, and `copy_free_mb` how much was free then.
+    lack of room, "" if everything could, and `copy_free_mb` how much was free then. `stopped` says what does not get
+    on there because a process of its keeper is suspended (`ReportHeader.stopped`).
     """
 
     id: str
@@ -68,15 +69,16 @@ class Node:
     full: Mapping[str, str] = field(default_factory=dict)
     copy_obstacle: str = ""
     copy_free_mb: int = 0
+    stopped: Mapping[str, str] = field(default_factory=dict)
 
     def shortage(self, folder: str = "") -> str:
-        """Why it has no room for new jobs, as a clause; "" if it has.
+        """Why it takes no new jobs (it has no room, or cannot start them), as a clause; "" if it does.
 
         :param folder: the absolute path of the folder there that holds the directories of the jobs; "" for one in its
             keeper's own directory.
         """
         found = [clause for place, clause in self.full.items() if not place or (folder and _overlap(place, folder))]
-        return (found or [self.copy_obstacle])[0]
+        return next(filter(None, (self.stopped.get("", ""), *found, self.copy_obstacle)), "")
 
 
 def _overlap(first: str, second: str) -> bool:
@@ -167,6 +169,7 @@ class NodePool:
             seen_at=seen_at,
             notes=(),
             full=full or {},
+            stopped={},
             arriving=False,
         )
         self._replace(connected)
@@ -180,6 +183,7 @@ class NodePool:
         disk_free_mb: int | None = None,
         notes: Sequence[str] | None = None,
         full: Mapping[str, str] | None = None,
+        stopped: Mapping[str, str] | None = None,
     ) -> None:
         """A node's keeper has said something. None: as before."""
         before = self.node(node_id)
@@ -190,6 +194,7 @@ class NodePool:
             disk_free_mb=before.disk_free_mb if disk_free_mb is None else disk_free_mb,
             notes=before.notes if notes is None else tuple(notes),
             full=before.full if full is None else full,
+            stopped=before.stopped if stopped is None else stopped,
             copy_obstacle="" if more_room else before.copy_obstacle,
         )
         self._replace(replace(after, seen_at=seen_at))
@@ -229,6 +234,11 @@ class NodePool:
         if node.status is NodeStatus.CONNECTED:
             return ""
         return f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
+
+    def stop_of(self, node_id: str, job_id: str) -> str:
+        """Why a job does not get on there, as a clause: a process of the node's keeper is suspended; "" if none is."""
+        node = self._nodes.get(node_id)
+        return "" if node is None else node.stopped.get(job_id, "")
 
     def obstacle(self, node_id: str, folder: str = "") -> str:
         """Why no job can be given to a node now, as a clause: its absence, its hold, or both, or that it has no room;
@@ -379,7 +389,7 @@ class NodePool:
             )
             for device in node.devices or ()
         ]
-        room = dict(node.full), node.copy_obstacle
+        room = dict(node.full), node.copy_obstacle, dict(node.stopped)
         return node.status, node.reason, node.hold, node.arriving, node.notes, node.devices is None, room, devices
 
     def _capacity(self, node_id: str, folder: str) -> NodeCapacity:

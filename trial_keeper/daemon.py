@@ -211,6 +211,7 @@ class Keeper:
             await asyncio.sleep(LOOK_SECONDS)
             self._jobs.watch.look()
             await self._look_at_disk()
+            self._outbox.mark_stopped(self._jobs.look_for_stopped())
             await self._end_leases(loop.time() - self._link.last_answer)
             if loop.time() >= next_sweep:
                 next_sweep = loop.time() + _SWEEP_SECONDS

@@ -41,6 +41,16 @@ def is_alive(pid: int, started: int) -> bool:
     return fields is not None and int(fields[19]) == started and fields[0] not in (b"Z", b"X")
 
 
+def describe_stop(pid: int, started: int) -> str:
+    """That this process is suspended, and what to do, as a clause that follows its name; "" while it is not."""
+    fields = stat_fields(pid)
+    if fields is None or int(fields[19]) != started:
+        return ""
+    if fields[0] == b"T":
+        return f"(pid {pid}) is stopped (SIGSTOP); let it go on with: kill -CONT {pid}"
+    return f"(pid {pid}) is held by a debugger; let it go on there" if fields[0] == b"t" else ""
+
+
 def open_process(pid: int, started: int) -> int | None:
     """A pidfd of exactly that process, or None when it is gone (or a zombie whose parent is slow)."""
     try:

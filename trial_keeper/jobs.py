@@ -19,7 +19,7 @@ from proctor.sdk.failpoints import failpoint
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.unfinished import remove_unfinished
 from proctor.trial_keeper.disk import DiskWatch
-from proctor.trial_keeper.identity import boot_id, is_alive, open_process
+from proctor.trial_keeper.identity import boot_id, describe_stop, is_alive, open_process
 from proctor.trial_keeper.job import Job
 from proctor.trial_keeper.launching import RequestBuilder, Spawner, discard_directory, prepare_directory, release_room
 from proctor.trial_keeper.leftovers import end_leftovers, end_lost_job, end_strays, find_reaper, unknown_exit
@@ -82,6 +82,7 @@ class JobTable:
         self._is_removing = False
         self._writing = asyncio.Lock()
         self._ended_lately: set[tuple[str, str]] = set()
+        self._held: dict[str, Job] = {}  # not given to the spawner, because that is suspended
         self.watch = JournalWatch(outbox.mark)
 
     def __len__(self) -> int:
@@ -160,7 +161,10 @@ class JobTable:
             return
         job.record = with_stop(job.record, stop)
         await self._write_again(job)
-        self._begin_stop(job)
+        if self._held.pop(job.job_id, None) is not None:
+            await self._go_on_without_reaper(job)
+        else:
+            self._begin_stop(job)
 
     def forget(self, job: Job) -> None:
         """The manager has stored the job's end."""
@@ -191,6 +195,24 @@ class JobTable:
             await asyncio.to_thread(end_strays, ended - {job.tag for job in self.running()})
         if self._unwanted:  # what the disk has not let go
             await self._remove_records()
+
+    def look_for_stopped(self) -> dict[str, str]:
+        """What does not get on because a process of ours is suspended, and what to do, as clauses: by job id; with ""
+        what concerns all new jobs. Starts what was held up by that, once it goes on."""
+        found = {}
+        spawner = self._spawner.describe_stop()
+        if not spawner:
+            held, self._held = self._held, {}
+            for job in held.values():
+                self._start(job)
+        for job in self.running():
+            if job.process is not None:
+                reaper = job.process.reaper
+                if clause := describe_stop(reaper.pid, reaper.started):
+                    found[job.job_id] = f"its end is not noticed: its reaper {clause}"
+            elif spawner:
+                found[job.job_id] = f"it cannot be started: {spawner}"
+        return {"": f"no trial can be started: {spawner}", **found} if spawner else found
 
     def close(self) -> None:
         """Let go of everything; the jobs go on under their reapers."""
@@ -265,6 +287,9 @@ class JobTable:
         self._folder.remove(list(gone))
 
     def _start(self, job: Job) -> None:
+        if self._spawner.describe_stop():  # what it is given would fill its socket, and could not be taken back
+            self._held[job.job_id] = job
+            return
         job.attempts += 1
         try:
             request = self._requests.build(job.record.launch)

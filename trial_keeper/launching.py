@@ -34,6 +34,7 @@ from proctor.trial_keeper.files import (
     remove_replacement,
     replace_file,
 )
+from proctor.trial_keeper.identity import describe_stop, start_time
 from proctor.trial_keeper.origin import SPAWNER_CODE
 from proctor.trial_keeper.protocol import JsonObject, Launch
 from proctor.trial_keeper.records import RecordFolder
@@ -120,7 +121,13 @@ class Spawner:
         self._log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._started = 0
         self._open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def describe_stop(self) -> str:
+        """That the spawner is suspended, and what to do, as a clause; "" while it is not."""
+        clause = describe_stop(self._process.pid, self._started) if self._process is not None else ""
+        return f"the keeper's spawner {clause}" if clause else ""
 
     def launch(self, request: JsonObject) -> socket.socket:
         """Have a reaper forked; returns the socket on which it tells that the trial runs.
@@ -163,6 +170,7 @@ class Spawner:
                 command, stdin=theirs.fileno(), stdout=file, stderr=file, start_new_session=True
             )
         self._socket = ours
+        self._started = start_time(self._process.pid) or 0
         asyncio.get_running_loop().add_reader(ours, self._died)
         log.info("the spawner was started with pid %d", self._process.pid)
 

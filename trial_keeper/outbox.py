@@ -55,6 +55,7 @@ class Outbox:
         self.notes: list[str] = []
         self.disk_free_mb: int | None = None
         self.full: dict[str, str] = {}
+        self.stopped: dict[str, str] = {}
 
     def mark(self, job: Job) -> None:
         """The job has something to tell: journal bytes or its end."""
@@ -78,6 +79,12 @@ class Outbox:
         """Where no jobs can be started has changed."""
         if full != self.full:
             self.full = full
+            self._wake.set()
+
+    def mark_stopped(self, stopped: dict[str, str]) -> None:
+        """What is held up by suspended processes has changed."""
+        if stopped != self.stopped:
+            self.stopped = stopped
             self._wake.set()
 
     def drop(self, job: Job) -> None:
@@ -110,6 +117,7 @@ class Outbox:
             disk_free_mb=self.disk_free_mb,
             notes=list(self.notes),
             full=self.full,
+            stopped=self.stopped,
         )
         report = Report(header)
         ended = [job for job in self._dirty.values() if job.exit is not None]

@@ -28,12 +28,14 @@ def is_maximized(experiment: ExperimentRow) -> bool:
 
 
 def reason_of(context: ApiContext, row: ExperimentRow) -> str:
-    """Why an experiment is where it is; while it cannot be loaded or nothing can be written, what is in the way, and
-    while it is being stopped, what that waits for."""
+    """Why an experiment is where it is; while it cannot be loaded or nothing can be written, what is in the way, while
+    it is being stopped, what that waits for, and which trials do not get on."""
     if absence := context.manager.not_loaded(row):
         return absence
     trouble = context.manager.trouble_of(row)
-    return f"no new trials are started: {trouble}" if trouble else context.manager.awaited(row) or row.reason
+    if trouble:
+        return f"no new trials are started: {trouble}"
+    return context.manager.awaited(row) or context.manager.held_up(row) or row.reason
 
 
 def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> schemas.Experiment:
@@ -176,13 +178,13 @@ def node_resource(context: ApiContext, node: Node) -> schemas.Node:
         "devices": devices_of(pool, node),
         "driver_note": node.driver_note,
         "disk_free_mb": node.disk_free_mb,
-        "notes": [*node.notes, *_shortages(node)],
+        "notes": [*node.notes, *_shortages(node), *_stops(node)],
     }
     return schemas.Node(
         id=node.id,
         kind=node.kind,
         status=node.status,
-        reason=node.reason,
+        reason=node.reason or "; ".join(_stops(node)),
         hold=node.hold,
         address=manager.node_address(node.id),
         experiments=manager.experiments_on(node.id),
@@ -196,6 +198,11 @@ def _shortages(node: Node) -> list[str]:
     """Where it has no room for new jobs, each place with its reason."""
     clauses = filter(None, (*node.full.values(), node.copy_obstacle))
     return [f"no new jobs can be started: {clause}" for clause in clauses]
+
+
+def _stops(node: Node) -> list[str]:
+    """What does not get on there because a process of its keeper is suspended."""
+    return [f"trial job {job_id}: {clause}" if job_id else clause for job_id, clause in node.stopped.items()]
 
 
 def _reservation_resource(reservation: Reservation) -> schemas.NodeReservation:

@@ -315,7 +315,8 @@ class Health(Resource):
     """Whether the manager is well."""
 
     status: str = Field(examples=["ok"])
-    """ok, or degraded: something cannot be written or loaded, and trials are not started; the reason says which."""
+    """ok, or degraded: something cannot be written or loaded, or trials of this machine cannot be started or are not
+    heard of; the reason says which."""
     reason: str = ""
 
 

@@ -18,7 +18,7 @@ from proctor.manager.engine.means import Means
 from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.recovery import load_state
 from proctor.manager.engine.runner import ExperimentRunner, is_passing
-from proctor.manager.engine.stopping import awaited
+from proctor.manager.engine.stopping import awaited, held_up
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, Loaded, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
@@ -28,7 +28,7 @@ from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.nodes import LOCAL_KIND
+from proctor.training_services.nodes import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import JobReport
 
@@ -302,6 +302,11 @@ class Fleet:
         running = self._running.get(experiment_id)
         return "" if running is None else awaited(running.runner.state, self._means.pool, self._means.clock.now())
 
+    def held_up(self, experiment_id: str) -> str:
+        """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
+        running = self._running.get(experiment_id)
+        return "" if running is None else held_up(running.runner.state, self._means.pool)
+
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
         for any other."""
@@ -319,10 +324,13 @@ class Fleet:
 
     @property
     def trouble(self) -> str:
-        """Why something cannot be written or loaded at the moment, or this machine's own node has no room; or ''."""
+        """Why something cannot be written or loaded at the moment, or what is wrong with this machine's own node; or
+        ''."""
         unwritten = _trouble(self._means.control, *self._metrics.values())
         lost = _unexplained(self._means.hub.unexplained())
-        return "; ".join(filter(None, (unwritten, self._unloaded.trouble, lost, *self._shortages_here())))
+        return "; ".join(
+            filter(None, (unwritten, self._unloaded.trouble, lost, *self._shortages_here(), *self._stops_here()))
+        )
 
     def _shortages_here(self) -> list[str]:
         """Why trials on the manager's own machine find no room, each reason once."""
@@ -331,6 +339,14 @@ class Fleet:
         users = [running.service for running in self._running.values()]
         folders = [_folder_of(service) for service in users if set(here) & set(_nodes_of(service))]
         return list(dict.fromkeys(pool.shortage(here, folder) for folder in ("", *folders)) if here else ())
+
+    def _stops_here(self) -> list[str]:
+        """What does not get on on the manager's own machine: its keeper is silent, or a process of it is suspended."""
+        pool = self._means.pool
+        here = [node for node in pool.nodes() if node.kind == LOCAL_KIND]
+        absences = [pool.absence(node.id) for node in here if node.status in (NodeStatus.SILENT, NodeStatus.FAILED)]
+        stops = [f"trial job {job_id}: {clause}" for node in here for job_id, clause in node.stopped.items() if job_id]
+        return [*absences, *stops]
 
     def trouble_of(self, experiment_id: str) -> str:
         """The same for what one experiment writes and for its nodes; and why its dispatcher suggests nothing."""

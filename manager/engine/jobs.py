@@ -24,6 +24,8 @@ def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: 
         end_job(state, step, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:
         _start_job(step, trial, change)
+        if trial.row.status is TrialStatus.RUNNING:
+            trial_moves.set_reason(step, trial, change.detail)
     elif change.detail and trial.row.status is TrialStatus.WAITING:
         trial_moves.set_reason(step, trial, change.detail)
 

@@ -17,6 +17,7 @@ from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.store import saved_metrics
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, MetricRow
+from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.trial_keeper.files import sync_tree
 
@@ -51,7 +52,8 @@ class Loading:
             row = await self._fill(control, config, found, attempts, now, threads=threads)
         except OSError as error:
             await self._remove()
-            raise Unavailable(f"cannot write the experiment's folder {self.folder}: {error}") from error
+            why = explain(error, str(self.folder))
+            raise Unavailable(f"cannot write the experiment's folder {self.folder}: {why}") from error
         except Exception:
             await self._remove()
             raise

@@ -32,6 +32,7 @@ from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.errors import TrainingServiceError, UnknownNode
@@ -166,7 +167,8 @@ class Manager:
         except (OSError, DatabaseUnusable) as error:
             with suppress(OSError):
                 await asyncio.to_thread(creation.remove_folder, folder)
-            raise Unavailable(f"cannot write the experiment's folder {folder}: {error}") from error
+            why = explain(error, str(folder)) if isinstance(error, OSError) else error
+            raise Unavailable(f"cannot write the experiment's folder {folder}: {why}") from error
 
     async def load_experiment(
         self,
@@ -431,6 +433,10 @@ class Manager:
     def trouble_of(self, experiment: ExperimentRow) -> str:
         """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
         return self._fleet.trouble_of(experiment.id) if experiment.status in _GOING_ON else ""
+
+    def held_up(self, experiment: ExperimentRow) -> str:
+        """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
+        return self._fleet.held_up(experiment.id) if experiment.status in _GOING_ON else ""
 
     def awaited(self, experiment: ExperimentRow) -> str:
         """What an experiment that is STOPPING still waits for, as a clause with its machines, or ''."""

@@ -1,4 +1,4 @@
-"""What an experiment that is being stopped still waits for, in words."""
+"""What an experiment waits for that is being stopped, or whose trials do not get on, in words."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.training_services.base import SoftStop
 from proctor.training_services.nodes import NodePool
 
-__all__ = ["awaited", "save_time", "soft_stop"]
+__all__ = ["awaited", "held_up", "save_time", "soft_stop"]
 
 DEFAULT_SAVE_SECONDS = 30.0
 """How long a trial that can save may do so when it is stopped, where the configuration does not say."""
@@ -81,3 +81,21 @@ def _saving_part(trials: Sequence[LiveTrial], now: float) -> str:
     else:
         named = f"trial {numbers[0]}"
     return f"{named} to save, at most {math.ceil(max(map(_save_until, trials)) - now)} s"
+def held_up(state: ExperimentState, pool: NodePool) -> str:
+    """A clause that names trials that do not get on because a process of their keeper is suspended, or machines of
+    whose trials nothing is heard: "trial 3: its end is not noticed: its reaper (pid 7) is stopped (SIGSTOP) …"; "" if
+    there are none."""
+    known = {node.id for node in pool.nodes()}
+    jobs = [(trial.row.sequence_id, trial.job) for trial in state.by_job.values() if trial.job is not None]
+    placed = [(number, job.node_id, job.id) for number, job in jobs if job.node_id is not None and job.node_id in known]
+    stopped = [
+        f"trial {number}: {clause}" for number, node_id, job_id in placed if (clause := pool.stop_of(node_id, job_id))
+    ]
+    if len(stopped) > 1:
+        stopped[1:] = [f"and {len(stopped) - 1} more trials"]
+    numbers = Counter(node_id for _, node_id, _ in placed if pool.absence(node_id))
+    absent = [
+        f"nothing is heard of {'1 trial' if number == 1 else f'{number} trials'}: {pool.absence(node_id)}"
+        for node_id, number in numbers.items()
+    ]
+    return "; ".join([*stopped, *absent])

@@ -5,6 +5,7 @@ import sqlite3
 
 from proctor.manager.store.errors import DatabaseUnusable, StoreError
 from proctor.manager.store.migrations import Schema, check_version, migrate
+from proctor.sdk.disk_errors import describe_full, has_no_inodes, is_full
 
 BUSY_TIMEOUT_MILLISECONDS = 5_000
 WAL_LIMIT_BYTES = 16 * 1024 * 1024  # what the file is cut down to when the log starts over
@@ -18,6 +19,7 @@ _WAIT_FOR = {
     sqlite3.SQLITE_READONLY: "make it and its folder writable",
     sqlite3.SQLITE_BUSY: "end the program that has it locked",
 }
+_LACK_OF_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
 def open_writer(
@@ -35,7 +37,7 @@ def open_writer(
         _require_file(path, create=create)
         connection = _connect(path, connection_class)
     except (OSError, sqlite3.Error) as error:
-        raise DatabaseUnusable(f"The database {path} cannot be opened: {_describe_any(error)}.") from error
+        raise DatabaseUnusable(f"The database {path} cannot be opened: {_describe_any(error, path)}.") from error
     try:
         version = check_version(connection, path, schema)
         if version == 0 and not create:
@@ -48,7 +50,7 @@ def open_writer(
         migrate(connection, version, schema)
     except sqlite3.Error as error:
         connection.close()
-        advice = advise(error)
+        advice = advise(error, path)
         raise DatabaseUnusable(f"The database {path} cannot be used: {describe(error)}; {advice}.") from error
     except StoreError:
         connection.close()
@@ -76,12 +78,15 @@ def trouble_of(error: BaseException) -> sqlite3.Error | None:
 def explain(path: str, error: sqlite3.Error) -> str:
     """The sentence for people while a database cannot be written."""
     return (
-        f"The database {path} cannot be written: {describe(error)}. It is tried again until it works; {advise(error)}."
+        f"The database {path} cannot be written: {describe(error)}. It is tried again until it works; "
+        f"{advise(error, path)}."
     )
 
 
-def advise(error: sqlite3.Error) -> str:
+def advise(error: sqlite3.Error, path: str) -> str:
     """What to do about an error, as a clause."""
+    if primary_code(error) in _LACK_OF_ROOM and has_no_inodes(path):
+        return "its disk has no inodes left: remove some files"
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:  # there is no room for the index
         return _WAIT_FOR[sqlite3.SQLITE_FULL]
     return _WAIT_FOR.get(primary_code(error), "check the file")
@@ -108,9 +113,11 @@ def _require_file(path: str, *, create: bool) -> None:
         raise DatabaseUnusable(f"The database {path} is empty. {RESTORE}")
 
 
-def _describe_any(error: Exception) -> str:
+def _describe_any(error: Exception, path: str) -> str:
     if isinstance(error, sqlite3.Error):
-        return f"{describe(error)}; {advise(error)}"
+        return f"{describe(error)}; {advise(error, path)}"
+    if isinstance(error, OSError) and is_full(error):
+        return describe_full(error.errno or 0, path)
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return f"{text}; check its folder and its disk"
 

@@ -72,4 +72,4 @@ def _unusable(path: str, error: Exception) -> DatabaseUnusable:
         return DatabaseUnusable(f"The database {path} cannot be read: {error}; check its folder and its disk.")
     if primary_code(error) in _DAMAGED:
         return DatabaseUnusable(f"The database {path} is damaged: {error}. {RESTORE}")
-    return DatabaseUnusable(f"The database {path} cannot be read: {describe(error)}; {advise(error)}.")
+    return DatabaseUnusable(f"The database {path} cannot be read: {describe(error)}; {advise(error, path)}.")

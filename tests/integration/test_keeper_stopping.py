@@ -333,3 +333,37 @@ async def test_the_next_keeper_keeps_the_deadline_of_a_soft_stop(node: Node) -> 
     (output / "go").touch()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
     assert node.output("T.1").endswith("saved\n")
+
+
+async def test_jobs_that_a_suspended_spawner_cannot_start_say_so_and_can_be_stopped(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600"))
+    await node.manager.start_of("T.1")
+    spawner = survey()[node.process("T.1").reaper.pid].parent
+    os.kill(spawner, signal.SIGSTOP)
+    try:
+        await node.manager.command(*(node.launch(f"{name}.1", "true") for name in "UV"))
+        stopped = await node.manager.until(lambda: len(said := node.manager.headers[-1].stopped) == 3 and said)
+        assert stopped.keys() == {"", "U.1", "V.1"}
+        assert all(f"kill -CONT {spawner}" in clause for clause in stopped.values())
+        await node.manager.command(Cancel("U.1", "token of U.1"))
+        assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+    finally:
+        os.kill(spawner, signal.SIGCONT)
+    assert (await node.manager.end_of("V.1")).reason == EndReason.EXITED_OK
+    await node.manager.until(lambda: node.manager.headers[-1].stopped == {})
+    assert "U.1" not in node.manager.starts
+
+
+async def test_a_suspended_reaper_is_named_until_it_goes_on(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 0.2; exit 3"))
+    await node.manager.start_of("T.1")
+    reaper = node.process("T.1").reaper.pid
+    os.kill(reaper, signal.SIGSTOP)
+    try:
+        stopped = await node.manager.until(lambda: node.manager.headers[-1].stopped)
+        assert f"its reaper (pid {reaper}) is stopped (SIGSTOP); let it go on with: kill -CONT" in stopped["T.1"]
+        assert "T.1" not in node.manager.ends
+    finally:
+        os.kill(reaper, signal.SIGCONT)
+    assert (await node.manager.end_of("T.1")).code == 3
+    await node.manager.until(lambda: node.manager.headers[-1].stopped == {})

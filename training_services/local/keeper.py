@@ -1,6 +1,7 @@
 """The keeper of the manager's own machine: started when it is not there, and again when it dies."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -10,6 +11,7 @@ from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes import LOCAL_KIND, NodePool, NodeStatus
 from proctor.trial_keeper.errors import KeeperError
+from proctor.trial_keeper.identity import describe_stop, start_time
 from proctor.trial_keeper.settings import SECRET_FILE
 from proctor.trial_keeper.start import start_keeper
 
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
+LOOK_SECONDS = 2.0  # how often it is looked whether the keeper is suspended
 _SECRET_BYTES = 32
 _SECRET_CHARACTERS = len(secrets.token_urlsafe(_SECRET_BYTES))
 SETTLED_SECONDS = 10.0  # a keeper that has lived so long has not failed at its start
@@ -68,7 +71,7 @@ class LocalKeeper:
         while True:
             since = loop.time()
             try:
-                await _until_gone(await self.start())
+                await self._until_gone(await self.start())
             except (KeeperError, OSError) as error:
                 log.error("the keeper of this machine cannot be started: %s", error)
                 self._pool.set_status(LOCAL_NODE, NodeStatus.FAILED, f"its keeper cannot be started: {error}")
@@ -79,6 +82,34 @@ class LocalKeeper:
             pause = FIRST_PAUSE_SECONDS if loop.time() - since > SETTLED_SECONDS else pause * 2
             await asyncio.sleep(min(pause, LONGEST_PAUSE_SECONDS))
 
+    async def _until_gone(self, pid: int) -> None:
+        """Until the keeper's process has ended, told by the kernel; meanwhile say so while it is suspended."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+        loop.add_reader(descriptor, gone.set)
+        try:
+            while not gone.is_set():
+                self._explain_stop(pid)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await gone.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def _explain_stop(self, pid: int) -> None:
+        """A keeper that goes on says so itself by its next report."""
+        clause = describe_stop(pid, start_time(pid) or 0)
+        if clause:
+            reason = f"its keeper {clause}; its trials go on, and nothing is heard of them"
+            if self._pool.node(LOCAL_NODE).reason != reason:
+                log.warning("node %s: %s", LOCAL_NODE, reason)
+                self._pool.set_status(LOCAL_NODE, NodeStatus.SILENT, reason)
+
 
 def ensure_local_keeper(home: Path, hub: KeeperHub, pool: NodePool, *, gpu_lock_directory: str = "") -> LocalKeeper:
     """Announce node `local` for a manager on `home`. Call it before the experiments are taken up, and run the result's
@@ -88,22 +119,6 @@ def ensure_local_keeper(home: Path, hub: KeeperHub, pool: NodePool, *, gpu_lock_
     )
     keeper.announce()
     return keeper
-
-
-async def _until_gone(pid: int) -> None:
-    """Until a process has ended, told by the kernel."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    loop = asyncio.get_running_loop()
-    gone = asyncio.Event()
-    loop.add_reader(descriptor, gone.set)
-    try:
-        await gone.wait()
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
 
 
 def _read_secret(directory: Path) -> str:

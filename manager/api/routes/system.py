@@ -27,7 +27,8 @@ root_router = APIRouter(tags=["system"])
 
 @router.get("/health", summary="Whether the manager is well (no token needed)")
 async def get_health(context: Context) -> schemas.Health:
-    """`degraded`: it answers, but something cannot be written or loaded; the reason says what."""
+    """`degraded`: it answers, but something cannot be written or loaded, or trials of this machine cannot be started
+    or are not heard of; the reason says what."""
     return schemas.Health(status="degraded" if context.manager.trouble else "ok", reason=context.manager.trouble)
 
 

@@ -91,13 +91,19 @@ class FakeKeeper:
         return [(command.type, command.order["job_id"]) for command in await self.take()]
 
     async def say(
-        self, *, chunks: Sequence[tuple[str, int, bytes]] = (), starts: Sequence[str] = (), ends: Sequence[str] = ()
+        self,
+        *,
+        chunks: Sequence[tuple[str, int, bytes]] = (),
+        starts: Sequence[str] = (),
+        ends: Sequence[str] = (),
+        stopped: Mapping[str, str] | None = None,
     ) -> ReportAnswer:
         header = ReportHeader(
             self.session,
             chunks=[Chunk(job_id, token(job_id), "0", offset, len(data)) for job_id, offset, data in chunks],
             starts=[Start(job_id, token(job_id), 7, 100.0) for job_id in starts],
             ends=[End(job_id, token(job_id), exit_ok()) for job_id in ends],
+            stopped=dict(stopped or {}),
         )
         return await self.hub.report(NODE, header, b"".join(data for _, _, data in chunks))
 
@@ -260,6 +266,48 @@ async def test_a_start_that_was_not_taken_is_noted_because_keepers_say_it_once(s
     stage.client.refuse_status = True
     await stage.keeper.say(starts=["a.1"])
     assert [(note.job_id, note.status) for note in stage.client.notes] == [("a.1", TrialJobStatus.RUNNING)]
+
+
+async def test_experiments_hear_once_that_a_job_is_held_up_by_a_suspended_process_and_that_it_goes_on(
+    stage: Stage,
+) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1", "b.1")
+    stage.submit("c.1", experiment_id="not attached")
+    await stage.keeper.say(starts=["a.1"])
+    stopped = {"": "no trial can be started: …", "a.1": "its reaper …", "b.1": "it cannot be started: …", "c.1": "…"}
+    for said in (stopped, stopped, {}, {}):
+        await stage.keeper.say(stopped=said)
+    assert [(note.job_id, note.status, note.detail) for note in stage.client.notes if note.job_id == "a.1"] == [
+        ("a.1", TrialJobStatus.RUNNING, "its reaper …"),
+        ("a.1", TrialJobStatus.RUNNING, ""),
+    ]
+    assert [(note.job_id, note.status, note.detail) for note in stage.client.notes if note.job_id == "b.1"] == [
+        ("b.1", TrialJobStatus.SUBMITTED, "waiting: it cannot be started: …"),
+        ("b.1", TrialJobStatus.SUBMITTED, f"waiting: it is being started on node {NODE}"),
+    ]
+
+
+async def test_a_node_that_cannot_start_trials_takes_no_new_ones_until_it_can(stage: Stage) -> None:
+    await stage.keeper.register()
+    await stage.keeper.say(stopped={"": "no trial can be started: …", "a.1": "its reaper …"})
+    assert stage.pool.obstacle(NODE) == f"node {NODE} takes no new jobs: no trial can be started: …"
+    assert stage.pool.stop_of(NODE, "a.1") == "its reaper …"
+    await stage.keeper.say(stopped={"a.1": "its reaper …"})
+    assert stage.pool.obstacle(NODE) == "", "a suspended reaper holds up its own trial only"
+    await stage.keeper.register()
+    assert stage.pool.stop_of(NODE, "a.1") == ""
+
+
+async def test_an_experiment_that_comes_back_hears_of_jobs_that_are_held_up(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("c.1", experiment_id="e2")
+    await stage.keeper.say(starts=["c.1"])
+    await stage.keeper.say(stopped={"c.1": "its reaper …"})
+    late = FakeClient()
+    stage.hub.attach("e2", late)
+    await stage.keeper.say(stopped={"c.1": "its reaper …"})
+    assert [note.detail for note in late.notes][-1:] == ["its reaper …"]
 
 
 async def test_a_job_nobody_knows_is_fenced(stage: Stage) -> None:

@@ -1,0 +1,41 @@
+"""A disk that has room but no inodes is called by its name: nobody looks for bytes to free."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.disks import Disk, ext4_disk
+
+from proctor.manager.app import prepare
+from proctor.manager.instance import StartError
+from proctor.manager.settings import Home
+from proctor.manager.store.connections import explain, open_writer
+from proctor.manager.store.errors import DatabaseUnusable
+
+SENTENCE = "no inodes left.*; remove some files"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with ext4_disk(tmp_path, megabytes=16, inodes=64) as made:
+        made.fill_inodes()
+        yield made
+
+
+def test_a_home_that_cannot_be_made_says_so(disk: Disk) -> None:
+    with pytest.raises(StartError, match=SENTENCE):
+        prepare(Home(disk.folder / "home"))
+
+
+def test_a_database_that_cannot_be_made_says_so(disk: Disk) -> None:
+    with pytest.raises(DatabaseUnusable, match=SENTENCE):
+        open_writer(str(disk.folder / "control.db"), "control")
+
+
+def test_a_database_that_cannot_be_written_says_so(disk: Disk) -> None:
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CANTOPEN, "SQLITE_CANTOPEN"
+    assert "no inodes left: remove some files" in explain(str(disk.folder / "metrics.db"), error)
+    disk.free()
+    assert "no inodes" not in explain(str(disk.folder / "metrics.db"), error)
