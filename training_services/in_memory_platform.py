@@ -184,7 +184,7 @@ class InMemoryPlatform:
     def _exit(self, job: Job, step: scripts.Exit) -> None:
         if step.reason in {EndReason.EXITED_OK, EndReason.EXITED_ERROR}:
             self._run(job)
-        losses = {"lost": step.lost, "final_lost": step.final_lost}
+        losses = {"lost": step.lost, "lost_finals": list(step.lost_finals)}
         self.end(job, step.reason, code=step.code, signal=step.signal, detail=step.detail, **losses)
 
     def _run(self, job: Job, node_id: str | None = None) -> None:

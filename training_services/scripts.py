@@ -68,7 +68,7 @@ class Raw:
 @dataclass(frozen=True, slots=True)
 class Exit:
     """The job ends: by itself (EXITED_OK, EXITED_ERROR) or by what befalls it (NODE_LOST, UNPLACEABLE, …). `lost` and
-    `final_lost` as in `trial_keeper.protocol.Exit`."""
+    `lost_finals` as in `trial_keeper.protocol.Exit`."""
 
     delay: float = 0.0
     reason: EndReason = EndReason.EXITED_OK
@@ -76,7 +76,7 @@ class Exit:
     signal: int | None = None
     detail: str = ""
     lost: int = 0
-    final_lost: bool = False
+    lost_finals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

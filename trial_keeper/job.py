@@ -72,7 +72,7 @@ class Job:
         if losses.lost or losses.endings:
             self.losses = losses
         detail = "; ".join(filter(None, (end.detail, losses.describe())))
-        self.exit = replace(end, detail=detail, lost=losses.lost, final_lost=losses.final_lost, memory="")
+        self.exit = replace(end, detail=detail, lost=losses.lost, lost_finals=losses.finals, memory="")
         for member, ending in losses.endings.items():
             if member not in self.tails:
                 self.tails[member] = self._tail(member)

@@ -21,19 +21,21 @@ class Losses:
     """What a job has lost.
 
     lost: how many reports, those included of which its journals tell.
-    final_lost: a member has reported a final metric, and none of it is stored.
+    finals: the ranks that have reported a final metric of which nothing is stored.
     endings: by member, the lines that follow its journal.
     """
 
     lost: int = 0
-    final_lost: bool = False
+    finals: list[int] = field(default_factory=list)
     endings: dict[str, bytes] = field(default_factory=dict)
 
     def describe(self) -> str:
         """A clause for people, or ''."""
         if not self.lost:
             return ""
-        final = ", its final metric among them" if self.final_lost else ""
+        ranks = " and ".join(str(rank) for rank in self.finals if rank > 0)
+        whose = f"the final metric of rank {ranks}" if ranks else "its final metric"
+        final = f", {whose} among them" if self.finals else ""
         return f"{self.lost} {'report was' if self.lost == 1 else 'reports were'} lost{final}: its disk was full"
 
 
@@ -60,11 +62,11 @@ def find_losses(directory: str, end: Exit) -> Losses:
     """What a job that has ended has lost. Blocks; reads its journals if it has lost anything."""
     content, time = _read_reserve(directory)
     entries = read_entries(content) + read_entries(end.memory.encode("ascii", "replace"))
-    members = dict.fromkeys(entry["member"] for entry in entries)
+    members = [name for name in dict.fromkeys(entry["member"] for entry in entries) if name.isdecimal()]
     found = {member: _look_at(directory, member, [e for e in entries if e["member"] == member]) for member in members}
     return Losses(
         lost=sum(look.lost for look in found.values()),
-        final_lost=any(look.final_lost for look in found.values()),
+        finals=sorted(int(member) for member, look in found.items() if look.final_lost),
         endings={member: ending for member, look in found.items() if (ending := look.ending(time or end.ended_at))},
     )
 

@@ -90,7 +90,7 @@ class Exit:
     """How a job ended, from its exit.json. Times are Unix seconds; `detail` is a sentence for people.
 
     lost: how many of its reports could not be stored.
-    final_lost: one of its members has reported a final metric, and none of it could be stored.
+    lost_finals: the ranks that have reported a final metric of which nothing is stored.
     memory: only in exit.json, for the keeper: what the reserve in the reaper's memory holds.
     """
 
@@ -101,7 +101,7 @@ class Exit:
     ended_at: float
     detail: str = ""
     lost: int = 0
-    final_lost: bool = False
+    lost_finals: list[int] = field(default_factory=list)
     memory: str = ""
 
 

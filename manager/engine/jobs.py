@@ -51,7 +51,8 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
     """A job is over: settle why, then end its trial or send it back."""
     job = trial.job
     assert job is not None
-    reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=exit.final_lost)
+    lost = state.row.report_from in exit.lost_finals
+    reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
     _close_job(state, step, trial, exit, reason, detail)
     if not trial.has_final and trial.other_final is not None:

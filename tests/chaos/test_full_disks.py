@@ -68,7 +68,7 @@ for number in range(3):
         lose(100 * number)
         os._exit(0)
     children.append(child)
-os.environ["PROCTOR_MEMBER"] = "1"
+os.environ.update(RANK="1", WORLD_SIZE="2")
 other = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-S", __file__.replace("forks", "loses"), folder])
 for child in (*children, other):
     assert os.waitpid(child, 0)[1] == 0
@@ -154,11 +154,12 @@ async def test_what_a_trial_reports_on_a_full_disk_is_stored_or_said_to_be_lost(
     async with scene.full():
         ends = {job_id: await scene.node.manager.end_of(job_id) for job_id in jobs}
     for job_id, end in ends.items():
-        assert (end.reason, end.final_lost) == (EndReason.EXITED_OK, False)
+        assert (end.reason, end.lost_finals) == (EndReason.EXITED_OK, [])
         tried = scene.entries(job_id, "intermediate")
         assert len(scene.stored(job_id)) + scene.lost(job_id) == len(tried)
         assert end.lost == scene.lost(job_id) > 0
         assert f"{end.lost} reports were lost: its disk was full" in end.detail
+    assert ("V.1", "1") in scene.node.manager.journals
     assert scene.stored("T.1", "final") == scene.entries("T.1", "final") == [0.5]
     assert scene.records("T.1")[-2]["kind"] == "final"
     assert not scene.node.manager.overlaps
@@ -177,7 +178,7 @@ async def test_a_final_too_long_to_be_kept_waits_until_there_is_room(scene: Scen
     assert scene.entries("T.1", "returned") == []
     scene.disk.free()
     end = await scene.node.manager.end_of("T.1")
-    assert (end.reason, end.lost, end.final_lost) == (EndReason.EXITED_OK, 0, False)
+    assert (end.reason, end.lost, end.lost_finals) == (EndReason.EXITED_OK, 0, [])
     assert scene.stored("T.1", "final") == scene.entries("T.1", "returned")
 
 
@@ -190,7 +191,7 @@ async def test_a_trial_that_is_killed_while_its_final_waits_has_lost_it(scene: S
     (python,) = [pid for pid in scene.node.members("T.1") if pid != scene.node.process("T.1").trial.pid]
     os.kill(python, signal.SIGKILL)
     end = await scene.node.manager.end_of("T.1")
-    assert (end.reason, end.code, end.lost, end.final_lost) == (EndReason.EXITED_OK, 0, 1, True)
+    assert (end.reason, end.code, end.lost, end.lost_finals) == (EndReason.EXITED_OK, 0, 1, [0])
     assert "1 report was lost, its final metric among them: its disk was full" in end.detail
     assert (scene.stored("T.1", "final"), scene.lost("T.1")) == ([], 1)
 
@@ -232,7 +233,7 @@ async def test_a_read_only_disk_is_waited_for_and_what_it_costs_is_told_from_mem
     await eventually(lambda: scene.entries("U.1", "final"))
     os.kill(scene.node.process("U.1").trial.pid, signal.SIGTERM)
     end = await scene.node.manager.end_of("U.1")
-    assert (end.reason, end.lost, end.final_lost) == (EndReason.SIGNALED, 1, True)
+    assert (end.reason, end.lost, end.lost_finals) == (EndReason.SIGNALED, 1, [0])
     await scene.node.manager.until(lambda: "read-only" in scene.node.manager.headers[-1].full.get("", ""))
 
 

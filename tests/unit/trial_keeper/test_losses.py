@@ -88,7 +88,7 @@ def test_losses_that_the_journal_does_not_tell_of_are_told_behind_it(ended: Ende
     ended.tell(job)
     assert [record.get("count") for record in ended.records()] == [None, 3, None, 7]
     assert job.exit is not None
-    assert (job.exit.lost, job.exit.final_lost) == (10, False)
+    assert (job.exit.lost, job.exit.lost_finals) == (10, [])
     assert job.exit.detail == "10 reports were lost: its disk was full"
 
 
@@ -140,13 +140,13 @@ def test_a_final_that_waited_in_vain_is_lost_and_one_that_was_written_is_not(end
     job = ended.keeper()
     ended.tell(job)
     assert job.exit is not None
-    assert (job.exit.lost, job.exit.final_lost) == (1, True)
+    assert (job.exit.lost, job.exit.lost_finals) == (1, [0])
     assert [record["count"] for record in ended.records()] == [1]
     ended.told.clear()
     ended.write(too_long().decode())
     job = ended.keeper()
     assert job.exit is not None
-    assert (job.exit.lost, job.exit.final_lost, job.losses) == (0, False, None)
+    assert (job.exit.lost, job.exit.lost_finals, job.losses) == (0, [], None)
     job.close()
 
 

@@ -661,16 +661,17 @@ def test_deleting_an_experiment_leaves_no_row_and_no_folder(tmp_path: Path) -> N
 
 
 def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_without_one(tmp_path: Path) -> None:
-    """Trial 0 loses it once, trial 1 every time; trial 2 loses intermediates only, and never reports a final."""
+    """Trial 0 loses it once, trial 1 every time; trial 2 loses intermediates and that of rank 1, which does not
+    count."""
 
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Report(1.0, 1.0)
         if form.sequence_id == 2:
-            yield Exit(lost=3, detail="3 reports were lost: its disk was full")
+            yield Exit(lost=3, lost_finals=(1,), detail="3 reports were lost: its disk was full")
         elif form.sequence_id == 0 and form.number == 2:
             yield Final(1.0, 0.5)
         else:
-            yield Exit(lost=1, final_lost=True, detail="1 report was lost, its final metric among them")
+            yield Exit(lost=1, lost_finals=(0,), detail="1 report was lost, its final metric among them")
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=3, maxInfrastructureRetries=1)
