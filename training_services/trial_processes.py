@@ -8,17 +8,20 @@ moments (files, `/proc`), so an asyncio service calls it in a thread. `examples/
 import os
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from proctor.sdk.bundle import build_bundle
-from proctor.sdk.protocol import STDERR_FILE
+from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.launches import write_launch
 from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle
 from proctor.trial_keeper.exits import classify, last_line_of
+from proctor.trial_keeper.files import remove_replacement
 from proctor.trial_keeper.job_files import list_files, read_file
 from proctor.trial_keeper.launching import prepare_directory
+from proctor.trial_keeper.losses import find_losses, remove_reserve, write_endings
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members, read_tag, survey
 
 __all__ = [
@@ -57,6 +60,7 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
     """
     launch = write_launch(form, platform=platform, owner="", rules=GpuRules())
     prepare_directory(launch)
+    remove_replacement(os.path.join(launch.directory, EXIT_FILE))  # nobody writes one without a reaper
     captured = CapturedEnvironments()
     bundle = build_bundle(bundle_directory)
     environment = build_environment(launch, captured.read(form.environment_file), bundle)
@@ -76,6 +80,9 @@ def end_trials(tags: Collection[JobTag], *, grace_seconds: float = 5.0, session:
     """End every process of these jobs, also those in a session of their own: SIGTERM, then SIGKILL until nothing is
     left. Returns the pids of those that do not react to SIGKILL.
 
+    What a full disk has kept a trial from reporting is written behind its journals then, if there is room now: read
+    these to their end after this call, and `describe_exit` after that.
+
     :param grace_seconds: how long they may take to end after SIGTERM.
     :param session: the pid of the trial's first process, so that processes which have cleared their environment are
         found by their session.
@@ -84,13 +91,18 @@ def end_trials(tags: Collection[JobTag], *, grace_seconds: float = 5.0, session:
     def find() -> list[ProcessFacts]:
         return [process for tag in tags for process in find_members(tag, session=session)]
 
-    return end_members(find, grace_seconds=grace_seconds, wait=time.sleep)
+    left = end_members(find, grace_seconds=grace_seconds, wait=time.sleep)
+    for _, directory in tags:
+        with suppress(OSError):  # still full: `describe_exit` says what is lost
+            write_endings(directory)
+    return left
 
 
 def describe_exit(
     form: TrialJobForm, returncode: int, started_at: float, *, stop: tuple[EndReason, str] | None = None
 ) -> Exit:
-    """How a job's first process ended, with the last line of its stderr in the detail.
+    """How a job's first process ended, with the last line of its stderr in the detail, and what the job has lost on a
+    full disk. To be called once, when everything of the job has ended.
 
     :param returncode: as `subprocess` has it: negative for a signal.
     :param started_at: Unix time.
@@ -100,4 +112,17 @@ def describe_exit(
     reason, detail = stop if stop is not None else (None, "")
     last_line = last_line_of(os.path.join(form.directory, STDERR_FILE)) if returncode else ""
     ending = classify(status, stop_reason=reason, stop_detail=detail, out_of_memory=False, last_line=last_line)
-    return Exit(EndReason(ending.reason), ending.code, ending.signal, started_at, time.time(), ending.detail)
+    losses = find_losses(form.directory)
+    unwritten = [int(member) for member, lines in losses.endings.items() if b'"kind":"final"' in lines]
+    with suppress(OSError):
+        remove_reserve(form.directory)
+    return Exit(
+        EndReason(ending.reason),
+        ending.code,
+        ending.signal,
+        started_at,
+        time.time(),
+        "; ".join(filter(None, (ending.detail, losses.describe()))),
+        lost=losses.lost + len(unwritten),
+        lost_finals=sorted({*losses.finals, *unwritten}),
+    )

@@ -448,7 +448,7 @@ class JobTable:
         """A job has ended: find out what it has lost, before anything is told of its end."""
         if end.reason == EndReason.NO_ROOM:
             await asyncio.to_thread(self._disk.note, job.directory, end.detail)
-        losses = await asyncio.to_thread(find_losses, job.directory, end)
+        losses = await asyncio.to_thread(find_losses, job.directory, memory=end.memory, ended_at=end.ended_at)
         self._end(job, end, losses)
 
     def _end(self, job: Job, end: Exit, losses: Losses) -> None:

@@ -4,16 +4,20 @@ Everything here follows from files that nothing changes any more, so whoever loo
 the same bytes: what is told behind a journal has its offset there, and is stored once.
 """
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from proctor.sdk.protocol import KIND_FINAL, KIND_LOST, RESERVE_FILE
+from proctor.sdk.protocol import KIND_FINAL, KIND_LOST, MAX_RECORD_BYTES, RESERVE_FILE
 from proctor.sdk.reserve import read_content, read_entries
 from proctor.trial_keeper.files import remove_file
 from proctor.trial_keeper.journal import journal_path
-from proctor.trial_keeper.protocol import Exit, JsonObject
+from proctor.trial_keeper.protocol import JsonObject
+
+_LONGEST_LINE = 2 * MAX_RECORD_BYTES  # what is longer is no record of ours
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,30 @@ def remove_reserve(directory: str) -> None:
     remove_file(os.path.join(directory, RESERVE_FILE))
 
 
-def find_losses(directory: str, end: Exit) -> Losses:
-    """What a job that has ended has lost. Blocks; reads its journals if it has lost anything."""
+def find_losses(directory: str, *, memory: str = "", ended_at: float = 0.0) -> Losses:
+    """What a job that has ended has lost. Blocks; reads its journals if it has lost anything.
+
+    :param memory: what stood in the reserve of its reaper.
+    :param ended_at: when it ended, should nothing tell when it lost something.
+    """
     content, time = _read_reserve(directory)
-    entries = read_entries(content) + read_entries(end.memory.encode("ascii", "replace"))
+    entries = read_entries(content) + read_entries(memory.encode("ascii", "replace"))
     members = [name for name in dict.fromkeys(entry["member"] for entry in entries) if name.isdecimal()]
     found = {member: _look_at(directory, member, [e for e in entries if e["member"] == member]) for member in members}
     return Losses(
         lost=sum(look.lost for look in found.values()),
         finals=sorted(int(member) for member, look in found.items() if look.final_lost),
-        endings={member: ending for member, look in found.items() if (ending := look.ending(time or end.ended_at))},
+        endings={member: ending for member, look in found.items() if (ending := look.ending(time or ended_at))},
     )
+
+
+def write_endings(directory: str) -> None:
+    """Write behind the journals of a job that has ended what follows them, for a reader that knows nothing of reserves.
+    May be repeated. Blocks; raises OSError, and some of it is written then."""
+    for member, ending in find_losses(directory).endings.items():
+        with open(journal_path(directory, member), "ab", buffering=0) as file:
+            if file.write(ending) != len(ending):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
 
 
 @dataclass
@@ -113,9 +130,10 @@ class _Journal:
         self.finals: list[str] = []
         self.is_torn = False
         try:
-            with open(path, "rb") as file:
-                for line in file:
-                    self._read(line)
+            if stat.S_ISREG(os.stat(path).st_mode):
+                with open(path, "rb") as file:
+                    for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
+                        self._read(line)
         except OSError:
             return
 

@@ -36,7 +36,7 @@ class Ended:
         launch = Launch("T.1", "token", "E", "T", 0, str(self.folder), "true", "/", "{}", None)
         job = Job(JobRecord(launch, "boot"))
         job.find_journals()
-        job.end(end, find_losses(str(self.folder), end))
+        job.end(end, find_losses(str(self.folder), memory=end.memory, ended_at=end.ended_at))
         job.acknowledge({member: len(data) for member, data in self.told.items()})
         return job
 
@@ -186,8 +186,15 @@ def test_a_journal_that_its_trial_has_cut_back_has_its_ending_all_the_same(ended
     ended.tell(job)
     (ended.folder / "journal").write_text(value(1))
     assert ended.reserve().count(2)
-    job.end(END, find_losses(str(ended.folder), END))
+    job.end(END, find_losses(str(ended.folder)))
     ended.tell(job)
     assert [record["kind"] for record in ended.records()] == ["intermediate", "intermediate", "lost", "lost"]
     assert "cut its journal back" in ended.records()[2]["why"]
     assert ended.records()[3]["count"] == 2
+
+
+def test_a_journal_without_an_end_is_not_read_without_end(ended: Ended) -> None:
+    (ended.folder / "journal").unlink()
+    (ended.folder / "journal").symlink_to("/dev/zero")
+    assert ended.reserve().keep(final(3).encode())
+    assert find_losses(str(ended.folder)).endings == {"0": final(3).encode()}
