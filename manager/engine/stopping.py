@@ -81,6 +81,8 @@ def _saving_part(trials: Sequence[LiveTrial], now: float) -> str:
     else:
         named = f"trial {numbers[0]}"
     return f"{named} to save, at most {math.ceil(max(map(_save_until, trials)) - now)} s"
+
+
 def held_up(state: ExperimentState, pool: NodePool) -> str:
     """A clause that names trials that do not get on because a process of their keeper is suspended, or machines of
     whose trials nothing is heard: "trial 3: its end is not noticed: its reaper (pid 7) is stopped (SIGSTOP) …"; "" if
