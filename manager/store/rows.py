@@ -99,6 +99,7 @@ class ExperimentRow(Row):
     started_at: float | None = None
     ended_at: float | None = None
     revision: int = 1
+    clean_up_owed: int = 0  # 1: it was stopped, and its platform has not cleaned up after it yet
 
     @property
     def report_from(self) -> int:
