@@ -14,9 +14,11 @@ from proctor.manager.clock import SystemClock
 from proctor.manager.control_database import open_control
 from proctor.manager.engine.creation import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.instance import StartError
+from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.settings import Home
 from proctor.manager.store import events, identity
 from proctor.manager.store.database import Database
+from proctor.manager.store.rows import trial_end_columns
 from proctor.manager.store.witness import read_witness
 
 pytestmark = pytest.mark.anyio
@@ -198,6 +200,8 @@ async def test_a_database_from_before_there_were_witnesses_is_taken(home: Home) 
         "DROP TABLE home",
         "DROP TABLE deleted_experiments",
         "ALTER TABLE trial_jobs DROP COLUMN save_until",
+        "ALTER TABLE trial_jobs DROP COLUMN resumes",
+        *(f"ALTER TABLE experiments DROP COLUMN {name}" for name in ("resumes", *trial_end_columns(NO_ENDS))),
         "PRAGMA user_version = 5",
     ):
         connection.execute(statement)
