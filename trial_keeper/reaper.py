@@ -25,7 +25,7 @@ from proctor.trial_keeper import kernel
 from proctor.trial_keeper.exits import Ending, classify, last_line_of
 from proctor.trial_keeper.files import make_replaceable, open_regular_file, write_replacement
 from proctor.trial_keeper.identity import boot_id, start_time
-from proctor.trial_keeper.leases import LeaseRefused, acquire, release, remove_unused
+from proctor.trial_keeper.leases import GuardBusy, LeaseRefused, UnsafeFolder, acquire, release, remove_unused
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members
 
 TYPE_CHECKING = False
@@ -127,6 +127,10 @@ class _Reaper:
             self._leases = acquire(folder, wanted, note, max_trials=self._request["max_trials_per_gpu"])
         except LeaseRefused as refusal:  # somebody of the machine was faster: not the trial's fault, not the node's
             raise _NotStarted("PREEMPTED", str(refusal)) from None
+        except GuardBusy as error:
+            raise _NotStarted("PREEMPTED", f"the GPU locks in {folder} are busy: {error.strerror}") from None
+        except UnsafeFolder as error:
+            raise _NotStarted("INFRASTRUCTURE", f"GPUs cannot be leased: {error.strerror}") from None
         except OSError as error:
             detail = f"the GPU locks in {folder} cannot be used: {error.strerror}; check the folder's permissions"
             raise _NotStarted("INFRASTRUCTURE", detail) from None

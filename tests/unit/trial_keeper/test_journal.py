@@ -4,13 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.sdk.protocol import MAX_RECORD_BYTES
 from proctor.trial_keeper.journal import JournalTail, find_members, journal_path, whole_lines
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=30), max_size=20))
 def test_pieces_of_a_growing_journal_are_whole_lines_and_join_to_all_of_it(
     tmp_path_factory: object, pieces: list[bytes]
