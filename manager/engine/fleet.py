@@ -4,11 +4,12 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proctor.manager import open_files
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine import messages as m
 from proctor.manager.engine.code import CodeWatch
@@ -26,6 +27,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import experiments, identity, jobs
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.open_databases import OpenDatabases
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes import LOCAL_KIND, NodeStatus
@@ -53,14 +55,14 @@ class Fleet:
         self._means = means
         self._running: dict[str, Running] = {}
         self._metrics: dict[str, Database] = {}
+        self._databases = OpenDatabases(most=open_files.most_databases(), threads=means.threads)
         self._group: asyncio.TaskGroup | None = None
-        self._stack = AsyncExitStack()
         self._unloaded = Unloaded(means, self.load, self.start)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
         """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
-        async with self._stack, asyncio.TaskGroup() as group:
+        async with self._databases, asyncio.TaskGroup() as group:
             self._group = group
             await self._announce_jobs()
             active = await self._means.control.read(experiments.active)
@@ -279,23 +281,20 @@ class Fleet:
             raise NotFound(f"there is no experiment {experiment_id!r}") from None
 
     async def metrics(self, experiment_id: str) -> Database:
-        """The experiment's metrics database, opened on first use. Raises NotFound."""
-        database = self._metrics.get(experiment_id)
-        if database is None:
+        """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
+        if experiment_id not in self._metrics:
             row = await self.experiment(experiment_id)
-            path = str(Path(row.directory) / METRICS_FILE)
-            means = self._means
-            database = await Database.open(path, "metrics", threads=means.threads, create=False)
-            database.on_health_change(lambda health: means.feed.notify())
-            self._metrics[experiment_id] = database
-            self._stack.push_async_callback(database.close)
-        return database
+            database = await self._databases.open(str(Path(row.directory) / METRICS_FILE), "metrics")
+            if experiment_id not in self._metrics:  # nobody was faster
+                database.on_health_change(lambda health: self._means.feed.notify())
+                self._metrics[experiment_id] = database
+        return self._metrics[experiment_id]
 
     async def close_metrics(self, experiment_id: str) -> None:
         """Let go of its metrics database."""
         database = self._metrics.pop(experiment_id, None)
         if database is not None:
-            await database.close()
+            await self._databases.close(database.path)
 
     def awaited(self, experiment_id: str) -> str:
         """What an experiment that is being stopped still waits for, as a clause, or ''."""
@@ -328,8 +327,11 @@ class Fleet:
         ''."""
         unwritten = _trouble(self._means.control, *self._metrics.values())
         lost = _unexplained(self._means.hub.unexplained())
+        scarce = open_files.shortage()
         return "; ".join(
-            filter(None, (unwritten, self._unloaded.trouble, lost, *self._shortages_here(), *self._stops_here()))
+            filter(
+                None, (unwritten, self._unloaded.trouble, lost, scarce, *self._shortages_here(), *self._stops_here())
+            )
         )
 
     def _shortages_here(self) -> list[str]:
