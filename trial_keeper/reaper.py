@@ -23,7 +23,7 @@ from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STD
 from proctor.sdk.reserve import RESERVE_BYTES, read_content
 from proctor.trial_keeper import kernel
 from proctor.trial_keeper.exits import Ending, classify, last_line_of
-from proctor.trial_keeper.files import write_replacement
+from proctor.trial_keeper.files import remove_replacement, write_replacement
 from proctor.trial_keeper.identity import boot_id, start_time
 from proctor.trial_keeper.leases import LeaseRefused, acquire, release, remove_unused
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members
@@ -296,8 +296,10 @@ class _Reaper:
                 return  # the job's directory was deleted
             except OSError:
                 is_told = is_told or self._tell_end(end)
-                if not os.path.exists(self._request["record_file"]):
-                    return  # the end is stored
+                if not os.path.exists(self._request["record_file"]):  # the end is stored
+                    with suppress(OSError):
+                        remove_replacement(path)
+                    return
                 time.sleep(_FULL_DISK_RETRY_SECONDS)
         failpoint("reaper.exit.after")
 
