@@ -85,12 +85,17 @@ class Fleet:
         the jobs of active experiments hold on their nodes."""
         active = {row.id for row in await self._means.control.read(experiments.active)}
         for job, sequence_id in await self._means.control.read(jobs.all_live):
-            started = job.started_at is not None
-            self._means.hub.expect(job.id, job.token, job.experiment_id, started=started)
+            self._announce(job)
             placement = placement_from(job.placement)
             if placement is not None and job.experiment_id in active:
                 holder = f"trial {sequence_id} of experiment {job.experiment_id}"
                 self._means.pool.restore(job.id, placement, holder)
+
+    def _announce(self, job: TrialJobRow) -> None:
+        """Have the hub expect a job of a keeper, which must not be given it again if it has lost it. No keeper reports
+        the end of any other job, so the hub would expect that one forever."""
+        if job.keeper_node is not None:
+            self._means.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
 
     async def _until_attached(self) -> None:
         """Until the engines have found their jobs again, or it takes too long."""
@@ -159,8 +164,8 @@ class Fleet:
             raise Unavailable("the manager is shutting down")
         state = loaded.runner.state
         for trial in state.by_job.values():
-            if (job := trial.job) is not None:  # a keeper that does not have it any more must not be given it again
-                self._means.hub.expect(job.id, job.token, state.row.id, started=job.started_at is not None)
+            if trial.job is not None:
+                self._announce(trial.job)
         task = self._group.create_task(self._run(loaded), name=f"experiment {state.row.id}")
         self._running[state.row.id] = Running(loaded.runner, loaded.service, task)
 
@@ -313,7 +318,7 @@ class Fleet:
 
     def sees_running(self, job: TrialJobRow) -> bool:
         """Whether a keeper that is there says that a job runs."""
-        hub, node_id = self._means.hub, job.node_id
+        hub, node_id = self._means.hub, job.keeper_node
         return node_id is not None and not self._means.pool.absence(node_id) and not hub.is_over(node_id, job.id)
 
     def active_seconds(self, row: ExperimentRow) -> float:

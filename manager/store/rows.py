@@ -168,6 +168,12 @@ class TrialJobRow(Row):
     save_until: float | None = None
     """Unix time until which the trial may save in a soft stop."""
 
+    @property
+    def keeper_node(self) -> str | None:
+        """The node that the manager has placed the job on, whose keeper reports it. None: its training service places
+        by itself, and `node_id` is what that calls the machine."""
+        return None if self.placement is None else self.node_id
+
 
 @dataclass(frozen=True, slots=True)
 class InputRow(Row):
