@@ -211,16 +211,16 @@ def make_id(wanted: str | None) -> str:
 def remove_folder(directory: Path) -> None:
     """Delete an experiment's folder. One that is not there is no error; one that is not ours is left alone.
 
-    What shows that it is ours goes last, so that whoever is killed here can begin again.
+    What shows that it is ours, or unfinished, goes last, so that whoever is killed here can begin again.
     """
-    if not (directory / CONFIG_FILE).exists():
+    ours = {CONFIG_FILE, UNFINISHED_FILE}
+    found = list(directory.iterdir()) if directory.is_dir() else []
+    if (found or not directory.is_dir()) and ours.isdisjoint(path.name for path in found):
         return
-    for path in directory.iterdir():
-        if path.name == CONFIG_FILE:
-            continue
+    for path in sorted(found, key=lambda path: path.name in ours):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    shutil.rmtree(directory)
+    directory.rmdir()
     files.sync_folder(str(directory.parent))  # before the store forgets the experiment

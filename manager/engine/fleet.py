@@ -4,11 +4,12 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proctor.manager import open_files
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine import messages as m
 from proctor.manager.engine.clean_ups import CleanUps
@@ -27,6 +28,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import experiments, identity, jobs
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.open_databases import OpenDatabases
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes import LOCAL_KIND, NodeStatus
@@ -54,15 +56,15 @@ class Fleet:
         self._means = means
         self._running: dict[str, Running] = {}
         self._metrics: dict[str, Database] = {}
+        self._databases = OpenDatabases(most=open_files.most_databases(), threads=means.threads)
         self._group: asyncio.TaskGroup | None = None
-        self._stack = AsyncExitStack()
         self._clean_ups = CleanUps(means, self.make_service)
         self._unloaded = Unloaded(means, self._clean_ups, self.load, self.start)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
         """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
-        async with self._stack, asyncio.TaskGroup() as group:
+        async with self._databases, asyncio.TaskGroup() as group:
             self._group = group
             await self._announce_jobs()
             active = await self._means.control.read(experiments.active)
@@ -87,12 +89,17 @@ class Fleet:
         the jobs of active experiments hold on their nodes."""
         active = {row.id for row in await self._means.control.read(experiments.active)}
         for job, sequence_id in await self._means.control.read(jobs.all_live):
-            started = job.started_at is not None
-            self._means.hub.expect(job.id, job.token, job.experiment_id, started=started)
+            self._announce(job)
             placement = placement_from(job.placement)
             if placement is not None and job.experiment_id in active:
                 holder = f"trial {sequence_id} of experiment {job.experiment_id}"
                 self._means.pool.restore(job.id, placement, holder)
+
+    def _announce(self, job: TrialJobRow) -> None:
+        """Have the hub expect a job of a keeper, which must not be given it again if it has lost it. No keeper reports
+        the end of any other job, so the hub would expect that one forever."""
+        if job.keeper_node is not None:
+            self._means.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
 
     async def _until_attached(self) -> None:
         """Until the engines have found their jobs again, or it takes too long."""
@@ -161,8 +168,8 @@ class Fleet:
             raise Unavailable("the manager is shutting down")
         state = loaded.runner.state
         for trial in state.by_job.values():
-            if (job := trial.job) is not None:  # a keeper that does not have it any more must not be given it again
-                self._means.hub.expect(job.id, job.token, state.row.id, started=job.started_at is not None)
+            if trial.job is not None:
+                self._announce(trial.job)
         task = self._group.create_task(self._run(loaded), name=f"experiment {state.row.id}")
         self._running[state.row.id] = Running(loaded.runner, loaded.service, task)
 
@@ -296,23 +303,20 @@ class Fleet:
             raise NotFound(f"there is no experiment {experiment_id!r}") from None
 
     async def metrics(self, experiment_id: str) -> Database:
-        """The experiment's metrics database, opened on first use. Raises NotFound."""
-        database = self._metrics.get(experiment_id)
-        if database is None:
+        """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
+        if experiment_id not in self._metrics:
             row = await self.experiment(experiment_id)
-            path = str(Path(row.directory) / METRICS_FILE)
-            means = self._means
-            database = await Database.open(path, "metrics", threads=means.threads, create=False)
-            database.on_health_change(lambda health: means.feed.notify())
-            self._metrics[experiment_id] = database
-            self._stack.push_async_callback(database.close)
-        return database
+            database = await self._databases.open(str(Path(row.directory) / METRICS_FILE), "metrics")
+            if experiment_id not in self._metrics:  # nobody was faster
+                database.on_health_change(lambda health: self._means.feed.notify())
+                self._metrics[experiment_id] = database
+        return self._metrics[experiment_id]
 
     async def close_metrics(self, experiment_id: str) -> None:
         """Let go of its metrics database."""
         database = self._metrics.pop(experiment_id, None)
         if database is not None:
-            await database.close()
+            await self._databases.close(database.path)
 
     def awaited(self, experiment_id: str) -> str:
         """What an experiment that is being stopped still waits for, as a clause, or ''."""
@@ -335,7 +339,7 @@ class Fleet:
 
     def sees_running(self, job: TrialJobRow) -> bool:
         """Whether a keeper that is there says that a job runs."""
-        hub, node_id = self._means.hub, job.node_id
+        hub, node_id = self._means.hub, job.keeper_node
         return node_id is not None and not self._means.pool.absence(node_id) and not hub.is_over(node_id, job.id)
 
     def active_seconds(self, row: ExperimentRow) -> float:
@@ -349,6 +353,7 @@ class Fleet:
         ''."""
         unwritten = _trouble(self._means.control, *self._metrics.values())
         lost = _unexplained(self._means.hub.unexplained())
+        scarce = open_files.shortage()
         return "; ".join(
             filter(
                 None,
@@ -357,6 +362,7 @@ class Fleet:
                     self._unloaded.trouble,
                     self._clean_ups.trouble,
                     lost,
+                    scarce,
                     *self._shortages_here(),
                     *self._stops_here(),
                 ),

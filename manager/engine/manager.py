@@ -87,6 +87,7 @@ class Manager:
         self.clock = clock
         self.feed = ChangeFeed()
         self._threads = threads
+        self._making: set[Path] = set()  # folders of experiments that are being created or loaded
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
         self._fleet = Fleet(
@@ -138,18 +139,17 @@ class Manager:
             return row
         handed = creation.take_handover(self.home, handover)
         creation.check_secrets(loaded.config, {**loaded.secrets, **handed.secrets})
-        if folder.exists() or await self._exists(experiment_id):
-            raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
-        failpoint("manager.create.before")
-        await self._write_folder(folder, loaded, handed)
-        failpoint("manager.create.after")
-        try:
-            await self.control.write(lambda c: creation.insert(c, row, loaded))
-        except Exception as error:
-            await asyncio.to_thread(creation.remove_folder, folder)
-            if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
-                raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
-            raise
+        async with self._new_folder(folder, experiment_id):
+            failpoint("manager.create.before")
+            await self._write_folder(folder, loaded, handed)
+            failpoint("manager.create.after")
+            try:
+                await self.control.write(lambda c: creation.insert(c, row, loaded))
+            except Exception as error:
+                await asyncio.to_thread(creation.remove_folder, folder)
+                if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
+                    raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
+                raise
         self.feed.notify()
         try:
             await asyncio.to_thread(creation.finish_folder, folder)
@@ -158,12 +158,33 @@ class Manager:
             raise await self._take_back(row, error) from error
         return row
 
+    @asynccontextmanager
+    async def _new_folder(self, folder: Path, experiment_id: str) -> AsyncIterator[None]:
+        """The folder of an experiment that is being made belongs to this request alone. In the home, what an earlier
+        request has left unfinished is removed first. Raises Conflict for a folder or an id that is in use."""
+        conflict = Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
+        if folder in self._making:
+            raise conflict
+        self._making.add(folder)
+        try:
+            if await self._exists(experiment_id):
+                raise conflict
+            is_ours = folder.parent == self.home.experiments_directory  # elsewhere another manager may be at work
+            if is_ours and (folder / creation.UNFINISHED_FILE).exists():
+                with suppress(OSError):
+                    await asyncio.to_thread(creation.remove_folder, folder)
+            if folder.exists():
+                raise conflict
+            yield
+        finally:
+            self._making.discard(folder)
+
     async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.Handover) -> None:
         """Everything of a new experiment but its row. Nothing is left when this raises Conflict or Unavailable."""
         try:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
             await creation.make_metrics(folder, threads=self._threads)
-        except FileExistsError as error:  # another request was faster
+        except FileExistsError as error:  # another manager was faster
             raise Conflict(f"the folder {folder} is there already; choose another id or remove it") from error
         except (OSError, DatabaseUnusable) as error:
             with suppress(OSError):
@@ -189,10 +210,9 @@ class Manager:
         folder = self.home.experiment_directory(experiment_id)
         await asyncio.to_thread(saved.check_room, self.home.path)
         handed = creation.take_handover(self.home, handover)
-        if folder.exists() or await self._exists(experiment_id):
-            raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
         loading = Loading(saved, found, experiment_id, folder, code_directory, handed)
-        row = await loading.carry_out(self.control, self.clock.now(), threads=self._threads)
+        async with self._new_folder(folder, experiment_id):
+            row = await loading.carry_out(self.control, self.clock.now(), threads=self._threads)
         self.feed.notify()
         return row
 
@@ -413,7 +433,7 @@ class Manager:
             raise NotFound(f"there is no trial {trial_id!r}") from None
 
     async def metrics(self, experiment_id: str) -> Database:
-        """The experiment's metrics database, opened on first use. Raises NotFound."""
+        """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
         return await self._fleet.metrics(experiment_id)
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:

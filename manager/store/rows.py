@@ -206,6 +206,12 @@ class TrialJobRow(Row):
     resumes: int = 0
     """How often its experiment had been resumed when it was submitted."""
 
+    @property
+    def keeper_node(self) -> str | None:
+        """The node that the manager has placed the job on, whose keeper reports it. None: its training service places
+        by itself, and `node_id` is what that calls the machine."""
+        return None if self.placement is None else self.node_id
+
 
 @dataclass(frozen=True, slots=True)
 class InputRow(Row):

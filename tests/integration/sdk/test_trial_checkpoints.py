@@ -186,3 +186,15 @@ assert journal.os.cuts == 1
     kinds = [json.loads(line)["kind"] for line in lines if line.endswith(b"}")]
     assert kinds == ["intermediate", "checkpoint"] * 2
     assert len(lines) == 5  # the half record is told from whole ones
+
+
+def test_a_forked_process_may_report_a_checkpoint_first(job: Any) -> None:
+    job.run(f"""{SAVE}
+import proctor
+proctor.get_next_parameter()
+if os.fork() == 0:
+    save(1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+""")
+    assert [record["kind"] for record in job.records()] == ["intermediate", "checkpoint"]
