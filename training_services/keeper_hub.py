@@ -458,9 +458,8 @@ class KeeperHub:
         for end in header.ends:
             if (parcel := parcel_of(end)) is not None:
                 parcel.ends.append(ended(end, node_id))
-            elif not self._is_refused(end, node_id, session):
-                if (job := self._jobs.find(end.job_id, end.token)) is not None:
-                    job.has_ended = True
+            elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, node_id, session):
+                job.has_ended = True
         return list(parcels.values())
 
     def _is_refused(self, said: Start | End, node_id: str, session: Session) -> bool:
