@@ -8,6 +8,9 @@ After a restart of the manager keepers may come back before the experiments do. 
 called unknown: what is said about it is simply not acknowledged, and its keeper says it again. After that the manager
 is asked of each job that nobody expects whether it may be stopped: one that its database cannot explain is left alone,
 because the database may have lost it.
+
+A keeper speaks for the jobs that were given to its node, and for no others: what it says of another node's job is
+neither taken nor acknowledged.
 """
 
 import asyncio
@@ -170,7 +173,7 @@ class KeeperHub:
         self._watch.connect(node_id, registration)
         return RegistrationAnswer(
             session=session.id,
-            offsets=self._offsets(registration),
+            offsets=self._offsets(node_id, registration),
             unknown=sorted(unknown),
             heartbeat_seconds=self._heartbeat_seconds,
         )
@@ -220,6 +223,8 @@ class KeeperHub:
         for job_id in session.stopped.keys() | stopped.keys():
             job, clause = self._jobs.known(job_id), stopped.get(job_id, "")
             if not job_id or clause == session.stopped.get(job_id, ""):
+                continue
+            if job is not None and self._is_of_another(job, node_id, session):
                 continue
             client = None if job is None else self._clients.get(job.experiment_id)
             if job is None or client is None:
@@ -428,8 +433,9 @@ class KeeperHub:
         parcels: dict[str, Parcel] = {}
 
         def parcel_of(said: Chunk | Start | End) -> Parcel | None:
-            if self._jobs.find(said.job_id, said.token) is not None:
-                return self._parcel(parcels, said.job_id, said.token)
+            job = self._jobs.find(said.job_id, said.token)
+            if job is not None:
+                return None if self._is_of_another(job, node_id, session) else self._parcel(parcels, job)
             known = session.jobs.get(said.job_id)
             strangers[said.job_id] = known or JobReport(said.job_id, said.token, None, 0.0)
             return None
@@ -440,6 +446,8 @@ class KeeperHub:
         for start in header.starts:
             if (parcel := parcel_of(start)) is not None:
                 parcel.starts.append(started(start, node_id))
+            elif start.job_id not in strangers and self._is_refused(start, node_id, session):
+                continue
             elif start.job_id not in strangers or not self._ready.is_set():
                 # Its experiment is not back yet, and a keeper says this once.
                 before = session.jobs.get(start.job_id)
@@ -450,13 +458,26 @@ class KeeperHub:
         for end in header.ends:
             if (parcel := parcel_of(end)) is not None:
                 parcel.ends.append(ended(end, node_id))
-            elif (job := self._jobs.find(end.job_id, end.token)) is not None:
+            elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, node_id, session):
                 job.has_ended = True
         return list(parcels.values())
 
-    def _parcel(self, parcels: dict[str, Parcel], job_id: str, token: str) -> Parcel | None:
-        job = self._jobs.find(job_id, token)
-        assert job is not None
+    def _is_refused(self, said: Start | End, node_id: str, session: Session) -> bool:
+        job = self._jobs.find(said.job_id, said.token)
+        return job is not None and self._is_of_another(job, node_id, session)
+
+    def _is_of_another(self, job: ExpectedJob, node_id: str, session: Session) -> bool:
+        """Whether a job was given to another node than the one that speaks of it; logged once a session."""
+        if job.node_id in (None, node_id):
+            return False
+        if job.job_id not in session.refused:
+            session.refused.add(job.job_id)
+            text = "node %s reports on trial job %s, which was given to node %s; what it says of the job is refused"
+            extra = {"action": "job.refused", "job_id": job.job_id, "node_id": node_id}
+            log.warning(text, node_id, job.job_id, job.node_id, extra=extra)
+        return True
+
+    def _parcel(self, parcels: dict[str, Parcel], job: ExpectedJob) -> Parcel | None:
         job.started = True
         parcel = parcels.get(job.experiment_id)
         if parcel is None and (client := self._clients.get(job.experiment_id)) is not None:
@@ -506,9 +527,10 @@ class KeeperHub:
         self._require_open()
         return self._sessions.require(node_id, session_id)
 
-    def _offsets(self, registration: Registration) -> dict[str, dict[str, int]]:
+    def _offsets(self, node_id: str, registration: Registration) -> dict[str, dict[str, int]]:
         found = ((report, self._jobs.find(report.job_id, report.token)) for report in registration.jobs)
-        return {report.job_id: dict(job.stored) for report, job in found if job is not None}
+        ours = ((report, job) for report, job in found if job is not None and job.node_id in (None, node_id))
+        return {report.job_id: dict(job.stored) for report, job in ours}
 
     async def _wait_until_ready(self) -> None:
         if self._ready.is_set():

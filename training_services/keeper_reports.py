@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from proctor.training_services.base import EndReason, Exit, JournalChunk, StatusChange, TrialJobStatus
 from proctor.training_services.errors import MalformedReport, ServiceUnavailable
 from proctor.training_services.expected_jobs import ExpectedJob
+from proctor.trial_keeper.journal import MOST_RANK, is_rank
 from proctor.trial_keeper.protocol import Acknowledgement, Chunk, End, ReportHeader, Start
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,7 @@ def split_body(header: ReportHeader, body: bytes | memoryview) -> list[JournalCh
 
 def started(start: Start, node_id: str) -> StatusChange:
     """What the listeners are told of a start."""
-    time = datetime.fromtimestamp(start.started_at, UTC)
+    time = _moment(start.started_at, start.job_id)
     return StatusChange(start.job_id, start.token, TrialJobStatus.RUNNING, time, node_id=node_id, pid=start.pid)
 
 
@@ -142,7 +143,7 @@ def ended(end: End, node_id: str) -> StatusChange:
         job_id=end.job_id,
         token=end.token,
         status=TrialJobStatus.ENDED,
-        time=datetime.fromtimestamp(end.exit.ended_at, UTC),
+        time=_moment(end.exit.ended_at, end.job_id),
         detail=end.exit.detail,
         node_id=node_id,
         exit=end.exit,
@@ -171,7 +172,16 @@ def held_up(job: ExpectedJob, node_id: str, clause: str, *, now: float) -> Statu
 
 
 def _member(chunk: Chunk) -> int:
+    if not is_rank(chunk.member):
+        raise MalformedReport(
+            f"member {chunk.member[:30]!r} of {chunk.job_id} should be a rank from 0 to {MOST_RANK}, without zeros "
+            "before it"
+        )
+    return int(chunk.member)
+
+
+def _moment(seconds: float, job_id: str) -> datetime:
     try:
-        return int(chunk.member)
-    except ValueError:
-        raise MalformedReport(f"member {chunk.member!r} of {chunk.job_id} is not a number") from None
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise MalformedReport(f"{seconds:g} of {job_id} should be a time, in seconds since 1970") from None

@@ -18,13 +18,14 @@ class Session:
     """One registration of one keeper: numbered commands, kept until the keeper says that it has taken them.
 
     `files` are the questions about files that are put to it. `stopped` says which of its jobs do not get on, as far as
-    their experiments know (`ReportHeader.stopped`).
+    their experiments know (`ReportHeader.stopped`). `refused` are the jobs of other nodes that it has spoken of.
     """
 
     def __init__(self, node_id: str, registration: Registration) -> None:
         self.id = secrets.token_hex(16)
         self.jobs = {job.job_id: job for job in registration.jobs}
         self.stopped: dict[str, str] = {}
+        self.refused: set[str] = set()
         self.is_closed = False
         self._commands: deque[Command] = deque()
         self._number = 0

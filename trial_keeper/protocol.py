@@ -26,6 +26,9 @@ PROTOCOL_VERSION = 1
 
 JsonObject = dict[str, Any]
 
+_LEAST_NUMBER = -(2**63)
+_MOST_NUMBER = 2**63 - 1
+
 
 class EndReason(str, Enum):
     """Why a trial job ended. `manager/lifecycle/reasons.py` says what each means for the trial."""
@@ -424,5 +427,7 @@ def _read(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
     if value.__class__ is hint or (hint is float and value.__class__ is int):
+        if value.__class__ in (int, float) and not _LEAST_NUMBER <= value <= _MOST_NUMBER:  # nor NaN
+            raise ValueError(f"expected a number that can be stored, found {str(value)[:30]}")
         return value
     raise TypeError(f"expected {getattr(hint, '__name__', hint)}, found {type(value).__name__}")

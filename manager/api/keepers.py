@@ -107,13 +107,13 @@ def _answering(handler: _Handler) -> _Handler:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """A message with clean text; only escapes can make text unclean."""
+    """A message with clean text; in UTF-8 only escapes can make text unclean."""
     return clean_value(_message(body)) if b"\\u" in body else _message(body)
 
 
 def _message(body: bytes) -> dict[str, Any]:
     """A message as it is: the names of files may be any bytes, and must stay what they are."""
-    message = json.loads(body)
+    message = json.loads(body.decode("utf-8"))
     if not isinstance(message, dict):
         raise ValueError(f"expected a JSON object, found {type(message).__name__}")
     return message

@@ -67,21 +67,22 @@ class FakeClient(HubClient):
 class FakeKeeper:
     """Speaks the keeper's part."""
 
-    def __init__(self, hub: KeeperHub) -> None:
+    def __init__(self, hub: KeeperHub, node_id: str = NODE) -> None:
         self.hub = hub
+        self.node_id = node_id
         self.session = ""
         self.cursor = 0
 
     async def register(self, *jobs: JobReport) -> list[str]:
         """Begin a session; returns the jobs that the manager does not know."""
         registration = Registration("k", 1, "boot", "host", "0", "3.11", [], list(jobs))
-        answer = await self.hub.register(NODE, registration)
+        answer = await self.hub.register(self.node_id, registration)
         self.session, self.cursor, self.offsets = answer.session, 0, answer.offsets
         return answer.unknown
 
     async def take(self, wait_seconds: float = 0.0) -> list[Command]:
         """Take the commands there are."""
-        batch = await self.hub.poll(NODE, CommandPoll(self.session, self.cursor, wait_seconds))
+        batch = await self.hub.poll(self.node_id, CommandPoll(self.session, self.cursor, wait_seconds))
         if batch.commands:
             self.cursor = batch.commands[-1].number
         return batch.commands
@@ -105,7 +106,7 @@ class FakeKeeper:
             ends=[End(job_id, token(job_id), exit_ok()) for job_id in ends],
             stopped=dict(stopped or {}),
         )
-        return await self.hub.report(NODE, header, b"".join(data for _, _, data in chunks))
+        return await self.hub.report(self.node_id, header, b"".join(data for _, _, data in chunks))
 
 
 def token(job_id: str) -> str:
@@ -752,3 +753,39 @@ async def test_the_more_nodes_there_are_the_longer_what_is_not_urgent_may_wait_f
         stage.hub.add_node(f"node {number}", SECRET)
         await stage.hub.register(f"node {number}", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
     assert (await stage.keeper.say()).pause_seconds == pytest.approx(0.2)
+
+
+async def test_a_node_can_neither_report_nor_end_nor_hold_up_another_nodes_job(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.pool.add("node-2", "remote")
+    stage.hub.add_node("node-2", "its secret")
+    await stage.keeper.register()
+    stage.submit("a.1")
+    await stage.keeper.take()
+    rogue = FakeKeeper(stage.hub, "node-2")
+    await rogue.register(found("a.1"))
+    assert rogue.offsets == {}
+    for _ in range(2):
+        answer = await rogue.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"], stopped={"a.1": "ha"})
+        assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
+    assert (stage.client.changes, stage.client.notes, stage.client.journals) == ([], [], {})
+    assert not stage.hub.is_over(NODE, "a.1")
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("node node-2 reports on trial job a.1, which was given to node node-1;")
+    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"])
+    assert answer.ended == ["a.1"]
+    assert stage.client.statuses() == [("a.1", TrialJobStatus.RUNNING), ("a.1", TrialJobStatus.ENDED)]
+
+
+async def test_the_end_of_a_job_without_its_experiment_is_not_believed_of_another_node(stage: Stage) -> None:
+    stage.pool.add("node-2", "remote")
+    stage.hub.add_node("node-2", "its secret")
+    stage.hub.expect("a.1", token("a.1"), "not loaded", node_id=NODE, started=True)
+    await stage.keeper.register(found("a.1"))
+    rogue = FakeKeeper(stage.hub, "node-2")
+    await rogue.register()
+    await rogue.say(ends=["a.1"])
+    assert not stage.hub.is_over(NODE, "a.1")
+    await stage.keeper.say(ends=["a.1"])
+    assert stage.hub.is_over(NODE, "a.1")
