@@ -423,6 +423,8 @@ class ExperimentRunner:
         """Seconds until something is due without anybody's message; None: nothing is."""
         monotonic = self.around.clock.monotonic()
         due = [trial.retry_at - monotonic for trial in self.state.trials.values() if trial.retry_at is not None]
+        if self._effects.due is not None:
+            due.append(self._effects.due - monotonic)
         limit = self.state.row.max_experiment_seconds
         if limit is not None and self.state.row.status is ExperimentStatus.RUNNING:
             due.append(limit - self.state.active_seconds(monotonic))
