@@ -234,14 +234,16 @@ class TrainingService(ABC):
         """Take a job; return quickly, do not wait for it to run.
 
         Idempotent by job id within one instance; with another token it raises SubmissionRefused. After a restart it is
-        called only for jobs that were never submitted before. Raises SubmissionRefused when the job can never run,
-        ServiceUnavailable when it may be tried again.
+        called only for jobs that were never submitted before. Raises SubmissionRefused when the job can never run, and
+        ServiceUnavailable when it was not taken now: the trial waits, with this reason, and is submitted again with
+        growing pauses, for as long as it takes. Any other exception ends the job as INFRASTRUCTURE.
         """
 
     @abstractmethod
     async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
         """Change what can be changed of a live job: `max_duration_seconds`, and the parameters where multi-phase
-        jobs are supported. Raises UnknownTrialJob."""
+        jobs are supported. Raises UnknownTrialJob. After any other exception it is called again, as is
+        `cancel_trial_job`, as long as the job lives."""
 
     @property
     @abstractmethod

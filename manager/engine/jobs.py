@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.engine import trials as trial_moves
+from proctor.manager.engine.messages import HeldUp
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.lifecycle.failures import cause_of_failure, is_worth_a_notice
@@ -137,6 +138,17 @@ def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, de
         not_before=step.now + delay if delay else None,
     )
     trial.retry_at = step.monotonic + delay if delay else None
+
+
+def on_held_up(state: ExperimentState, step: Step, message: HeldUp) -> None:
+    """The service cannot do yet what it was asked to do with a job."""
+    trial = state.by_job.get(message.job_id)
+    if trial is None or trial.job is None or trial.job.token != message.token:
+        return
+    if message.reason:
+        trial_moves.set_reason(step, trial, message.reason)
+    if message.notice:
+        step.note("notice", {"text": message.notice}, trial_id=trial.row.id)
 
 
 def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:

@@ -1,6 +1,6 @@
 """Places for jobs: the pure placement function over the manager-wide pool, for one experiment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -37,6 +37,9 @@ class Placer(Protocol):
     def give_back(self, job_id: str) -> None:
         """The job is over. Doing it twice is doing it once."""
 
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Give back every place that was taken through this placer but those of these jobs."""
+
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """The job had this place before the manager was started again."""
 
@@ -59,6 +62,9 @@ class FreePlacer:
     def give_back(self, job_id: str) -> None:
         """Nothing was reserved."""
 
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Nothing was reserved."""
+
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """Nothing was reserved."""
 
@@ -79,6 +85,7 @@ class PoolPlacer:
         self._pool = pool
         self._service = service
         self._gpu_number = gpu_number
+        self._taken: set[str] = set()  # by jobs, not given back yet
         self._noticed: set[str] = set()
         self._has_changed = True  # the pool, since `take_notices` has looked at it
 
@@ -99,15 +106,22 @@ class PoolPlacer:
             return outcome
         policy = self._service.gpu_rules(outcome.placement.node_id).policy
         self._pool.reserve(job_id, token, holder, outcome.placement, policy)
+        self._taken.add(job_id)
         return outcome.placement
 
     def stop_waiting(self) -> None:
         self._pool.withdraw_demand(self)
 
     def give_back(self, job_id: str) -> None:
+        self._taken.discard(job_id)
         self._pool.release(job_id)
 
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        for job_id in self._taken.difference(job_ids):
+            self.give_back(job_id)
+
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        self._taken.add(job_id)
         self._pool.restore(job_id, placement, holder, policy=self._service.gpu_rules(placement.node_id).policy)
 
     def take_notices(self) -> Sequence[str]:

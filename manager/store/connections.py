@@ -20,6 +20,7 @@ _WAIT_FOR = {
     sqlite3.SQLITE_READONLY: "make it and its folder writable",
     sqlite3.SQLITE_BUSY: "end the program that has it locked",
 }
+_REFUSALS = {"SQLITE_CONSTRAINT_DATATYPE", "SQLITE_TOOBIG", "SQLITE_MISMATCH"}
 _LACK_OF_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
@@ -77,6 +78,16 @@ def trouble_of(error: BaseException) -> sqlite3.Error | OSError | None:
             return seen
         seen = seen.__cause__ or seen.__context__
     return None
+
+
+def refusal_of(error: BaseException) -> str:
+    """What is wrong with a value that could not be stored, as a clause; "" for any other error."""
+    if isinstance(error, sqlite3.Error):
+        name = getattr(error, "sqlite_errorname", "")
+        is_refusal = isinstance(error, sqlite3.DataError) or name in _REFUSALS or "binding parameter" in str(error)
+    else:
+        is_refusal = isinstance(error, OverflowError | UnicodeEncodeError | RecursionError)
+    return f"{error}" if is_refusal else ""
 
 
 def explain(path: str, error: sqlite3.Error | OSError) -> str:

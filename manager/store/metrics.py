@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
 
-from proctor.manager.store.journals import KIND_UNREADABLE, StoredChunk, store_chunk
+from proctor.manager.store.journals import KIND_UNREADABLE, StoredChunk, store_chunk, store_lines
 from proctor.manager.store.queries import query
 from proctor.manager.store.rows import CheckpointRow, MetricRow
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
@@ -25,6 +25,7 @@ __all__ = [
     "ranks",
     "rows_between",
     "store_chunk",
+    "store_lines",
 ]
 
 _SAME_CALL_SECONDS = 0.001

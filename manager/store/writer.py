@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from proctor.manager.store.connections import explain, open_writer, primary_code, trouble_of
-from proctor.manager.store.errors import DatabaseUnusable, StoreError
+from proctor.manager.store.connections import explain, open_writer, primary_code, refusal_of, trouble_of
+from proctor.manager.store.errors import DatabaseUnusable, StoreError, ValueRefused
 from proctor.manager.store.migrations import Schema
 from proctor.manager.store.witness import Witness
 from proctor.sdk.failpoints import failpoint
@@ -230,7 +230,7 @@ class Writer:
                 raise
             connection.execute("ROLLBACK TO request")
             connection.execute("RELEASE request")
-            return Outcome(request.future, None, error)
+            return Outcome(request.future, None, _as_refusal(error))
         connection.execute("RELEASE request")
         return Outcome(request.future, result, None)
 
@@ -265,3 +265,13 @@ class Writer:
             return False
         self._since_checkpoint = (self.commits, total)
         return True
+
+
+def _as_refusal(error: Exception) -> Exception:
+    """The error of a request; ValueRefused where a value could not be stored."""
+    clause = refusal_of(error)
+    if not clause:
+        return error
+    refused = ValueRefused(clause)
+    refused.__cause__ = error
+    return refused
