@@ -75,14 +75,24 @@ def best_resource(row: TrialRow) -> schemas.Best:
     return schemas.Best(trial_id=row.id, sequence_id=row.sequence_id, value=row.final_value, parameters=row.parameters)
 
 
-def trial_resource(row: TrialRow, *, experiment_directory: str, node_id: str | None) -> schemas.Trial:
+def trial_reason(context: ApiContext, row: TrialRow, node_id: str | None) -> str:
+    """Why a trial is where it is; of one that runs, first why nothing is heard of it.
+
+    :param node_id: its newest job's.
+    """
+    return context.manager.silence_of(row, node_id) or row.reason
+
+
+def trial_resource(
+    context: ApiContext, row: TrialRow, *, experiment_directory: str, node_id: str | None
+) -> schemas.Trial:
     """A trial; `node_id` is its newest job's."""
     return schemas.Trial(
         id=row.id,
         experiment_id=row.experiment_id,
         sequence_id=row.sequence_id,
         status=row.status,
-        reason=row.reason,
+        reason=trial_reason(context, row, node_id),
         parameters=row.parameters,
         parameter_id=row.parameter_id,
         source=row.source,

@@ -24,12 +24,12 @@ from proctor.manager.engine.stopping import awaited, held_up
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, Loaded, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store import experiments, identity, jobs
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.open_databases import OpenDatabases
-from proctor.manager.store.rows import ExperimentRow, TrialJobRow
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
@@ -331,6 +331,24 @@ class Fleet:
         """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
         running = self._running.get(experiment_id)
         return "" if running is None else held_up(running.runner.state, self._means.pool)
+
+    def silence_of(self, trial: TrialRow, node_id: str) -> str:
+        """Why nothing is heard of a trial that runs on a node, as a clause, or ''."""
+        running = self._running.get(trial.experiment_id)
+        if running is not None:
+            live = running.runner.state.trials.get(trial.id)
+            if live is None or live.job is None:
+                return ""
+        elif trial.status is not TrialStatus.RUNNING:
+            return ""
+        elif not self._unloaded.has(trial.experiment_id):
+            return (
+                f"it has been stopped; what it reported last is with the keeper of node {node_id}, and is stored when "
+                "its experiment is resumed"
+            )
+        is_known = any(node.id == node_id for node in self._means.pool.nodes())  # plug-ins name nodes of their own
+        absence = self._means.pool.absence(node_id) if is_known else ""
+        return f"nothing is heard of it: {absence}" if absence else ""
 
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''

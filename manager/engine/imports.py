@@ -95,7 +95,7 @@ class _Judge:
     def __init__(self, experiment: ExperimentRow) -> None:
         self._tuner = experiment.config["tuner"]
         try:
-            self._space = read_search_space(self._tuner, experiment.search_space)
+            self._space = read_search_space(self._tuner, experiment.search_space, is_new=False)
         except SearchSpaceError as error:
             raise BadRequest(f"the search space of experiment {experiment.id} is not valid: {error}") from error
 

@@ -464,6 +464,13 @@ class Manager:
         """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
         return self._fleet.held_up(experiment.id) if experiment.status in _GOING_ON else ""
 
+    def silence_of(self, trial: TrialRow, node_id: str | None) -> str:
+        """Why nothing is heard of a trial that runs, as a clause, or ''.
+
+        :param node_id: where its newest job is.
+        """
+        return self._fleet.silence_of(trial, node_id) if node_id is not None else ""
+
     def awaited(self, experiment: ExperimentRow) -> str:
         """What an experiment that is STOPPING still waits for, as a clause with its machines; why the platform of one
         that is STOPPED has not cleaned up after it; or ''."""
