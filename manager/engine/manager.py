@@ -253,6 +253,8 @@ class Manager:
         except Exception as error:
             if row.status.is_active:
                 self._fleet.leave_unloaded(row.id, error)
+            else:
+                self._fleet.owe_clean_up(row.id)
             problem = f"experiment {row.id} cannot be resumed and stays {row.status}: {error}"
             if isinstance(error, TrainingServiceError):  # its package was uninstalled, or refuses the settings by now
                 raise Conflict(problem) from error
@@ -277,6 +279,9 @@ class Manager:
         row = await self.experiment(experiment_id)
         await self._require_deletable(row)
         await self._fleet.leave(experiment_id)
+        row = await self.experiment(experiment_id)
+        if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
+            await self._fleet.settle(row)
         await self._fleet.close_metrics(experiment_id)
         if self.providers is not None:
             await self.providers.forget(experiment_id)
@@ -459,8 +464,11 @@ class Manager:
         return self._fleet.outlook(experiment.id) if is_wanted else None
 
     def awaited(self, experiment: ExperimentRow) -> str:
-        """What an experiment that is STOPPING still waits for, as a clause with its machines, or ''."""
-        return self._fleet.awaited(experiment.id) if experiment.status is ExperimentStatus.STOPPING else ""
+        """What an experiment that is STOPPING still waits for, as a clause with its machines; why the platform of one
+        that is STOPPED has not cleaned up after it; or ''."""
+        if experiment.status is ExperimentStatus.STOPPING:
+            return self._fleet.awaited(experiment.id)
+        return "" if experiment.status.is_active else self._fleet.uncleaned(experiment.id)
 
     def active_seconds(self, experiment: ExperimentRow) -> float:
         """How long an experiment has run, up to now: trials were created or waited for; pauses are left out."""

@@ -73,6 +73,16 @@ def active(connection: sqlite3.Connection) -> list[ExperimentRow]:
     return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.active"))]
 
 
+def owing_clean_up(connection: sqlite3.Connection) -> list[str]:
+    """The ids of the experiments that were stopped and whose platforms have not cleaned up after them yet."""
+    return [row[0] for row in connection.execute(query("experiments.owing_clean_up"))]
+
+
+def note_clean_up(connection: sqlite3.Connection, experiment_id: str) -> None:
+    """Its platform has cleaned up after it. Idempotent; does nothing for one that was resumed meanwhile."""
+    connection.execute(query("experiments.note_clean_up"), {"id": experiment_id})
+
+
 def move(
     connection: sqlite3.Connection,
     experiment_id: str,

@@ -111,6 +111,7 @@ class ExperimentRow(Row):
     started_at: float | None = None
     ended_at: float | None = None
     revision: int = 1
+    clean_up_owed: int = 0  # 1: it was stopped, and its platform has not cleaned up after it yet
     resumes: int = 0
     ended_trials: int = 0
     failed_trials: int = 0
