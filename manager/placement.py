@@ -53,6 +53,7 @@ __all__ = [
     "Waiting",
     "exclusions",
     "hold_gpus",
+    "obstacle",
     "place",
 ]
 
@@ -89,7 +90,7 @@ def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> Decisio
     preference."""
     if not candidates:
         return Impossible("the experiment has no node to run trials on")
-    obstacles = [_obstacle(request, candidate) for candidate in candidates]
+    obstacles = [obstacle(request, candidate) for candidate in candidates]
     if all(obstacles):
         return Impossible("; ".join(obstacles))
     possible = [candidate for candidate, obstacle in zip(candidates, obstacles, strict=True) if not obstacle]
@@ -106,7 +107,7 @@ def exclusions(request: PlacementRequest, candidates: Sequence[Candidate]) -> di
     """The nodes that have told what they have and could never run such a job, each with a clause that says why; none
     unless there is another one that could."""
     told = [candidate for candidate in candidates if candidate.node.gpus is not None]
-    found = {candidate.node.node_id: _obstacle(request, candidate) for candidate in told}
+    found = {candidate.node.node_id: obstacle(request, candidate) for candidate in told}
     return {node_id: obstacle for node_id, obstacle in found.items() if obstacle} if not all(found.values()) else {}
 
 
@@ -141,7 +142,7 @@ class _Choice:
 def _holdable(demand: GpuDemand, node: NodeCapacity, held: Mapping[str, GpuDemand]) -> _Choice | None:
     """The GPUs of this node that would be held for a trial; None where it cannot run, or too few are left to hold."""
     candidate = Candidate(node, demand.rules[node.node_id])
-    if not node.ready or _obstacle(PlacementRequest(demand.gpu_number), candidate):
+    if not node.ready or obstacle(PlacementRequest(demand.gpu_number), candidate):
         return None
 
     def lack(gpu: GpuCapacity) -> tuple[int, int]:
@@ -173,7 +174,7 @@ def _expected_load(request: PlacementRequest, candidate: Candidate) -> float:
     return _rank(request, candidate) if _has_room(request, candidate) else math.inf
 
 
-def _obstacle(request: PlacementRequest, candidate: Candidate) -> str:
+def obstacle(request: PlacementRequest, candidate: Candidate) -> str:
     """Why this node could never run the job, or ""."""
     node, rules = candidate.node, candidate.rules
     if not request.gpu_number or node.gpus is None:

@@ -9,6 +9,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.fruitlessness import failure_of, no_best_reason
 from proctor.manager.api.numbers import WORDS, utc, utc_or_none
 from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.training_services.capacity import GpuCapacity
@@ -35,7 +36,10 @@ def reason_of(context: ApiContext, row: ExperimentRow) -> str:
     trouble = context.manager.trouble_of(row)
     if trouble:
         return f"no new trials are started: {trouble}"
-    return context.manager.awaited(row) or context.manager.held_up(row) or row.reason
+    if waits := context.manager.awaited(row) or context.manager.held_up(row):
+        return waits
+    outlook = context.manager.outlook(row)
+    return "; ".join(filter(None, (row.reason, "" if outlook is None else outlook.clause)))
 
 
 def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> schemas.Experiment:
@@ -66,6 +70,19 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         directory=row.directory,
         url=f"{context.public_url}/experiments/{row.id}",
         notices=events.notices(connection, row.id),
+        machines=machines_resource(context.manager.outlook(row)),
+    )
+
+
+def machines_resource(outlook: Outlook | None) -> schemas.Machines | None:
+    """Which machines an experiment can use now."""
+    if outlook is None:
+        return None
+    return schemas.Machines(
+        total=outlook.total,
+        pending=list(outlook.pending),
+        unusable=[schemas.UnusableMachine(node_id=name, reason=why) for name, why in outlook.unusable.items()],
+        never=outlook.never,
     )
 
 

@@ -28,6 +28,7 @@ from proctor.manager.settings import Home
 from proctor.manager.store import events, experiments
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.trial_commands import problem_of
 from proctor.sdk.client.logins import wanted_secrets
 from proctor.trial_keeper import files
 
@@ -64,6 +65,17 @@ def check(config: Mapping[str, Any], directory: str, home: Path, *, caller: Call
         raise BadRequest(f"the configuration is not valid: {text}", error.problems) from error
     except RegistrationError as error:
         raise Unavailable(str(error)) from error
+
+
+def check_command(config: ExperimentConfig, environment: Mapping[str, str] | None) -> None:
+    """Raise BadRequest where trials on this machine could never run the command.
+
+    :param environment: that of the caller, which trials will have; None: it is not known, and nothing is checked.
+    """
+    if config.training_service.platform != "local" or environment is None:
+        return
+    if problem := problem_of(config.trial_command, str(config.trial_code_directory), environment):
+        raise BadRequest(f"the configuration is not valid: trialCommand: {problem}", [f"trialCommand: {problem}"])
 
 
 def handed_over(home: Home, name: str) -> Path:

@@ -17,6 +17,7 @@ from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.creation import METRICS_FILE, read_secrets
 from proctor.manager.engine.forms import FormWriter, placement_from
 from proctor.manager.engine.means import Means
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.recovery import load_state
 from proctor.manager.engine.runner import ExperimentRunner, is_passing
@@ -349,6 +350,17 @@ class Fleet:
         is_known = any(node.id == node_id for node in self._means.pool.nodes())  # plug-ins name nodes of their own
         absence = self._means.pool.absence(node_id) if is_known else ""
         return f"nothing is heard of it: {absence}" if absence else ""
+
+    def outlook(self, experiment_id: str) -> Outlook | None:
+        """Which machines an experiment can use now; None where that is not known."""
+        running = self._running.get(experiment_id)
+        return None if running is None else running.runner.outlook
+
+    def could_run(self, experiment: ExperimentRow) -> Outlook | None:
+        """The same of an experiment that is not created yet, as far as its machines are known already. Raises
+        TrainingServiceError where it cannot run on its platform."""
+        config = ExperimentConfig.from_canonical(experiment.config)
+        return self._placer(self.make_service(experiment), config).outlook()
 
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''

@@ -20,6 +20,7 @@ from proctor.manager.engine.imports import Import, read_import, read_parameters
 from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.loading import Loading
 from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory, already
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
@@ -130,12 +131,15 @@ class Manager:
         dry_run: bool = False,
     ) -> ExperimentRow:
         """Check, write down and start an experiment. Raises BadRequest with every problem, Conflict for a used id."""
-        caller = Caller.captured(creation.read_handover(self.home, handover).environment)
+        captured = creation.read_handover(self.home, handover).environment
+        caller = Caller.captured(captured)
         loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path, caller=caller)
+        await asyncio.to_thread(creation.check_command, loaded.config, captured.get("environment"))
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())
         if dry_run:
+            self._require_possible(row)
             return row
         handed = creation.take_handover(self.home, handover)
         creation.check_secrets(loaded.config, {**loaded.secrets, **handed.secrets})
@@ -178,6 +182,16 @@ class Manager:
             yield
         finally:
             self._making.discard(folder)
+
+    def _require_possible(self, row: ExperimentRow) -> None:
+        """Raise BadRequest where no trial of an experiment could run on the machines there are."""
+        try:
+            outlook = self._fleet.could_run(row)
+        except TrainingServiceError as error:
+            platform = row.config["training_service"]["platform"]
+            raise BadRequest(f"the experiment cannot run on platform {platform}: {error}") from error
+        if outlook is not None and outlook.never:
+            raise BadRequest(outlook.clause)
 
     async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.Handover) -> None:
         """Everything of a new experiment but its row. Nothing is left when this raises Conflict or Unavailable."""
@@ -470,6 +484,11 @@ class Manager:
         :param node_id: where its newest job is.
         """
         return self._fleet.silence_of(trial, node_id) if node_id is not None else ""
+
+    def outlook(self, experiment: ExperimentRow) -> Outlook | None:
+        """Which machines an experiment that goes on can use now; None where that is not known."""
+        is_wanted = experiment.status in _GOING_ON - {ExperimentStatus.STOPPING}
+        return self._fleet.outlook(experiment.id) if is_wanted else None
 
     def awaited(self, experiment: ExperimentRow) -> str:
         """What an experiment that is STOPPING still waits for, as a clause with its machines; why the platform of one

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from proctor.manager.engine.outlook import Outlook, look_at
 from proctor.manager.placement import (
     HOLD_AFTER_SECONDS,
     Impossible,
@@ -46,6 +47,9 @@ class Placer(Protocol):
     def take_notices(self) -> Sequence[str]:
         """What people should know of the places there are, each text once: nodes that no job ever gets."""
 
+    def outlook(self) -> Outlook | None:
+        """Which machines can be used now; None: the service places by itself and nothing is known of them."""
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when there may be more places than before. Returns how to stop that."""
 
@@ -71,6 +75,9 @@ class FreePlacer:
     def take_notices(self) -> Sequence[str]:
         """Nothing is known of its places."""
         return ()
+
+    def outlook(self) -> None:
+        """Nothing is known of its places."""
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Places never change."""
@@ -133,6 +140,10 @@ class PoolPlacer:
         news = [text for text in texts if text not in self._noticed]
         self._noticed.update(news)
         return news
+
+    def outlook(self) -> Outlook:
+        nodes = {node.id: node for node in self._pool.nodes()}
+        return look_at(self._request(), self._candidates({}), nodes)
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         def note() -> None:

@@ -21,6 +21,7 @@ from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.effects import Effects
 from proctor.manager.engine.inbox import Inbox, Letter
 from proctor.manager.engine.intake import Intake
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.engine.placing import place_waiting
 from proctor.manager.engine.recovery import InputLog, read_state
 from proctor.manager.engine.state import ExperimentState, Snapshot
@@ -89,6 +90,11 @@ class ExperimentRunner:
     def trouble(self) -> str:
         """Why no suggestions come at the moment, as a clause, or ''."""
         return self._dispatcher.trouble
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """Which machines can be used now; None: the service places by itself."""
+        return self.around.placer.outlook()
 
     # ---- life -----------------------------------------------------------------------------------------------------
 

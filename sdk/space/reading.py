@@ -45,7 +45,7 @@ def parse_search_space(mapping: Any, *, nested: bool = True, mixed: bool = False
     Raises SearchSpaceError with all problems found, not only the first.
 
     :param nested: whether a choice of mappings with `_name` is a nested one; if not, its options are plain values.
-    :param mixed: whether a choice of which only some options have a `_name` is one of plain values, as it was in earlier
+    :param mixed: whether a choice of which only some options have a `_name` is one of plain values, as in earlier
         versions; if not, it is a problem.
     """
     problems: list[SpaceProblem] = []
