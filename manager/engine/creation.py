@@ -220,6 +220,11 @@ def make_id(wanted: str | None) -> str:
     return wanted
 
 
+def is_unfinished(directory: Path) -> bool:
+    """Whether a folder without an experiment in the store may be removed: it was still being made. Raises OSError."""
+    return (directory / UNFINISHED_FILE).exists() or (directory.is_dir() and not any(directory.iterdir()))
+
+
 def remove_folder(directory: Path) -> None:
     """Delete an experiment's folder. One that is not there is no error; one that is not ours is left alone.
 

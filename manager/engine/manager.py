@@ -150,7 +150,8 @@ class Manager:
             try:
                 await self.control.write(lambda c: creation.insert(c, row, loaded))
             except Exception as error:
-                await asyncio.to_thread(creation.remove_folder, folder)
+                with suppress(OSError):
+                    await asyncio.to_thread(creation.remove_folder, folder)
                 if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
                     raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
                 raise
@@ -165,7 +166,8 @@ class Manager:
     @asynccontextmanager
     async def _new_folder(self, folder: Path, experiment_id: str) -> AsyncIterator[None]:
         """The folder of an experiment that is being made belongs to this request alone. In the home, what an earlier
-        request has left unfinished is removed first. Raises Conflict for a folder or an id that is in use."""
+        request has left unfinished is removed first. Raises Conflict for a folder or an id that is in use, Unavailable
+        where such a folder cannot be removed."""
         conflict = Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
         if folder in self._making:
             raise conflict
@@ -174,9 +176,12 @@ class Manager:
             if await self._exists(experiment_id):
                 raise conflict
             is_ours = folder.parent == self.home.experiments_directory  # elsewhere another manager may be at work
-            if is_ours and (folder / creation.UNFINISHED_FILE).exists():
-                with suppress(OSError):
+            try:
+                if is_ours and creation.is_unfinished(folder):
                     await asyncio.to_thread(creation.remove_folder, folder)
+            except OSError as error:
+                why = explain(error, str(folder))
+                raise Unavailable(f"cannot remove the folder {folder} of a failed request: {why}") from error
             if folder.exists():
                 raise conflict
             yield
@@ -194,7 +199,8 @@ class Manager:
             raise BadRequest(outlook.clause)
 
     async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.Handover) -> None:
-        """Everything of a new experiment but its row. Nothing is left when this raises Conflict or Unavailable."""
+        """Everything of a new experiment but its row. What is left when this raises Conflict or Unavailable, because
+        it cannot be removed, is unfinished."""
         try:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
             await creation.make_metrics(folder, threads=self._threads)
