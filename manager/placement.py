@@ -23,9 +23,10 @@ order:
    could never run the experiment's jobs while another one could is left out; `exclusions` says why.
 7. A job may take what is free although another one that needs more waits, but not forever: for a trial that has waited
    for GPUs for `HOLD_AFTER_SECONDS` places are held (`hold_gpus`), the trial that has waited longest first. They are on
-   the ready node that lacks least: as many GPUs as the trial needs, free ones first, then those with the fewest
-   trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn comes when
-   the jobs on it have ended. Nothing is held where that may never be: on a GPU on which processes of others run.
+   the ready node that lacks least, and stay there: as many GPUs as the trial needs, free ones first, then those with
+   the fewest trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn
+   comes when the jobs on that node have ended. Nothing is held where that may never be: on a GPU on which processes of
+   others run.
 """
 
 import math
@@ -124,7 +125,9 @@ def hold_gpus(
         if now - demand.since < HOLD_AFTER_SECONDS:
             break
         choices = (_holdable(demand, nodes[node_id], held.get(node_id, {})) for node_id in demand.rules)
-        best = min((choice for choice in choices if choice is not None), key=lambda choice: choice.cost, default=None)
+        able = (choice for choice in choices if choice is not None)
+        # Elsewhere others have begun meanwhile: by moving to and fro a trial could wait forever.
+        best = min(able, key=lambda choice: (choice.node_id != demand.node_id, choice.cost), default=None)
         if best is not None:
             held.setdefault(best.node_id, {}).update(dict.fromkeys(best.uuids, demand))
     return held

@@ -105,7 +105,9 @@ class PoolPlacer:
         if isinstance(outcome, Waiting) and self._gpu_number:
             # Where the experiment's jobs cannot start now, for example on a full disk, nothing must be held for them.
             rules = {candidate.node.node_id: candidate.rules for candidate in candidates if candidate.node.ready}
-            demand = GpuDemand(holder, self._gpu_number, since, rules)
+            before = self._pool.demands().get(self)
+            node_id = before.node_id if before is not None and before.holder == holder else None
+            demand = GpuDemand(holder, self._gpu_number, since, rules, node_id)
             self._pool.set_demand(self, demand)
             return Waiting(outcome.reason + self._what_is_held(demand, older, now))
         self.stop_waiting()
@@ -171,7 +173,9 @@ class PoolPlacer:
         if not any(now - demand.since >= HOLD_AFTER_SECONDS for demand in demands):
             return {}
         node_ids = tuple(dict.fromkeys(node_id for demand in demands for node_id in demand.rules))
-        return hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
+        held = hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
+        self._pool.note_held({demand.holder: node_id for node_id, gpus in held.items() for demand in gpus.values()})
+        return held
 
     def _what_is_held(self, demand: GpuDemand, older: Sequence[GpuDemand], now: float) -> str:
         """For the trial that waits: where GPUs are held for it, as the end of its reason; "" if none are."""
