@@ -15,6 +15,7 @@ from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Lim
 from proctor.manager.api.reading import best_resource, is_maximized
 from proctor.manager.api.requests import ImportRow
 from proctor.manager.api.text import read_part, text_part
+from proctor.manager.dispatcher.process import earlier_log
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import metrics, trials
@@ -100,7 +101,8 @@ async def get_experiment_logs(
 ) -> Response:
     """What the dispatcher, and a tuner of the user's in it, printed. Header X-Next-Offset: where to go on."""
     row = await context.manager.experiment(experiment_id)
-    return text_part(*read_part(Path(row.directory) / "log" / f"{source}.log", offset, limit))
+    path = Path(row.directory) / "log" / f"{source}.log"
+    return text_part(*read_part(path, offset, limit, is_cut=earlier_log(path).exists()))
 
 
 def curve_point(point: trials.CurvePoint) -> schemas.CurvePoint:
