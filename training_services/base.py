@@ -268,7 +268,10 @@ class TrainingService(ABC):
     async def clean_up(self) -> None:
         """Let go of everything that belongs to this experiment: no process, lock or temporary file of its jobs is left.
         Nodes, connections and keepers belong to the manager and stay. Called after `run` was cancelled or before it
-        began."""
+        began.
+
+        It is owed until it has succeeded: when it raises, or the manager dies meanwhile, it is called again, on a new
+        instance on which nothing else is called. Idempotent."""
 
     @abstractmethod
     async def run(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine import messages as m
+from proctor.manager.engine.clean_ups import CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.creation import METRICS_FILE, read_secrets
 from proctor.manager.engine.forms import FormWriter, placement_from
@@ -55,7 +56,8 @@ class Fleet:
         self._metrics: dict[str, Database] = {}
         self._group: asyncio.TaskGroup | None = None
         self._stack = AsyncExitStack()
-        self._unloaded = Unloaded(means, self.load, self.start)
+        self._clean_ups = CleanUps(means, self.make_service)
+        self._unloaded = Unloaded(means, self._clean_ups, self.load, self.start)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
@@ -69,12 +71,14 @@ class Fleet:
             await self._hold_nodes()
             await self._means.hub.ready(self._may_be_stopped)
             review = group.create_task(self._review_unknown_jobs(), name="unknown jobs")
+            await self._clean_ups.start(group)
             try:
                 yield
             finally:
                 self._group = None
                 review.cancel()
                 self._unloaded.close()
+                self._clean_ups.close()
                 for running in list(self._running.values()):
                     running.task.cancel()
 
@@ -168,7 +172,7 @@ class Fleet:
         experiment_id = runner.state.row.id
         try:
             await runner.run()
-            await loaded.service.clean_up()
+            await self._clean_ups.carry_out(experiment_id, loaded.service)
         except Exception as error:
             failure = error
             if not is_passing(error):
@@ -177,8 +181,12 @@ class Fleet:
         finally:
             del self._running[experiment_id]
             self._means.feed.notify()
-        if failure is not None and self._group is not None and runner.state.row.status.is_active:
+        if failure is None or self._group is None:
+            return
+        if runner.state.row.status.is_active:
             self._unloaded.add(experiment_id, failure)
+        else:
+            self._clean_ups.add(experiment_id, failure)
 
     async def load_now(self, experiment_id: str) -> None:
         """Load an experiment that is not loaded now rather than after its pause. Raises Unavailable with what is in the
@@ -237,13 +245,22 @@ class Fleet:
         return [name for name in users if self._running[name].runner.state.row.status in _LEAVING]
 
     async def leave(self, experiment_id: str) -> None:
-        """Wait until the engine of an experiment that is over is gone; end that of a failed one."""
+        """Wait until the engine of an experiment that is over is gone; end that of a failed one. Raises Unavailable
+        when its platform is busy cleaning up after it for too long."""
         running = self._running.get(experiment_id)
-        if running is None:
-            return
-        if running.runner.state.row.status is not ExperimentStatus.STOPPED:
-            running.task.cancel()
-        await asyncio.wait({running.task})
+        if running is not None:
+            if running.runner.state.row.status is not ExperimentStatus.STOPPED:
+                running.task.cancel()
+            await asyncio.wait({running.task})
+        await self._clean_ups.end_attempts(experiment_id)
+
+    def owe_clean_up(self, experiment_id: str) -> None:
+        """A stopped experiment is not resumed after all: clean up after it, if that is owed."""
+        self._clean_ups.add(experiment_id)
+
+    async def settle(self, experiment: ExperimentRow) -> None:
+        """Have the platform clean up after an experiment that is about to be deleted. Raises Unavailable."""
+        await self._clean_ups.settle(experiment)
 
     def service(self, experiment: ExperimentRow) -> TrainingService:
         """The experiment's service; of one that no engine works on, one that can only read."""
@@ -302,6 +319,10 @@ class Fleet:
         running = self._running.get(experiment_id)
         return "" if running is None else awaited(running.runner.state, self._means.pool, self._means.clock.now())
 
+    def uncleaned(self, experiment_id: str) -> str:
+        """Why the platform of a stopped experiment has not cleaned up after it, and when that is tried again, or ''."""
+        return self._clean_ups.describe(experiment_id)
+
     def held_up(self, experiment_id: str) -> str:
         """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
         running = self._running.get(experiment_id)
@@ -329,7 +350,17 @@ class Fleet:
         unwritten = _trouble(self._means.control, *self._metrics.values())
         lost = _unexplained(self._means.hub.unexplained())
         return "; ".join(
-            filter(None, (unwritten, self._unloaded.trouble, lost, *self._shortages_here(), *self._stops_here()))
+            filter(
+                None,
+                (
+                    unwritten,
+                    self._unloaded.trouble,
+                    self._clean_ups.trouble,
+                    lost,
+                    *self._shortages_here(),
+                    *self._stops_here(),
+                ),
+            )
         )
 
     def _shortages_here(self) -> list[str]:

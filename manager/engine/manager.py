@@ -25,13 +25,14 @@ from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
+from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.node_records import NodeRecords
 from proctor.manager.settings import Home
 from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
-from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -238,6 +239,8 @@ class Manager:
         except Exception as error:
             if row.status.is_active:
                 self._fleet.leave_unloaded(row.id, error)
+            else:
+                self._fleet.owe_clean_up(row.id)
             problem = f"experiment {row.id} cannot be resumed and stays {row.status}: {error}"
             if isinstance(error, TrainingServiceError):  # its package was uninstalled, or refuses the settings by now
                 raise Conflict(problem) from error
@@ -262,6 +265,9 @@ class Manager:
         row = await self.experiment(experiment_id)
         await self._require_deletable(row)
         await self._fleet.leave(experiment_id)
+        row = await self.experiment(experiment_id)
+        if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
+            await self._fleet.settle(row)
         await self._fleet.close_metrics(experiment_id)
         if self.providers is not None:
             await self.providers.forget(experiment_id)
@@ -439,8 +445,11 @@ class Manager:
         return self._fleet.held_up(experiment.id) if experiment.status in _GOING_ON else ""
 
     def awaited(self, experiment: ExperimentRow) -> str:
-        """What an experiment that is STOPPING still waits for, as a clause with its machines, or ''."""
-        return self._fleet.awaited(experiment.id) if experiment.status is ExperimentStatus.STOPPING else ""
+        """What an experiment that is STOPPING still waits for, as a clause with its machines; why the platform of one
+        that is STOPPED has not cleaned up after it; or ''."""
+        if experiment.status is ExperimentStatus.STOPPING:
+            return self._fleet.awaited(experiment.id)
+        return "" if experiment.status.is_active else self._fleet.uncleaned(experiment.id)
 
     def active_seconds(self, experiment: ExperimentRow) -> float:
         """How long an experiment has run, up to now: trials were created or waited for; pauses are left out."""
@@ -478,9 +487,11 @@ class Manager:
         status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
         now = self.clock.now()
         kept = row.reason if reason is None else reason
-        cleared = {"reason": "", "error": ""} if event is ExperimentEvent.RESUME else {"reason": kept}
+        changes: dict[str, Any] = {"reason": kept}
+        if event is ExperimentEvent.RESUME:
+            changes = {"reason": "", "error": "", "resumes": row.resumes + 1, **trial_end_columns(NO_ENDS)}
         moved = await self.control.write(
-            lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, time=now, **cleared)
+            lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, time=now, **changes)
         )
         extra = {"action": f"experiment.{status.lower()}", "experiment_id": row.id}
         log.info("experiment %s is %s", row.id, status, extra=extra)

@@ -32,6 +32,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import experiments, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
+from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import (
     EndReason,
     Exit,
@@ -79,7 +80,7 @@ class ExperimentRunner:
             silent=lambda trouble: self.inbox.post(m.DispatcherSilent(trouble)),
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
-        self._counters: dict[str, int] = {}
+        self._counters: dict[str, Any] = {}
         self._unwatch: Callable[[], None] = lambda: None
 
     @property
@@ -374,6 +375,14 @@ def is_passing(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(is_passing(part) for part in error.exceptions)
     return isinstance(error, (DatabaseUnusable, ReadTimeout, ServiceUnavailable, OSError))
+
+
+def error_clause(error: BaseException) -> str:
+    """An error as part of a sentence."""
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return error_clause(error.exceptions[0])
+    text = clean_text(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+    return text[0].lower() + text[1:] if text.startswith("The ") else text
 
 
 def _spec(algorithm: Any) -> protocol.AlgorithmSpec:

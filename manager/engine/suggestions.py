@@ -81,6 +81,8 @@ def move_experiment(
     changes: dict[str, Any] = {"error": error} if error is not None else {}
     if status is ExperimentStatus.INITIALIZED:
         changes["error"] = ""
+    if status is ExperimentStatus.STOPPED:
+        changes["clean_up_owed"] = 1
     state.row = replace(state.row, status=status, reason=reason, started_at=started_at, ended_at=ended_at, **changes)
     step.write(
         lambda c: experiments.move(

@@ -20,9 +20,10 @@ from typing import Any
 
 from proctor.manager.engine import messages as m
 from proctor.manager.engine import suggestions, wishes
+from proctor.manager.engine.clean_ups import CleanUps
 from proctor.manager.engine.means import Means
 from proctor.manager.engine.recovery import read_state
-from proctor.manager.engine.runner import ExperimentRunner, is_passing
+from proctor.manager.engine.runner import ExperimentRunner, error_clause, is_passing
 from proctor.manager.engine.state import ExperimentState
 from proctor.manager.engine.step import Step
 from proctor.manager.engine.stopping import save_time, soft_stop
@@ -87,8 +88,15 @@ class Unloaded:
     :param start: starts the engine of an experiment that was read back.
     """
 
-    def __init__(self, means: Means, load: Callable[[str], Awaitable[Loaded]], start: Callable[[Loaded], None]) -> None:
+    def __init__(
+        self,
+        means: Means,
+        clean_ups: CleanUps,
+        load: Callable[[str], Awaitable[Loaded]],
+        start: Callable[[Loaded], None],
+    ) -> None:
         self._means = means
+        self._clean_ups = clean_ups
         self._load = load
         self._start = start
         self._entries: dict[str, _Entry] = {}
@@ -196,7 +204,7 @@ class Unloaded:
             log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})
 
     def _note_failure(self, entry: _Entry, error: Exception) -> None:
-        passing, clause = is_passing(error), _clause(error)
+        passing, clause = is_passing(error), error_clause(error)
         entry.failed_alike = entry.failed_alike + 1 if passing is entry.is_passing else 1
         entry.is_passing = passing
         first = FIRST_PASSING_SECONDS if passing else FIRST_LASTING_SECONDS
@@ -282,7 +290,9 @@ class Unloaded:
 
     def _is_over(self, job_id: str, state: ExperimentState) -> bool:
         job = state.by_job[job_id].job
-        return job is not None and job.node_id is not None and self._means.hub.is_over(job.node_id, job_id)
+        if job is None or job.node_id is None or job.placement is None:  # keepers know nothing of it: its service does
+            return False
+        return self._means.hub.is_over(job.node_id, job_id)
 
     async def _finish_stop(self, state: ExperimentState) -> None:
         """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""
@@ -296,6 +306,8 @@ class Unloaded:
         if not state.by_job and self._means.providers is not None:
             await self._means.providers.unhold(state.row.id)
         self.drop(state.row.id)
+        if not state.by_job:
+            self._clean_ups.add(state.row.id)
 
     async def _commit(self, state: ExperimentState, step: Step) -> None:
         counters, seconds = state.counters(), state.row.active_seconds
@@ -335,14 +347,6 @@ def _configured_save_seconds(state: ExperimentState) -> float | None:
     """saveSeconds of a configuration that may not be readable as a whole."""
     found = state.row.config.get("save_seconds")
     return float(found) if isinstance(found, int | float) else None
-
-
-def _clause(error: BaseException) -> str:
-    """An error as part of a sentence."""
-    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        return _clause(error.exceptions[0])
-    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return text[0].lower() + text[1:] if text.startswith("The ") else text
 
 
 def _pending(jobs: int) -> str:

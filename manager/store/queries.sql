@@ -26,6 +26,12 @@ SELECT id FROM experiments;
 -- name: experiments.active
 SELECT * FROM experiments WHERE status NOT IN ('STOPPED', 'VIEWED') ORDER BY id;
 
+-- name: experiments.owing_clean_up
+SELECT id FROM experiments WHERE clean_up_owed AND status IN ('STOPPED', 'VIEWED') ORDER BY id;
+
+-- name: experiments.note_clean_up
+UPDATE experiments SET clean_up_owed = 0 WHERE id = :id AND status IN ('STOPPED', 'VIEWED');
+
 -- name: experiments.move
 UPDATE experiments SET {assignments}
 WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;

@@ -20,6 +20,7 @@ OF_AN_EXPERIMENT = _both(
 """Passed by every experiment with an assessor, and killed at in `test_fail_points.py`."""
 
 OF_STOPPING = frozenset({"manager.cancel.before", "manager.cancel.after", "keeper.stop.signal.before"})
+OF_A_CLEAN_UP = _both("manager.clean_up")
 OF_A_SOFT_STOP = frozenset({"keeper.stop.save.after"})
 OF_LIMITS = _both("manager.update")
 OF_DELETING = _both("manager.delete")
@@ -31,8 +32,8 @@ OF_A_DEAD_REAPER = _both("keeper.stop")
 """These and the above are passed for a reason, and killed at in `test_fail_points_of_wishes.py`."""
 
 KILLED_AT = frozenset().union(
-    *(OF_AN_EXPERIMENT, OF_STOPPING, OF_A_SOFT_STOP, OF_LIMITS, OF_DELETING, OF_LOADING),
-    *(OF_EXHAUSTION, OF_A_TUNER_THAT_RAISES, OF_A_SUSPENDED_DISPATCHER, OF_A_DEAD_REAPER),
+    *(OF_AN_EXPERIMENT, OF_STOPPING, OF_A_CLEAN_UP, OF_A_SOFT_STOP, OF_LIMITS),
+    *(OF_DELETING, OF_LOADING, OF_EXHAUSTION, OF_A_TUNER_THAT_RAISES, OF_A_SUSPENDED_DISPATCHER, OF_A_DEAD_REAPER),
 )
 
 ELSEWHERE = {"trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch"}

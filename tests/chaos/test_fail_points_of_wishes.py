@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,27 @@ def test_an_experiment_that_is_being_stopped_stops(place: str, tmp_path: Path) -
     audit.check_nothing_left(ending)
     assert [trial["status"] for trial in ending.trials.values()] == ["WAITING", "WAITING"]
     assert [job["end_reason"] for job in ending.jobs.values()] == ["EXPERIMENT_STOPPED", "EXPERIMENT_STOPPED"]
+
+
+@pytest.mark.parametrize("place", listed(places.OF_A_CLEAN_UP))
+def test_a_stopped_experiment_is_cleaned_up_after_by_the_next_manager(place: str, tmp_path: Path) -> None:
+    with house(tmp_path, dying(tmp_path, place)) as built:
+        built.create(config(built))
+        built.wait_until_done()
+        built.stop_experiment()
+
+        def is_cleaned_up() -> bool | None:
+            built.ask(lambda client: client.health())
+            with closing(sqlite3.connect(f"file:{built.home / 'control.db'}?mode=ro", uri=True)) as database:
+                [(owed,)] = database.execute("SELECT clean_up_owed FROM experiments").fetchall()
+            return None if owed else True
+
+        built.wait_for(is_cleaned_up, "the clean-up")
+        assert len(built.deaths) == 1, f"nobody came to {place}"
+        assert built.status() == "STOPPED"
+        built.shut_down()
+    unread = {"metrics.db-wal", "metrics.db-shm"}  # the next manager does not open the databases of what is stopped
+    audit.check_nothing_left(audit.Ending.read(built.home, built.ledgers), but=unread)
 
 
 @pytest.mark.parametrize("place", listed(places.OF_LIMITS))

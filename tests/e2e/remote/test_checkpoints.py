@@ -109,3 +109,47 @@ def test_a_trial_whose_checkpoint_is_out_of_reach_begins_anew_and_says_so(stage:
     scene.until_node(away, "CONNECTED")
     finish(scene, experiment)
     scene.leave()
+
+
+LATE = '''\
+"""Save a checkpoint only when asked to stop, on which the experiment was stopped; continue from it."""
+import os, tempfile, time
+
+import proctor
+
+proctor.get_next_parameter()
+found = proctor.get_checkpoint()
+step = 0 if found is None else int(open(os.path.join(found, "step")).read())
+print("begins at step", step, flush=True)
+while not os.path.exists("/run/machine/records/go"):
+    step += 1
+    proctor.report_intermediate_result(float(step))
+    if proctor.should_stop():
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "step"), "w") as file:
+                file.write(str(step))
+            time.sleep(0.5)
+            proctor.report(float(step), checkpoint=folder, step=step)
+        print("saved step", step, flush=True)
+        raise SystemExit
+    time.sleep(0.05)
+proctor.report_final_result(float(step))
+'''
+
+
+def test_a_stopped_trial_saves_on_its_machine_and_goes_on_from_there_after_a_resume(
+    stage: Callable[..., Scene],
+) -> None:
+    scene = stage(1)
+    experiment, [trial] = scene.spread(1, script=LATE)
+    scene.manager.command_line("stop", experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    began, saved = scene.manager.command_line("trial", "log", trial["id"]).splitlines()
+    assert began == "begins at step 0"
+    step = saved.removeprefix("saved step ")
+    scene.manager.client.resume_experiment(experiment)
+    job = second_job(scene, trial)
+    assert job["resumed_from_job"] == f"{trial['id']}.1"
+    assert scene.manager.command_line("trial", "log", trial["id"]) == f"begins at step {step}\n"
+    finish(scene, experiment)
+    scene.leave()

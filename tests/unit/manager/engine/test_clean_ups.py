@@ -1,0 +1,256 @@
+"""What a stopped experiment's platform owes, cleaning up, is done in the end: after failures, kills and restarts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.engine.manager import Manager
+from proctor.manager.errors import NotFound, Unavailable
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.settings import Home
+from proctor.manager.simulation import Simulation
+from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.training_services.base import TrainingService, TrialJobForm
+from proctor.training_services.errors import BrokenPlatform
+from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.scripts import Final, Hang, Step
+
+CONFIG: dict[str, Any] = {
+    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+    "trialCommand": "python trial.py",
+    "trialConcurrency": 1,
+    "maxTrialNumber": 1,
+    "tuner": {"name": "Random"},
+    "trainingService": {"platform": "local"},
+}
+
+
+class CountingService(InMemoryTrainingService):
+    """Its `run` and its `clean_up` fail as the scene says."""
+
+    def __init__(self, scene: "Scene", *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._scene = scene
+
+    async def run(self) -> None:
+        if self._scene.failures:
+            failure = self._scene.failures.pop(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5.0):
+                    await super().run()
+            raise failure
+        await super().run()
+
+    async def clean_up(self) -> None:
+        self._scene.begun += 1
+        if self._scene.obstacles:
+            raise self._scene.obstacles.pop(0)
+        if self._scene.hangs:
+            await asyncio.Event().wait()
+        await super().clean_up()
+        self._scene.cleaned += 1
+
+
+class Scene(Simulation):
+    """A simulated home with one experiment whose platform may fail to run and to clean up."""
+
+    def __init__(self, folder: Path, loop: VirtualTimeLoop) -> None:
+        super().__init__(Home(folder / "home"), loop, script=self._steps)
+        self.folder = folder
+        self.failures: list[Exception] = []  # of services that run, one after another
+        self.obstacles: list[Exception] = []  # of clean-ups, one after another
+        self.hangs = False
+        self.broken = ""  # why no service can be made
+        self.trials_hang = False
+        self.begun = 0
+        self.cleaned = 0
+
+    def _steps(self, form: TrialJobForm) -> Iterable[Step]:
+        yield Hang() if self.trials_hang else Final(1.0, 1.0)
+
+    async def create(self, manager: Manager) -> ExperimentRow:
+        return await manager.create_experiment(config=CONFIG, directory=str(self.folder), experiment_id="exp")
+
+    async def stop(self, manager: Manager) -> None:
+        """Stop it, and wait until it is STOPPED."""
+        await manager.stop_experiment("exp")
+        assert (await self.ended(manager, "exp")).status is ExperimentStatus.STOPPED
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        if self.broken:
+            raise BrokenPlatform(self.broken)
+        memory = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
+        return CountingService(self, self._script, platform=memory, now=self.clock.now)
+
+
+def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
+        await act(Scene(tmp_path, loop))
+
+    run_virtual(main)
+
+
+def test_a_stopped_experiment_is_cleaned_up_after_exactly_once(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+        async with scene.manager():
+            await asyncio.sleep(1000.0)
+        assert scene.begun == scene.cleaned == 1
+
+    play(tmp_path, act)
+
+
+def test_the_platform_of_a_failed_engine_is_cleaned_up_after_a_stop(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.failures += [RuntimeError("a fault of this program")]
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await asyncio.sleep(6.0)
+            assert (await manager.experiment("exp")).status is ExperimentStatus.ERROR
+            await scene.stop(manager)
+            await asyncio.sleep(10.0)
+            assert scene.cleaned == 1
+
+    play(tmp_path, act)
+
+
+def test_a_job_of_a_failed_engine_on_a_platform_without_keepers_is_ended_before_the_experiment_is_stopped(
+    tmp_path: Path,
+) -> None:
+    async def act(scene: Scene) -> None:
+        scene.trials_hang = True
+        scene.failures += [RuntimeError("a fault of this program")]
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await asyncio.sleep(6.0)
+            assert (await manager.experiment("exp")).status is ExperimentStatus.ERROR
+            scene.broken = "its package is not installed"
+            await manager.stop_experiment("exp")
+            await asyncio.sleep(30.0)
+            (job,) = scene.platforms["exp"].jobs.values()
+            assert not job.is_over
+            assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPING
+            scene.broken = ""
+            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.STOPPED
+            await asyncio.sleep(10.0)
+            assert job.is_over
+            assert scene.cleaned == 1
+
+    play(tmp_path, act)
+
+
+def test_a_clean_up_that_fails_is_tried_again_and_says_why(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.obstacles += [OSError(5, "Input/output error"), RuntimeError("the cluster does not answer")]
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            row = await manager.experiment("exp")
+            assert manager.awaited(row) == (
+                "stopped; its platform has not cleaned up after it: [Errno 5] Input/output error; tried again in 1 s"
+            )
+            assert manager.trouble == f"experiment exp is {manager.awaited(row)}"
+            await asyncio.sleep(2.0)
+            assert "the cluster does not answer; tried again in " in manager.awaited(row)
+            await asyncio.sleep(100.0)
+            assert (scene.begun, scene.cleaned) == (3, 1)
+            assert (manager.awaited(row), manager.trouble) == ("", "")
+
+    play(tmp_path, act)
+
+
+def test_a_clean_up_that_was_interrupted_is_owed_by_the_next_manager_and_by_no_later_one(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.hangs = True
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            await asyncio.sleep(1.0)
+        assert (scene.begun, scene.cleaned) == (1, 0)
+        scene.hangs = False
+        async with scene.manager():
+            await asyncio.sleep(1.0)
+        assert (scene.begun, scene.cleaned) == (2, 1)
+        async with scene.manager():
+            await asyncio.sleep(1000.0)
+        assert (scene.begun, scene.cleaned) == (2, 1)
+
+    play(tmp_path, act)
+
+
+def test_an_experiment_that_is_resumed_is_not_cleaned_up_under_its_trials(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.obstacles += [RuntimeError("the cluster does not answer")]
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            scene.trials_hang = True
+            await manager.update_experiment("exp", max_trial_number=2)
+            await manager.resume_experiment("exp")
+            await asyncio.sleep(1000.0)
+            (job,) = scene.platforms["exp"].jobs.values()
+            assert not job.is_over
+            assert (scene.begun, manager.trouble) == (1, "")
+            await scene.stop(manager)
+            await asyncio.sleep(10.0)
+            assert (scene.begun, scene.cleaned) == (2, 1)
+
+    play(tmp_path, act)
+
+
+def test_a_resume_that_fails_leaves_the_clean_up_owed(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.obstacles += [RuntimeError("the cluster does not answer")]
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            folder = scene.home.experiment_directory("exp")
+            folder.rename(tmp_path / "away")
+            await manager._fleet.close_metrics("exp")
+            with pytest.raises(Unavailable, match="cannot be resumed and stays STOPPED"):
+                await manager.resume_experiment("exp")
+            (tmp_path / "away").rename(folder)
+            await asyncio.sleep(1000.0)
+            assert (scene.begun, scene.cleaned) == (2, 1)
+
+    play(tmp_path, act)
+
+
+def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.obstacles += [RuntimeError("the cluster does not answer")] * 2
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            with pytest.raises(Unavailable, match=r"exp cannot be deleted yet: .* the cluster does not answer"):
+                await manager.delete_experiment("exp")
+            await manager.delete_experiment("exp")
+            assert scene.cleaned == 1
+            with pytest.raises(NotFound):
+                await manager.experiment("exp")
+            await asyncio.sleep(1000.0)
+            assert (scene.begun, manager.trouble) == (3, "")
+
+    play(tmp_path, act)
+
+
+def test_an_experiment_whose_platform_is_gone_can_be_deleted(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.obstacles += [RuntimeError("the cluster does not answer")]
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            scene.broken = "its package is not installed"
+            await manager.delete_experiment("exp")
+            await asyncio.sleep(1000.0)
+            assert (scene.cleaned, manager.trouble) == (0, "")
+
+    play(tmp_path, act)
