@@ -146,7 +146,7 @@ class Database:
 
     def read(self, function: Callable[[sqlite3.Connection], T], time_limit_seconds: float = 5.0) -> Awaitable[T]:
         """Run `function` in a reader thread, on one consistent state of the database. It sees every write that was
-        awaited before. Raises ReadTimeout."""
+        awaited before. A read whose caller is cancelled is interrupted. Raises ReadTimeout."""
         future = self._start()
         request = ReadRequest(function, future, time_limit_seconds)
         if self._threads:
