@@ -1,6 +1,7 @@
 """From a YAML file, or a mapping, to a validated configuration: one function a step, all problems at once."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +161,7 @@ def _sound_algorithms(root: Node, directory: Path) -> dict[str, AlgorithmConfig]
 def _check_directories(root: Node, directory: Path, report: Report) -> None:
     """The code must be there. A key that is not concerns its machine alone: the others can be used, and it may come."""
     code, its_path = _named_path(root, ("trialCodeDirectory",), directory)
-    if its_path is not None and not its_path.is_dir():
+    if its_path is not None and not os.path.isdir(its_path):
         report.problem(
             code.place,
             code.path,
@@ -172,7 +173,7 @@ def _check_directories(root: Node, directory: Path, report: Report) -> None:
     machines = service.node.members.get("machineList") if service else None
     for index in range(len(machines.node.items) if machines else 0):
         key, its_path = _named_path(root, ("trainingService", "machineList", index, "sshKeyFile"), directory)
-        if its_path is not None and not its_path.is_file():
+        if its_path is not None and not os.path.isfile(its_path):
             report.notice(
                 key.place, key.path, f"there is no file at {its_path}, its machine cannot be reached; {_RELATIVE}"
             )

@@ -1,5 +1,6 @@
 """Finds the search space of a configuration, inline or in a file, and checks it as the tuner will read it."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def _read(file: Member, directory: Path, report: Report) -> Node | None:
     if not isinstance(file.node.value, str):
         return None  # the model says so
     path = directory / expanded(file.node.value)
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for what cannot be a path
         report.problem(
             file.node.place,
             file.node.path,

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 PAGE = 500
 FINISH_SECONDS = 30.0
 """How long a dispatcher may take to handle what it was told last and to leave."""
+SLOW_TUNER_SECONDS = 15.0
+"""After that long without a suggestion that was asked for, people are told that the tuner computes."""
 RESTART_DELAYS_SECONDS = (0.0, 0.25, 1.0, 4.0, 10.0)
 """Before the next start, by how many dispatchers in a row have ended without a suggestion."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
@@ -52,6 +54,11 @@ class Channel(ABC):
     @abstractmethod
     def epitaph(self) -> str:
         """Why the conversation ended, for people: exit status and the last of the log."""
+
+    async def limit_log(self) -> None:
+        """Keep what the dispatcher prints in bounds, for as long as the conversation lasts; then this is canceled.
+        Returns where there is nothing to do."""
+        return
 
     def vitals(self) -> Vitals:
         """What the system says of the dispatcher now. Returns at once."""
@@ -103,6 +110,8 @@ class DispatcherClient:
         self._late: list[ToDispatcher] = []  # told since the conversation began, not sent yet
         self._told = 0
         self._has_suggested = False
+        self._awaited: set[int] = set()  # parameter ids that were asked for and not answered
+        self._awaited_since = 0.0  # or since the last answer, by the loop's clock
         self._bell = asyncio.Event()
         self._finishing = asyncio.Event()
         self._limit: asyncio.Timeout | None = None  # of the conversation
@@ -114,8 +123,15 @@ class DispatcherClient:
 
     @property
     def trouble(self) -> str:
-        """Why no suggestions come, as a clause, or '': the dispatcher is silent, or cannot be started now."""
-        return self._obstacle if self._pulse is None else self._pulse.trouble
+        """Why no suggestions come, as a clause, or '': the dispatcher is silent, cannot be started now, or computes."""
+        return (self._obstacle if self._pulse is None else self._pulse.trouble) or self._describe_wait()
+
+    def _describe_wait(self) -> str:
+        """It answers pings, but its tuner gives no suggestion."""
+        seconds = asyncio.get_running_loop().time() - self._awaited_since if self._awaited else 0.0
+        if seconds < SLOW_TUNER_SECONDS:
+            return ""
+        return f"the tuner has been computing for {seconds:.0f} s and has not suggested anything yet"
 
     def finish(self) -> None:
         """Nothing more will be told: the dispatcher handles what it was told and leaves, in FINISH_SECONDS at most;
@@ -182,6 +198,7 @@ class DispatcherClient:
     async def _converse(self) -> str:
         """One dispatcher's life; returns why it ended."""
         self._told, self._unanswered, self._shot_for = 0, False, ""
+        self._awaited.clear()
         self._late.clear()
         nonsense: protocol.ProtocolError | None = None
         async with self._open_channel() as channel:
@@ -190,6 +207,7 @@ class DispatcherClient:
                 async with asyncio.TaskGroup() as group:
                     # The speaker begins first, so that Initialize is the first message.
                     tasks = [group.create_task(self._speak(channel), name="dispatcher speaker")]
+                    tasks.append(group.create_task(channel.limit_log(), name="dispatcher log"))
                     if channel.patience is not None:
                         watching = self._watch(channel, channel.patience)
                         tasks.append(group.create_task(watching, name="dispatcher watch"))
@@ -198,6 +216,7 @@ class DispatcherClient:
                         task.cancel()
             finally:
                 self._pulse = self._limit = None
+                self._awaited.clear()
         if nonsense is not None:
             raise nonsense
         return f"{self._shot_for}; {channel.epitaph()}" if self._shot_for else channel.epitaph()
@@ -222,8 +241,25 @@ class DispatcherClient:
         if isinstance(message, protocol.Pong):
             self._unanswered = False
             return
-        self._has_suggested = self._has_suggested or isinstance(message, protocol.NewTrial)
+        if isinstance(message, protocol.NewTrial):
+            self._has_suggested = True
+            self._note_answer([message.parameter_id])
+        elif isinstance(message, protocol.NoMoreTrials):
+            self._note_answer(message.parameter_ids)
         self._receive(message)
+
+    def _note_answer(self, parameter_ids: Sequence[int]) -> None:
+        self._awaited.difference_update(parameter_ids)
+        self._awaited_since = asyncio.get_running_loop().time()
+
+    def _note_requests(self, messages: Sequence[ToDispatcher]) -> None:
+        """Told by now: what the dispatcher owes."""
+        for message in messages:
+            if isinstance(message, protocol.RequestTrialJobs):
+                if not self._awaited:
+                    self._awaited_since = asyncio.get_running_loop().time()
+                self._awaited.update(message.parameter_ids)
+                self._awaited.difference_update(answer.parameter_id for answer in message.answers)
 
     async def _watch(self, channel: Channel, patience: Patience) -> None:
         """Ping the dispatcher, and kill one that will not answer any more."""
@@ -274,6 +310,7 @@ class DispatcherClient:
         news = [message for message in messages if getattr(message, "position", 0) > self._told]
         if not news:
             return
+        self._note_requests(news)
         failpoint("manager.dispatcher.send.before")
         await channel.send(b"".join(protocol.encode(message) for message in news))
         self._told = news[-1].position  # type: ignore[union-attr]

@@ -24,6 +24,10 @@ KILL_SECONDS = 10.0
 """How long a killed process may stay: the kernel ends it when it comes back from a disk or a network file system."""
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 EPITAPH_LINES = 20
+LOG_BYTES = 16 * 1024 * 1024
+"""What a dispatcher's log may grow to; then it goes on empty, and its last so many bytes are the file beside it."""
+_LOOK_SECONDS = (0.25, 2.0)
+_BLOCK_BYTES = 1024 * 1024
 
 
 class ProcessChannel(Channel):
@@ -60,6 +64,18 @@ class ProcessChannel(Channel):
         how = "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
         tail = _tail(self._log_path)
         return f"dispatcher process {self.process.pid} {how}" + (f"; its log ends with:\n{tail}" if tail else "")
+
+    async def limit_log(self) -> None:
+        """Looks the more often the faster the log grows: one that is printed to without a pause must not fill the
+        disk, and never waits for us."""
+        least, most = _LOOK_SECONDS
+        pause, before = least, 0
+        while True:
+            size = await asyncio.to_thread(cut_log, self._log_path)
+            growth = max(size - before, 1) / pause
+            before = size
+            pause = min(max((LOG_BYTES - size) / growth, least), most)
+            await asyncio.sleep(pause)
 
     def vitals(self) -> Vitals:
         return _vitals(self.process.pid)
@@ -107,12 +123,54 @@ def _vitals(pid: int) -> Vitals:
     return Vitals((int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND, suspended=fields[0] in ("T", "t"))
 
 
+def cut_log(path: Path) -> int:
+    """Make a log that is larger than LOG_BYTES empty, with its last LOG_BYTES in `earlier_log`; returns its size.
+
+    The dispatcher has it open to append: it goes on in the same file. On a full disk nothing is kept. Blocks.
+    """
+    try:
+        size = path.stat().st_size
+        if size <= LOG_BYTES:
+            return size
+        with suppress(OSError):
+            _copy_end(path, size, earlier_log(path))
+        os.truncate(path, 0)
+        return 0
+    except OSError:
+        return 0
+
+
+def earlier_log(path: Path) -> Path:
+    """Where the end of a log is kept that was cut."""
+    return path.with_name(f"{path.name}.1")
+
+
+def _copy_end(path: Path, size: int, target: Path) -> None:
+    draft = target.with_name(f"{target.name}.new")
+    try:
+        with path.open("rb") as source, draft.open("wb") as copy:
+            source.seek(size - LOG_BYTES)
+            left = LOG_BYTES
+            while left > 0 and (block := source.read(min(left, _BLOCK_BYTES))):
+                copy.write(block)
+                left -= len(block)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def _tail(path: Path) -> str:
     """The last lines of a log file, or '' when there is none."""
+    text = _read_end(path)
+    text = text if text.count("\n") >= EPITAPH_LINES else _read_end(earlier_log(path)) + text
+    return "\n".join(text.splitlines()[-EPITAPH_LINES:])
+
+
+def _read_end(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 8192))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-EPITAPH_LINES:])
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
 

@@ -81,18 +81,36 @@ def check_command(config: ExperimentConfig, environment: Mapping[str, str] | Non
 def handed_over(home: Home, name: str) -> Path:
     """The path of a file in the home's `incoming` folder. Raises BadRequest for a name that is not one."""
     path = home.incoming_directory / name
-    if path.parent != home.incoming_directory or path.is_symlink() or not path.is_file():
+    if path.parent != home.incoming_directory or os.path.islink(path) or not os.path.isfile(path):
         raise BadRequest(f"there is no handed-over file {name!r} in {home.incoming_directory}")
     return path
 
 
 def read_handover(home: Home, name: str | None) -> Handover:
-    """Read a handed-over file. Raises BadRequest for a name that is not one."""
+    """Read a handed-over file. Raises BadRequest for a name that is not one, and for a damaged file."""
     if name is None:
         return Handover({}, {})
-    body = json.loads(handed_over(home, name).read_text())
-    secrets = body.pop("secrets", None) or {}
+    try:
+        body = json.loads(handed_over(home, name).read_bytes())
+        secrets = body.pop("secrets", None) or {}
+        if not _are_texts(secrets) or not _is_surroundings(body):
+            raise TypeError("a value of the wrong type")
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise BadRequest(
+            f"the handed-over file {name!r} should be a JSON object with environment, cwd, executable, umask and "
+            f"secrets, but: {error}; `proctor create` writes it"
+        ) from error
     return Handover(body, secrets)
+
+
+def _is_surroundings(body: Mapping[str, Any]) -> bool:
+    are_paths = all(isinstance(body.get(name) or "", str) for name in ("cwd", "executable"))
+    umask = body.get("umask", 0)
+    return are_paths and _are_texts(body.get("environment") or {}) and type(umask) is int and 0 <= umask <= 0o777
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
 
 
 def take_handover(home: Home, name: str | None) -> Handover:

@@ -181,7 +181,8 @@ class Database:
 
     def read(self, function: Callable[[sqlite3.Connection], T], time_limit_seconds: float = 5.0) -> Awaitable[T]:
         """Run `function` in a reader thread, on one consistent state of the database. It sees every write that was
-        awaited before. Raises ReadTimeout, and DatabaseUnusable where the file cannot be read."""
+        awaited before. A read whose caller is canceled is interrupted. Raises ReadTimeout, and DatabaseUnusable where
+        the file cannot be read."""
         future = self._start()
         request = ReadRequest(function, future, time_limit_seconds)
         if not self._threads:

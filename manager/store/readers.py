@@ -161,8 +161,11 @@ class ReaderPool:
         return connection
 
     def _answer(self, connection: sqlite3.Connection, request: ReadRequest) -> None:
-        deadline = monotonic() + request.time_limit_seconds
-        connection.set_progress_handler(lambda: monotonic() > deadline, _PROGRESS_STEPS)
+        future, deadline = request.future, monotonic() + request.time_limit_seconds
+        if future.cancelled():  # while it was queued
+            self._tell(future, None, None)
+            return
+        connection.set_progress_handler(lambda: future.cancelled() or monotonic() > deadline, _PROGRESS_STEPS)
         connection.execute("BEGIN")
         try:
             result = request.function(connection)

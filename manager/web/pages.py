@@ -97,13 +97,14 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
     rows, last_event = await control.read(lambda c: (jobs.of_trial(c, trial_id), events.last_id(c)))
     database = await context.manager.metrics(trial.experiment_id)
     report_from = experiment.report_from
-    curve, losses, ranks = await database.read(
-        lambda c: (
-            metrics.curve(c, trial_id, member=report_from),
-            _losses(c, trial_id),
-            metrics.ranks(c, trial_id),
-        )
-    )
+
+    def read_metrics(connection: sqlite3.Connection) -> tuple[str, Any, list[str], list[metrics.RankSummary]]:
+        """With the chart: drawing very many points would hold the event loop up."""
+        curve = metrics.curve(connection, trial_id, member=report_from)
+        latest = curve[-1].reported if curve else None
+        return _metric_chart(curve), latest, _losses(connection, trial_id), metrics.ranks(connection, trial_id)
+
+    drawn, latest, losses, ranks = await database.read(read_metrics)
     values = {
         "trial": trial,
         "reason": trial_reason(context, trial, rows[-1].node_id if rows else None),
@@ -112,9 +113,9 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
         "ranks": [_rank(found) for found in ranks] if any(found.member != report_from for found in ranks) else [],
         "jobs": rows,
         "job": job or trial.jobs,
-        "curve": _metric_chart(curve),
+        "curve": drawn,
         "final": shown_number(trial.final_value, trial.final_data),
-        "latest": shown_number(trial.latest_value, curve[-1].reported if curve else None),
+        "latest": shown_number(trial.latest_value, latest),
         "tails": tails,
         "events_of": experiment.id,
         "last_event": last_event,

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from proctor.manager.dispatcher.in_process import InProcessChannel
+from proctor.manager.dispatcher.protocol import Ping, decode
 from proctor.manager.dispatcher.pulse import Patience, Vitals
 
 
@@ -19,12 +20,15 @@ class SuspendableChannel(InProcessChannel):
         self._held: list[bytes] = []
 
     async def send(self, data: bytes) -> None:
+        if self._dispatchers.computing and isinstance(decode(data.rstrip(b"\n").rpartition(b"\n")[2]), Ping):
+            await super().send(data)
+            return
         self._held.append(data)
         await self.look()
 
     async def look(self) -> None:
         """Answer what is held, unless suspended."""
-        while self._held and not self._dispatchers.suspended:
+        while self._held and not self._dispatchers.suspended and not self._dispatchers.computing:
             await super().send(self._held.pop(0))
 
     def say(self, line: bytes) -> None:
@@ -47,6 +51,8 @@ class SuspendableDispatchers:
 
     def __init__(self) -> None:
         self.suspended = False
+        self.computing = False
+        """In its tuner: pings are answered, nothing else."""
         self.share = 0.0
         """Of a processor that is used."""
         self.channels: list[SuspendableChannel] = []
@@ -72,6 +78,6 @@ class SuspendableDispatchers:
         return self.share * asyncio.get_running_loop().time()
 
     async def go_on(self) -> None:
-        """After SIGCONT."""
-        self.suspended = False
+        """After SIGCONT, or when the tuner has come to an end."""
+        self.suspended = self.computing = False
         await self.channels[-1].look()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.process import open_process
+from proctor.manager.dispatcher import process, protocol
+from proctor.manager.dispatcher.process import earlier_log, open_process
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
 
@@ -79,6 +79,58 @@ def test_a_proposal_too_large_to_travel_is_an_error_with_a_sentence(tmp_path: Pa
     error = asyncio.run(ask())[-1]
     assert isinstance(error, protocol.Error)
     assert "may travel" in error.summary
+
+
+CHATTY = """
+import threading
+from proctor.sdk.tuner import Tuner
+
+def chatter():
+    number = 0
+    while True:
+        number += 1
+        print(f"{number:09d} " + "x" * 1000)
+
+class Chatty(Tuner):
+    def update_search_space(self, search_space):
+        threading.Thread(target=chatter, daemon=True).start()
+    def generate_parameters(self, parameter_id, **kwargs): return {"x": parameter_id}
+    def receive_trial_result(self, *args, **kwargs): ...
+"""
+
+
+def test_a_tuner_that_prints_without_end_neither_waits_nor_fills_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 1024 * 1024
+    monkeypatch.setattr(process, "LOG_BYTES", limit)
+    (tmp_path / "chatty.py").write_text(CHATTY)
+    spec = protocol.AlgorithmSpec(class_name="chatty.Chatty", code_directory=str(tmp_path))
+    log = tmp_path / "log"
+
+    def last_number(path: Path) -> int:
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return max((int(line[:9]) for line in lines if len(line) == 1010 and line[:9].isdigit()), default=0)
+
+    async def listen() -> tuple[int, int]:
+        async with open_process(log_path=log, directory=tmp_path) as channel:
+            limiting = asyncio.ensure_future(channel.limit_log())
+            beginning = protocol.Initialize("Ab3dE5f7", {}, spec, None, 1, str(tmp_path / "checkpoint"))
+            await channel.send(protocol.encode(beginning))
+            cut, numbers = earlier_log(log), [0]
+            async with asyncio.timeout(120):
+                while len(numbers) < 4:  # cut three times
+                    await asyncio.sleep(0.05)
+                    if (number := last_number(cut)) > numbers[-1]:
+                        numbers.append(number)
+                        assert cut.stat().st_size <= limit
+            limiting.cancel()
+            epitaph = channel.epitaph()
+        assert "x" * 1000 in epitaph
+        return numbers[1], numbers[-1]
+
+    first, last = asyncio.run(listen())
+    assert last > first
 
 
 SAVING = """

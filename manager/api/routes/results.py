@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from proctor.manager.api import schemas
+from proctor.manager.api.connected import json_while_connected
 from proctor.manager.api.fruitlessness import no_best_reason
 from proctor.manager.api.injection import Context
 from proctor.manager.api.numbers import utc_or_none
@@ -15,6 +17,7 @@ from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Lim
 from proctor.manager.api.reading import best_resource, is_maximized
 from proctor.manager.api.requests import ImportRow
 from proctor.manager.api.text import read_part, text_part
+from proctor.manager.dispatcher.process import earlier_log
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import metrics, trials
@@ -39,18 +42,31 @@ async def get_best(context: Context, experiment_id: str) -> schemas.Best:
     return best_resource(found)
 
 
-@router.get("/curve", summary="The best value over the trials that have ended")
-async def get_curve(context: Context, experiment_id: str) -> schemas.Page[schemas.CurvePoint]:
+@router.get(
+    "/curve",
+    summary="The best value over the trials that have ended",
+    response_model=schemas.Page[schemas.CurvePoint],
+)
+async def get_curve(context: Context, request: Request, experiment_id: str) -> Response:
     """One point for every trial that succeeded or was stopped early and has a finite final metric, in the order of
     their ends."""
     row = await context.manager.experiment(experiment_id)
-    points = await context.manager.control.read(lambda c: trials.best_curve(c, experiment_id, is_maximized(row)))
-    return schemas.Page(items=[curve_point(point) for point in points])
+
+    def read(connection: sqlite3.Connection) -> bytes:
+        points = trials.best_curve(connection, experiment_id, is_maximized(row))
+        return schemas.Page(items=[curve_point(point) for point in points]).model_dump_json().encode()
+
+    return await json_while_connected(request, context.manager.control.read(read))
 
 
-@router.get("/export", summary="Parameters and outcomes of the trials that have ended")
+@router.get(
+    "/export",
+    summary="Parameters and outcomes of the trials that have ended",
+    response_model=schemas.Page[schemas.ExportRow],
+)
 async def export_results(
     context: Context,
+    request: Request,
     experiment_id: str,
     status: Annotated[
         list[TrialStatus] | None,
@@ -59,19 +75,21 @@ async def export_results(
     intermediate: Annotated[bool, Query(description="Whether to add the intermediate metrics.")] = False,
     cursor: Cursor = None,
     limit: Limit = 1000,
-) -> schemas.Page[schemas.ExportRow]:
+) -> Response:
     """By sequence id, with and without a final metric. `import` takes these rows."""
     report_from = (await context.manager.experiment(experiment_id)).report_from
     statuses = [each for each in TrialStatus if each.is_terminal] if status is None else status
     page = await context.manager.control.read(
         lambda c: trials.page(c, experiment_id, statuses=statuses, cursor=cursor, limit=limit)
     )
-    curves: dict[str, list[object]] = {}
-    if intermediate:
-        database = await context.manager.metrics(experiment_id)
-        curves = await database.read(lambda c: _curves(c, page.items, report_from))
-    items = [_export_row(row, curves.get(row.id)) for row in page.items]
-    return schemas.Page(items=items, next_cursor=page.next_cursor)
+    database = await context.manager.metrics(experiment_id) if intermediate else context.manager.control
+
+    def read(connection: sqlite3.Connection) -> bytes:
+        curves = _curves(connection, page.items, report_from) if intermediate else {}
+        items = [_export_row(row, curves.get(row.id)) for row in page.items]
+        return schemas.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
+
+    return await json_while_connected(request, database.read(read))
 
 
 @router.post("/import", summary="Tell the tuner of results from elsewhere")
@@ -100,7 +118,8 @@ async def get_experiment_logs(
 ) -> Response:
     """What the dispatcher, and a tuner of the user's in it, printed. Header X-Next-Offset: where to go on."""
     row = await context.manager.experiment(experiment_id)
-    return text_part(*read_part(Path(row.directory) / "log" / f"{source}.log", offset, limit))
+    path = Path(row.directory) / "log" / f"{source}.log"
+    return text_part(*read_part(path, offset, limit, is_cut=earlier_log(path).exists()))
 
 
 def curve_point(point: trials.CurvePoint) -> schemas.CurvePoint:

@@ -1,6 +1,7 @@
 """An experiment whose dispatcher does not answer, under virtual time: what its user is told, and what comes of it."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,27 @@ async def hold_the_interpreter(dispatchers: SuspendableDispatchers, manager: Man
     assert notice.endswith("; suggestions come when it is done")
     assert dispatchers.kills == 0
     await dispatchers.go_on()
+
+
+async def compute_long(dispatchers: SuspendableDispatchers, manager: Manager, experiment_id: str) -> None:
+    """A suggestion takes two minutes; pings are answered."""
+    await asyncio.sleep(12.0)
+    dispatchers.computing, dispatchers.share = True, 1.0
+    await asyncio.sleep(10.0)
+    row = await manager.experiment(experiment_id)
+    assert manager.trouble_of(row) == ""
+    await asyncio.sleep(110.0)
+    trouble = manager.trouble_of(row)
+    assert re.fullmatch(r"the tuner has been computing for 1[01]\d s and has not suggested anything yet", trouble)
+    assert dispatchers.kills == 0
+    assert await notices(manager, experiment_id) == []
+    await dispatchers.go_on()
+    await asyncio.sleep(1.0)
+    assert manager.trouble_of(row) == ""
+
+
+def test_a_tuner_that_computes_for_long_is_the_reason_and_is_left_alone(tmp_path: Path) -> None:
+    assert outcome(tmp_path / "a", compute_long) == outcome(tmp_path / "b", leave_alone)
 
 
 def test_a_suspended_dispatcher_is_reported_and_replaced_and_no_suggestion_is_lost_or_doubled(tmp_path: Path) -> None:

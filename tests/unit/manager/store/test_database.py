@@ -343,3 +343,20 @@ async def test_without_threads_everything_happens_in_the_loop_in_the_order_asked
     assert order == [f"write 1 in {here}", f"read 1 in {here}", f"read 2 in {here}"]
     assert (database.commits, database.pending) == (1, 0)
     assert not os.path.exists(f"{path}-wal")
+
+
+async def test_a_read_that_its_caller_does_not_wait_for_any_more_ends(path: str) -> None:
+    database = await Database.open(path, "control")
+    begun = threading.Semaphore(0)
+
+    def read(connection: sqlite3.Connection) -> None:
+        begun.release()
+        connection.execute(ENDLESS)
+
+    async with asyncio.timeout(60):
+        running = [asyncio.ensure_future(database.read(read, 3600.0)) for _ in range(20)]  # more than there are threads
+        await asyncio.to_thread(begun.acquire)
+        for each in running:
+            each.cancel()
+        assert await database.read(_last) == 0
+        await database.close()

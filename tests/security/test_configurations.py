@@ -1,0 +1,192 @@
+"""Configurations that are damaged or made to do harm: each is accepted or refused with sentences; none fails inside."""
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from fakes.real_manager import RealManager, real_manager
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from proctor.manager.cli.main import cli
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/config.yml"))
+TEXTS = [path.read_text() for path in EXAMPLES]
+TREES = [json.loads(json.dumps(YAML(typ="safe", pure=True).load(text))) for text in TEXTS]
+STRANGE: list[Any] = [None, True, -1, 0, 2**63, 10**400, 1e308, math.nan, math.inf, [], {}, "", "\x00", "\ud800"]
+STRANGE += ["x" * 5_000, "~nobody/x", "/dev/zero", "..", "\x1b]0;x\x07", "9" * 5000, "1e303d", [[[]]], {"": {"": 0}}]
+STRANGE += [{"_type": "choice", "_value": []}, {"_type": "quniform", "_value": [0, 1e308, 1e-308]}, {"name": "TPE"}]
+STRANGE += [[{"host": "-oProxyCommand=x"}], "${HOME}", "$(id)", "!!python/object:os.system"]
+FRAGMENTS = [
+    "\t",
+    "\x00",
+    "\ud800",
+    "&a [*a]",
+    "*a",
+    "<<: *a",
+    "? ",
+    "- ",
+    "{",
+    "[",
+    "'",
+    '"',
+    "|",
+    ">",
+    "!!binary x",
+    "%YAML 9.9\n",
+]
+FRAGMENTS += [
+    "---\n",
+    "...\n",
+    "!!python/object/apply:os.system [id]",
+    "\x85",
+    "\ufeff",
+    "0x" + "f" * 500,
+    "1_000",
+    "x: y: z",
+]
+FRAGMENTS += ["0o777", "12:30:45", "2026-01-01", ": ", "#", "[" * 2000, "a: " * 500, "&x " * 50, ".inf", "=", "~"]
+BOMB = "a0: &a0 [x,x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
+HARD = [
+    b"",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b"{" * 100_000,
+    b"a: " * 100_000,
+    BOMB.encode(),
+    b'{"a":' * 100_000,
+    b"\x00" * 100,
+]
+HARD += [
+    b"&a [*a]",
+    b'{"maxTrialNumber": 1e999}',
+    b'{"a": "\\ud800"}',
+    b'{"seed": ' + b"9" * 10_000 + b"}",
+    b"- " * 50_000,
+]
+QUIET = settings(derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything in a tree."""
+    yield above
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*above, key))
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Any:
+    """A real configuration with some strange values and keys."""
+    tree = copy.deepcopy(draw(st.sampled_from(TREES)))
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.sampled_from(list(places(tree))[1:] or [()]))
+        value = copy.deepcopy(draw(st.sampled_from(STRANGE)))
+        if not place or not isinstance(tree, dict):
+            return value
+        holder = tree
+        for key in place[:-1]:
+            holder = holder[key]
+        if draw(st.booleans()) or not isinstance(holder, dict):
+            holder[place[-1]] = value
+        else:
+            holder[draw(st.sampled_from(["", "\x00", "x" * 300, "tuner", "TUNER", "train_concurrency", "\ud800"]))] = (
+                value
+            )
+    return tree
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """The text of a real configuration with something put in, cut out or repeated."""
+    text = draw(st.sampled_from(TEXTS))
+    for _ in range(draw(st.integers(1, 3))):
+        begin = draw(st.integers(0, len(text)))
+        end = min(len(text), begin + draw(st.integers(0, 30)))
+        text = text[:begin] + draw(st.sampled_from([*FRAGMENTS, text[begin:end] * 3])) + text[end:]
+    return text
+
+
+def check(folder: Path, content: bytes) -> None:
+    """`config check` says that it is valid, or what is wrong with it."""
+    file = folder / "config.yml"
+    file.write_bytes(content)
+    result = CliRunner().invoke(cli, ["--home", str(folder / "home"), "config", "check", str(file)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), (content[:500], result.exc_info)
+    assert result.exit_code in (0, 2), (content[:500], result.output)
+    assert "Traceback" not in result.output
+    if result.exit_code:
+        assert "is not a valid configuration" in result.output
+        assert len(result.output) < 100_000
+
+
+@settings(QUIET, max_examples=200)
+@given(tree=trees())
+def test_a_file_with_strange_values_is_checked(tree: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    check(folder_of(tmp_path_factory), json.dumps(tree).encode())
+
+
+@settings(QUIET, max_examples=200)
+@given(text=texts())
+def test_a_file_with_odd_yaml_is_checked(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    check(folder_of(tmp_path_factory), text.encode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize("content", HARD, ids=lambda content: repr(content[:12]))
+def test_a_hostile_file_is_checked(content: bytes, tmp_path: Path) -> None:
+    check(tmp_path, content)
+
+
+def folder_of(factory: pytest.TempPathFactory) -> Path:
+    """One folder for all examples."""
+    folder = factory.getbasetemp() / "configurations"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
+    with real_manager(tmp_path_factory.mktemp("checked")) as made:
+        yield made
+
+
+@pytest.mark.slow
+@settings(QUIET, max_examples=150)
+@given(tree=trees())
+def test_a_dry_run_of_a_strange_configuration_is_answered(tree: Any, manager: RealManager) -> None:
+    body = json.dumps({"config": tree, "directory": str(EXAMPLES[0].parent), "dry_run": True})
+    headers = {"Authorization": f"Bearer {manager.client.token}", "Content-Type": "application/json"}
+    answer = httpx.post(f"{manager.client.url}/api/v1/experiments", content=body, headers=headers, timeout=60)
+    assert answer.status_code in (200, 400, 409, 422), (tree, answer.text)
+    if answer.status_code != 200:
+        assert answer.json()["detail"]
+        assert len(answer.text) < 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"\xff", b'{"secrets": 7}', b"[" * 100_000, b'{"umask": "x", "cwd": []}']
+)
+def test_a_damaged_handover_is_refused(content: bytes, manager: RealManager) -> None:
+    (manager.home / "incoming" / "damaged.json").write_bytes(content)
+    body = {"config": TREES[0], "directory": str(EXAMPLES[0].parent), "dry_run": True, "handover": "damaged.json"}
+    headers = {"Authorization": f"Bearer {manager.client.token}"}
+    answer = httpx.post(f"{manager.client.url}/api/v1/experiments", json=body, headers=headers, timeout=60)
+    assert answer.status_code in (400, 422), answer.text
+    assert "handed-over file" in answer.json()["detail"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["x" * 5000, "../token", "\x00", "", ".", "no/such"])
+def test_a_handover_that_cannot_be_a_file_is_refused(name: str, manager: RealManager) -> None:
+    body = {"config": TREES[0], "directory": str(EXAMPLES[0].parent), "dry_run": True, "handover": name}
+    headers = {"Authorization": f"Bearer {manager.client.token}"}
+    answer = httpx.post(f"{manager.client.url}/api/v1/experiments", json=body, headers=headers, timeout=60)
+    assert answer.status_code in (400, 422), answer.text
