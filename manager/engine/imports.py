@@ -107,7 +107,7 @@ class _Judge:
         if self._space is None:
             return ""
         number = value.get(DEFAULT_KEY) if isinstance(value, Mapping) else value
-        if isinstance(decode_number(number), int | float):
+        if isinstance(decode_number(number), int | float) and not isinstance(number, bool):
             return ""
         return f'value: expected a number, or a mapping with a number under "default", found {shown(value)}'
 
