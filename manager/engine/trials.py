@@ -88,7 +88,7 @@ def create_job(
         code_fingerprint=code_fingerprint,
         submitted_at=step.now,
     )
-    trial.job = job
+    trial.job, trial.has_progress = job, False
     trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
     state.by_job[job.id] = trial
     step.write(lambda c: jobs.insert(c, job))
