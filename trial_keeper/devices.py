@@ -10,6 +10,7 @@ from typing import Any
 from proctor.trial_keeper import lease_survey
 from proctor.trial_keeper.processes import descendants, read_tag, survey
 from proctor.trial_keeper.protocol import Device, DeviceProcess, Lease
+from proctor.trial_keeper.shared_locks import find_danger
 
 _DRIVER = "libnvidia-ml.so.1"
 _MEBIBYTE = 1024 * 1024
@@ -91,7 +92,8 @@ class DeviceSurvey:
 
     def _read_leases(self) -> tuple[dict[str, list[Lease]], str]:
         try:
-            return lease_survey.read(self._lock_folder), ""
+            danger = find_danger(self._lock_folder)
+            return lease_survey.read(self._lock_folder), f"GPUs cannot be leased: {danger}" if danger else ""
         except OSError as error:
             return {}, f"the GPU leases in {self._lock_folder} cannot be read: {error.strerror}"
 

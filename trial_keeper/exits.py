@@ -7,6 +7,7 @@ import os
 import signal
 
 from proctor.sdk.protocol import NNI_2_BARRIER
+from proctor.trial_keeper.files import open_regular_file
 
 _OWN_SIGNALS = {
     signal.SIGSEGV,
@@ -18,6 +19,7 @@ _OWN_SIGNALS = {
     signal.SIGTRAP,
 }
 _SHELL_SIGNAL_BASE = 128
+_LAST_BYTES = 4096
 _LOST_BUNDLE = (
     "ModuleNotFoundError: No module named 'proctor",
     "ModuleNotFoundError: No module named 'nni",
@@ -78,12 +80,16 @@ def classify(
 def last_line_of(path: str, *, limit: int = 300) -> str:
     """The last line with something in it of a file's last 4 KiB, cut to `limit` characters; empty when unreadable."""
     try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 4096))
-            lines = file.read().decode(errors="replace").split("\n")
+        descriptor = open_regular_file(path, os.O_RDONLY)
     except OSError:
         return ""
+    try:
+        begin = max(0, os.fstat(descriptor).st_size - _LAST_BYTES)
+        lines = os.pread(descriptor, _LAST_BYTES, begin).decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
     return next((line.strip()[:limit] for line in reversed(lines) if line.strip()), "")
 
 

@@ -5,11 +5,15 @@ A rename is not enough for that: the kernel may have written the new name back l
 empty afterwards. So whoever replaces a file says whether anything relies on it after a power cut (`durable`). What
 need not be durable must be made again, or be tolerated when it is empty, cut short or missing.
 
+Many of these files lie in the folder of a job, whose trial may put anything in their place: a pipe that nobody reads, a
+link, a folder, a file without end. So nothing is opened that could block, and nothing but a regular file is used.
+
 Used by the reaper, so it imports as little as possible.
 """
 
 import errno
 import os
+import stat
 from _thread import get_native_id
 from contextlib import suppress
 
@@ -28,7 +32,7 @@ def replace_file(
     :param syncs_folder: False where the caller makes the names of many durable files durable by one `sync_folder`.
     """
     temporary = f"{path}.{get_native_id()}.new" if shared else _beside(path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    descriptor = _open_to_write(temporary, os.O_TRUNC, mode)
     try:
         _write(descriptor, data)
         if durable:
@@ -48,7 +52,7 @@ def allocate_file(path: str, size: int, *, mode: int = 0o600) -> None:
 
     :raises OSError: there is no room (and nothing is left of the file), or the file system cannot allocate.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+    descriptor = _open_to_write(path, 0, mode)
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError:
@@ -72,13 +76,48 @@ def remove_replacement(path: str) -> None:
 def write_replacement(path: str, data: bytes, *, mode: int = 0o644) -> None:
     """As `replace_file`, within the room that was allocated, if any; it stays allocated when this fails."""
     temporary = _beside(path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+    descriptor = _open_to_write(temporary, 0, mode)
     try:
         _write(descriptor, data)
         os.ftruncate(descriptor, len(data))
         _rename(temporary, path)
     finally:
         os.close(descriptor)
+
+
+def open_regular_file(path: str, flags: int, mode: int = 0o600) -> int:
+    """Open a regular file, close-on-exec. Never blocks on what is not one. Raises OSError, also for anything else."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "is not a regular file", path)
+
+
+def read_regular_file(path: str, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes. Raises OSError, also for anything else."""
+    descriptor = open_regular_file(path, os.O_RDONLY)
+    try:
+        data = os.pread(descriptor, limit + 1, 0)
+    finally:
+        os.close(descriptor)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", path)
+    return data
+
+
+def make_replaceable(path: str) -> None:
+    """Undo what keeps `path` from being replaced: a missing or unwritable parent folder, a folder in the place of the
+    file or of the one beside it (moved aside). What cannot be undone stays."""
+    parent = os.path.dirname(path)
+    with suppress(OSError):
+        os.makedirs(parent, exist_ok=True)
+    with suppress(OSError):
+        os.chmod(parent, os.stat(parent).st_mode & 0o777 | 0o700)
+    for name in (path, _beside(path)):
+        with suppress(OSError):
+            if stat.S_ISDIR(os.lstat(name).st_mode):
+                os.rename(name, f"{name}.{get_native_id()}.aside")
 
 
 def sync_folder(path: str) -> None:
@@ -125,6 +164,18 @@ def remove_file(path: str) -> None:
 
 def _beside(path: str) -> str:
     return f"{path}.new"
+
+
+def _open_to_write(path: str, flags: int, mode: int) -> int:
+    """Open or make a regular file. A pipe or link in its place is removed; a folder is an error."""
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+    try:
+        return open_regular_file(path, flags, mode)
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.ELOOP, errno.EINVAL):
+            raise
+    os.unlink(path)
+    return open_regular_file(path, flags, mode)
 
 
 def _write(descriptor: int, data: bytes) -> None:

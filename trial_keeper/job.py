@@ -4,7 +4,7 @@ import asyncio
 import socket
 from dataclasses import dataclass, field, replace
 
-from proctor.trial_keeper.journal import JournalTail, find_members
+from proctor.trial_keeper.journal import FIRST_MEMBER, JournalTail, find_members
 from proctor.trial_keeper.losses import Losses
 from proctor.trial_keeper.protocol import Exit, JobReport
 from proctor.trial_keeper.records import JobRecord, ProcessRecord
@@ -59,6 +59,12 @@ class Job:
             if member not in self.tails:
                 self.tails[member] = self._tail(member)
 
+    def open_journals(self) -> None:
+        """Open all journals that are there, before their trial can rename them."""
+        self.find_journals()
+        for tail in self.tails.values():
+            tail.open()
+
     def acknowledge(self, offsets: dict[str, int]) -> None:
         """Start all journals from what a manager says it has; 0 for what it does not name."""
         for member in offsets:
@@ -73,10 +79,11 @@ class Job:
             self.losses = losses
         detail = "; ".join(filter(None, (end.detail, losses.describe())))
         self.exit = replace(end, detail=detail, lost=losses.lost, lost_finals=losses.finals, memory="")
-        for member, ending in losses.endings.items():
+        for member in (FIRST_MEMBER, *losses.endings):
             if member not in self.tails:
                 self.tails[member] = self._tail(member)
-            self.tails[member].end(ending)
+            must_exist = member == FIRST_MEMBER and self.process is not None
+            self.tails[member].end(losses.endings.get(member, b""), must_exist=must_exist)
 
     def _tail(self, member: str) -> JournalTail:
         return JournalTail(self.directory, member, of_earlier_boot=self.of_earlier_boot)
@@ -85,6 +92,12 @@ class Job:
         """Close its files and forget its timer."""
         for tail in self.tails.values():
             tail.close()
+        self.rest()
+
+    def rest(self) -> None:
+        """Close the files that can be opened again, and forget its timer."""
+        for tail in self.tails.values():
+            tail.rest()
         for timer in (self.deadline, self.saving):
             if timer is not None:
                 timer.cancel()

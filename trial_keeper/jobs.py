@@ -291,6 +291,7 @@ class JobTable:
             self._held[job.job_id] = job
             return
         job.attempts += 1
+        job.open_journals()
         try:
             request = self._requests.build(job.record.launch)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -458,7 +459,7 @@ class JobTable:
         job.end(end, losses)
         self._tasks.start(asyncio.to_thread(self._clear_up, job), f"clear up after {job.job_id}")
         self.watch.remove(job)
-        job.close()
+        job.rest()
         with contextlib.suppress(OSError):
             remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in
         self._ended_lately.add(job.tag)

@@ -1,16 +1,23 @@
 """Reading a job's journals by byte offset: whole lines while the trial lives, everything once it is dead.
 
 A trial should only append to its journal. One that cuts it back, writes it anew or replaces it loses what nobody had
-read yet; what stands there then is read from where it is new, behind a mark (`journal_anchor`).
+read yet; what stands there then is read from where it is new, behind a mark (`journal_anchor`). One that renames it may
+write on to it: the file that is open here is read on.
 """
 
 import contextlib
+import errno
 import os
+import stat
 
 from proctor.sdk.protocol import JOURNAL_FILE, MAX_RECORD_BYTES
+from proctor.trial_keeper.files import open_regular_file
 from proctor.trial_keeper.journal_anchor import Anchor, read_anchor, write_anchor, write_mark
 
 FIRST_MEMBER = "0"
+MOST_RANK = 99_999
+_MOST_JOURNALS = 1024  # of one job on one node: each costs a descriptor
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _READ_BYTES = 4 * MAX_RECORD_BYTES
 _HEAD_BYTES = 128  # of a journal, to know it again: its first record has a time
 _LAST_BYTES = 32  # of what was read, to know that it still stands there
@@ -23,13 +30,27 @@ def journal_path(directory: str, member: str) -> str:
 
 
 def find_members(directory: str) -> list[str]:
-    """The members that have a journal in the directory, the first one whether it has or not."""
+    """The members that have a journal in the directory, the first one whether it has or not; of very many the lowest
+    ranks."""
     prefix = f"{JOURNAL_FILE}."
     try:
-        ranks = {name[len(prefix) :] for name in os.listdir(directory) if name.startswith(prefix)}
+        names = os.listdir(directory)
     except OSError:
         return [FIRST_MEMBER]
-    return [FIRST_MEMBER, *sorted((rank for rank in ranks if rank.isdecimal() and int(rank) > 0), key=int)]
+    ranks = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    found = sorted((rank for rank in ranks if is_rank(rank) and rank != FIRST_MEMBER), key=int)
+    return [FIRST_MEMBER, *found[: _MOST_JOURNALS - 1]]
+
+
+def is_journal(name: bytes) -> bool:
+    """Whether a file of a job's directory is one of its journals."""
+    prefix, dot, rank = name.decode("ascii", "replace").partition(".")
+    return prefix == JOURNAL_FILE and (not dot or is_rank(rank))
+
+
+def is_rank(text: str) -> bool:
+    """Whether it is the number of a rank as journals are named by it; a trial may name files as it likes."""
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_RANK)) and str(int(text)) == text
 
 
 def whole_lines(data: bytes) -> bytes:
@@ -61,6 +82,9 @@ class JournalTail:
         self._descriptor = -1
         self._head = b""
         self._last: tuple[int, bytes] | None = None  # where the last read ended, and its last bytes
+        self._renamed: tuple[int, int] | None = None  # a file that lost its name: its descriptor, how far it was read
+        self._is_out_of_reach = False  # it may be there, but cannot be opened now
+        self._must_exist = False
         self.ending = b""  # what is told behind its last byte, see `end`
 
     @property
@@ -80,7 +104,8 @@ class JournalTail:
 
     def is_complete(self, *, after: int) -> bool:
         """Whether nothing is left to be told once `after` more bytes are."""
-        return self.acknowledged + after >= self.size and not self._is_replaced()
+        size = self.size
+        return self.acknowledged + after >= size and not self._is_out_of_reach and not self._is_replaced()
 
     @property
     def backlog(self) -> int:
@@ -104,36 +129,55 @@ class JournalTail:
     def _read_file(self, limit: int, *, final: bool) -> bytes:
         descriptor = self._open()
         if descriptor < 0:
-            return b""
+            return self._go_on_without_file() if final else b""
         is_replaced = self._is_replaced()
         data = self._read(descriptor, limit, final=final or is_replaced, is_other=False)
         if data or not is_replaced:
             return data
-        self.close()
+        self._let_go(descriptor)
         descriptor = self._open()
         return self._read(descriptor, limit, final=final, is_other=True) if descriptor >= 0 else b""
 
-    def end(self, ending: bytes) -> None:
-        """Nothing will be appended any more; `ending` is told behind what is there (`losses`)."""
-        self._read_file(1, final=True)  # notice that it was cut back, before more bytes are counted than it has
+    def open(self) -> None:
+        """Open the file if it is there, so that it can be read even if its trial renames it."""
+        self._open()
+
+    def end(self, ending: bytes, *, must_exist: bool = False) -> None:
+        """Nothing will be appended any more; `ending` is told behind what is there (`losses`).
+
+        :param must_exist: the file was made before the trial began: if it is not there, the trial is the reason.
+        """
+        self._must_exist = must_exist
+        if ending:
+            self._read_file(1, final=True)  # notice that it was cut back, before more bytes are counted than it has
         self.ending = ending
+
+    def rest(self) -> None:
+        """Close the file if it can be opened again: one that lost its name cannot."""
+        if self._renamed is None and self._descriptor >= 0 and self._has_name():
+            self.close()
 
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+        if self._renamed is not None:
+            os.close(self._renamed[0])
+            self._renamed = None
 
     def _file_end(self) -> int:
         descriptor = self._open()
-        return os.fstat(descriptor).st_size + self._anchor.shift if descriptor >= 0 else 0
+        return os.fstat(descriptor).st_size + self._anchor.shift if descriptor >= 0 else self._anchor.end
 
     def _read(self, descriptor: int, limit: int, *, final: bool, is_other: bool) -> bytes:
         size = os.fstat(descriptor).st_size
         if self._is_rewritten(descriptor, size, is_other=is_other):
             self._go_on_anew(descriptor, size)
+        elif self._renamed is not None:
+            self._look_at_renamed(*self._renamed)
         anchor = self._anchor
-        mark = anchor.mark[max(self.acknowledged - anchor.offset, 0) :].encode("ascii")
+        mark = self._mark_left()
         data = self._read_lines(descriptor, limit, final=final)
         if len(self._head) < _HEAD_BYTES:
             self._head = os.pread(descriptor, _HEAD_BYTES, 0)
@@ -165,8 +209,17 @@ class JournalTail:
             named = os.stat(self.path)
         except OSError:
             return False
+        return stat.S_ISREG(named.st_mode) and not self._is_opened(named)
+
+    def _has_name(self) -> bool:
+        try:
+            return self._is_opened(os.stat(self.path))
+        except OSError:
+            return False
+
+    def _is_opened(self, named: os.stat_result) -> bool:
         opened = os.fstat(self._descriptor)
-        return (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino)
+        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _is_rewritten(self, descriptor: int, size: int, *, is_other: bool) -> bool:
         """Whether what was read does not stand there any more, and the trial is the reason."""
@@ -188,15 +241,53 @@ class JournalTail:
         else:
             why = f"the trial wrote its journal anew after {read} bytes had been read; it was read from its beginning"
         mark = write_mark(f"{why}: what stood there before and had not been read is lost")
-        self._anchor = Anchor(self.acknowledged, size if is_cut else 0, mark)
-        with contextlib.suppress(OSError):  # on a full disk the next keeper would read it from its beginning
-            write_anchor(self._directory, self.member, self._anchor)
+        self._set_anchor(Anchor(self.acknowledged, size if is_cut else 0, mark))
         self._last, self._head = None, b""
+
+    def _go_on_without_file(self) -> bytes:
+        """Tell, once, that there is no file where one was."""
+        expected = self._must_exist or self.acknowledged > 0
+        if expected and not self._is_out_of_reach and not self._of_earlier_boot and not self._anchor.is_without_file:
+            mark = write_mark("the trial removed or renamed its journal: what had not been read is lost")
+            self._set_anchor(Anchor(self.acknowledged, 0, mark, is_without_file=True))
+        return self._mark_left()
+
+    def _let_go(self, descriptor: int) -> None:
+        """Another file has taken the name of the one that is read; processes of the trial may write on to that."""
+        if os.fstat(descriptor).st_nlink == 0:  # such a one does not: the SDK notices that it was removed
+            self.close()
+            return
+        if self._renamed is not None:
+            os.close(self._renamed[0])
+        self._renamed, self._descriptor = (descriptor, self._position), -1
+
+    def _look_at_renamed(self, descriptor: int, read: int) -> None:
+        """Tell, once, that more was written to a file that is not the journal any more."""
+        if os.fstat(descriptor).st_size <= read:
+            return
+        os.close(descriptor)
+        self._renamed = None
+        mark = write_mark(
+            f"the trial renamed its journal and wrote on to it after another one had taken its place: what stands "
+            f"there behind byte {read} is lost"
+        )
+        self._set_anchor(Anchor(self.acknowledged, self._position, self._mark_left().decode("ascii") + mark))
+
+    def _set_anchor(self, anchor: Anchor) -> None:
+        self._anchor = anchor
+        with contextlib.suppress(OSError):  # on a full disk the next keeper would read it from its beginning
+            write_anchor(self._directory, self.member, anchor)
+
+    def _mark_left(self) -> bytes:
+        """What of the mark is not acknowledged."""
+        return self._anchor.mark[max(self.acknowledged - self._anchor.offset, 0) :].encode("ascii")
 
     def _open(self) -> int:
         if self._descriptor < 0:
             try:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
+                self._descriptor = open_regular_file(self.path, os.O_RDONLY)
+            except OSError as error:
+                self._is_out_of_reach = error.errno in _NONE_LEFT
                 return -1
+            self._is_out_of_reach = False
         return self._descriptor

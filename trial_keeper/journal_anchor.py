@@ -10,16 +10,21 @@ import time
 from dataclasses import asdict, dataclass
 
 from proctor.sdk.protocol import JOURNAL_FILE, KIND_LOST
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.files import read_regular_file, replace_file
+
+_MOST_BYTES = 64 * 1024
+_MOST_OFFSET = 2**53
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """Byte `position` of the file follows `mark`, one line, which stands at byte `offset` of what is told."""
+    """Byte `position` of the file follows `mark`, one line or more, which stands at byte `offset` of what is told.
+    `is_without_file`: there was no file any more."""
 
     offset: int = 0
     position: int = 0
     mark: str = ""
+    is_without_file: bool = False
 
     @property
     def end(self) -> int:
@@ -33,13 +38,15 @@ class Anchor:
 
 
 def read_anchor(directory: str, member: str) -> Anchor:
-    """The anchor that was written down for a member's journal, else the one of a journal that only grows."""
+    """The anchor that was written down for a member's journal, else the one of a journal that only grows. It lies where
+    the trial may write: one that no keeper has written is none."""
     try:
-        with open(_path(directory, member), "rb") as file:
-            found = json.loads(file.read())
-        return Anchor(int(found["offset"]), int(found["position"]), str(found["mark"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        found = Anchor(**json.loads(read_regular_file(_path(directory, member), _MOST_BYTES)))
+        is_ours = all(type(place) is int and 0 <= place < _MOST_OFFSET for place in (found.offset, found.position))
+        is_ours = is_ours and found.mark.isascii() and found.mark.endswith("\n")
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return Anchor()
+    return found if is_ours else Anchor()
 
 
 def write_anchor(directory: str, member: str, anchor: Anchor) -> None:

@@ -4,7 +4,6 @@ from proctor.trial_keeper.leases import Note, allowed_trials, guard, list_shares
 from proctor.trial_keeper.protocol import Lease
 
 _GUARD_SECONDS = 0.25
-_LONGEST_TEXT = 500
 
 
 def read(folder: str) -> dict[str, list[Lease]]:
@@ -29,20 +28,13 @@ def _read_gpu(folder: str, uuid: str, slots: list[int]) -> list[Lease]:
 
 
 def _lease(slot: int, note: Note) -> Lease:
-    """What a note says; it was written by another user's process, so it may say anything."""
+    """What a note says."""
     job_id, pid = note.get("job_id"), note.get("pid")
     return Lease(
         slot=slot,
-        holder=_text(note.get("holder")),
-        job_id=_text(job_id) if isinstance(job_id, str) else None,
-        pid=pid if isinstance(pid, int) and pid > 0 else None,
-        since=_text(note.get("since")),
+        holder=str(note.get("holder", "")),
+        job_id=job_id if isinstance(job_id, str) else None,
+        pid=pid if isinstance(pid, int) else None,
+        since=str(note.get("since", "")),
         max_trials_per_gpu=allowed_trials(note),
     )
-
-
-def _text(value: object) -> str:
-    """Printable and short; empty for what is not a text."""
-    if not isinstance(value, str):
-        return ""
-    return "".join(letter if letter.isprintable() else "?" for letter in value[:_LONGEST_TEXT])

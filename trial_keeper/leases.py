@@ -4,6 +4,9 @@ The lock of a share is the file `<GPU UUID>.<share>`. Its text says who holds it
 on the GPU. Whoever takes, counts or removes shares of a GPU holds that GPU's guard, `<GPU UUID>.guard`, for that
 moment: so "how many hold it, and what do they allow" and "take mine" are one step. Used by the reaper, so it imports as
 little as possible.
+
+Every user of the machine may write into this directory. What a note or a file's name says is cleaned here: nothing but
+short printable texts and sensible numbers gets any further.
 """
 
 import errno
@@ -11,7 +14,14 @@ import json
 import os
 from contextlib import ExitStack, contextmanager, suppress
 
-from proctor.trial_keeper.shared_locks import EXCLUSIVE, SHARED, read_if_locked, remove_unlocked, wait_for_lock
+from proctor.trial_keeper.shared_locks import (
+    EXCLUSIVE,
+    SHARED,
+    find_danger,
+    read_if_locked,
+    remove_unlocked,
+    wait_for_lock,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,12 +30,20 @@ if TYPE_CHECKING:
 _GUARD = "guard"
 _GUARD_SECONDS = 10.0
 _GLANCE_SECONDS = 1.0
+_LONGEST_TEXT = 500  # characters of one entry of a note
+_MOST_PID = 2**22  # the kernel's
+_MOST_TRIALS = 10_000
+_MOST_NAMED = 3  # holders, in a sentence
 
 Note = dict[str, object]
 
 
 class LeaseRefused(Exception):
     """Somebody else holds the GPU."""
+
+
+class UnsafeFolder(OSError):
+    """Other users could remove locks that are held."""
 
 
 class GuardBusy(OSError):
@@ -42,7 +60,8 @@ def acquire(folder: str, slots: list[tuple[str, int]], note: Note, *, max_trials
     :param note: what the next one who asks is told: holder, job_id, pid, since.
     :param max_trials: how many trials may share each of these GPUs, the one that asks included.
     :raises LeaseRefused: with a sentence that names the holders.
-    :raises OSError: the directory cannot be used, or a guard is not given back (GuardBusy).
+    :raises OSError: the directory cannot be used or is not safe (UnsafeFolder), or a guard is not given back
+        (GuardBusy).
     """
     text = json.dumps({**note, "max_trials_per_gpu": max_trials}).encode() + b"\n"
     uuids = sorted({uuid for uuid, _ in slots})
@@ -51,6 +70,8 @@ def acquire(folder: str, slots: list[tuple[str, int]], note: Note, *, max_trials
         with ExitStack() as guards:
             for uuid in uuids:  # everybody in this order, so that nobody waits in a circle
                 guards.enter_context(guard(folder, uuid))
+            if danger := find_danger(folder):
+                raise UnsafeFolder(errno.EPERM, danger, folder)
             for uuid, slot in sorted(slots):
                 held.append(_take(folder, uuid, slot, text=text, max_trials=max_trials))
     except BaseException:
@@ -110,7 +131,7 @@ def list_shares(folder: str) -> dict[str, list[int]]:
         return {}
     for name in sorted(names):
         uuid, _, share = name.rpartition(".")
-        if uuid and (share == _GUARD or share.isdecimal()):
+        if uuid and (share == _GUARD or _is_share(share)):
             shares.setdefault(uuid, []).extend([] if share == _GUARD else [int(share)])
     return shares
 
@@ -125,7 +146,7 @@ def read_held(folder: str, uuid: str, slots: "Iterable[int]") -> list[tuple[int,
 def allowed_trials(note: Note) -> int:
     """How many trials a holder allows on the GPU, itself included."""
     allowed = note.get("max_trials_per_gpu")
-    return allowed if isinstance(allowed, int) and allowed > 0 else 1
+    return allowed if isinstance(allowed, int) else 1
 
 
 def _take(folder: str, uuid: str, slot: int, *, text: bytes, max_trials: int) -> int:
@@ -136,7 +157,9 @@ def _take(folder: str, uuid: str, slot: int, *, text: bytes, max_trials: int) ->
             raise LeaseRefused(f"GPU {uuid} (share {slot}) is held by {_describe(note)}")
     limit = min([max_trials, *(allowed_trials(note) for _, note in held)])
     if held and len(held) >= limit:
-        holders = " and ".join(_describe(note) for _, note in held)
+        holders = " and ".join([_describe(note) for _, note in held[:_MOST_NAMED]])
+        if len(held) > _MOST_NAMED:
+            holders += f" and {len(held) - _MOST_NAMED} more"
         trials = "1 trial" if limit == 1 else f"{limit} trials"
         raise LeaseRefused(f"GPU {uuid} is held by {holders}, and no more than {trials} may have it")
     # Nobody holds the share; the glance of one who has no guard lasts microseconds.
@@ -162,17 +185,37 @@ def _path(folder: str, uuid: str, slot: int) -> str:
     return os.path.join(folder, f"{uuid}.{slot}")
 
 
+def _is_share(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < len(str(_MOST_TRIALS)) and str(int(text)) == text
+
+
 def _read_note(text: bytes) -> Note:
-    """Written by other users: anything may be in it."""
+    """Written by other users: anything may be in it. Entries that say nothing sensible are left out."""
     try:
-        note = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return note if isinstance(note, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    texts = {name: _clean(found.get(name)) for name in ("holder", "job_id", "since")}
+    limits = {"pid": _MOST_PID, "max_trials_per_gpu": _MOST_TRIALS}
+    numbers = {name: found.get(name) for name, most in limits.items() if _is_number(found.get(name), most)}
+    return {**{name: value for name, value in texts.items() if value}, **numbers}
+
+
+def _clean(value: object) -> str:
+    """Printable and short, on one line; empty for what is not a text."""
+    if not isinstance(value, str):
+        return ""
+    return "".join(letter if letter.isprintable() else "?" for letter in value[:_LONGEST_TEXT])
+
+
+def _is_number(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
 
 
 def _describe(note: Note) -> str:
     if not note:
         return "somebody who left no note"
-    holder = note.get("holder") or "somebody"
-    return f"{holder} (job {note.get('job_id')}, pid {note.get('pid')}, since {note.get('since')})"
+    job, pid, since = (note.get(name, "unknown") for name in ("job_id", "pid", "since"))
+    return f"{note.get('holder', 'somebody')} (job {job}, pid {pid}, since {since})"

@@ -1,23 +1,24 @@
 """What a job that has ended could not write down: read from its reserve, and told behind the end of its journals.
 
 Everything here follows from files that nothing changes any more, so whoever looks again, another keeper included, finds
-the same bytes: what is told behind a journal has its offset there, and is stored once.
+the same bytes: what is told behind a journal has its offset there, and is stored once. The trial could write to all of
+these files, so what no SDK writes is left out.
 """
 
 import errno
 import json
 import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from proctor.sdk.protocol import KIND_FINAL, KIND_LOST, MAX_RECORD_BYTES, RESERVE_FILE
 from proctor.sdk.reserve import read_content, read_entries
-from proctor.trial_keeper.files import remove_file
-from proctor.trial_keeper.journal import journal_path
+from proctor.trial_keeper.files import open_regular_file, remove_file
+from proctor.trial_keeper.journal import is_rank, journal_path
 from proctor.trial_keeper.protocol import JsonObject
 
 _LONGEST_LINE = 2 * MAX_RECORD_BYTES  # what is longer is no record of ours
+_MOST_LOST = 10**12  # at one go; the sum of all that fit into a reserve and a journal fits into a column
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Losses:
 def is_reserve_used(directory: str) -> bool:
     """Whether anything was written to the reserve of a job. Blocks."""
     try:
-        descriptor = os.open(os.path.join(directory, RESERVE_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular_file(os.path.join(directory, RESERVE_FILE), os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -70,7 +71,7 @@ def find_losses(directory: str, *, memory: str = "", ended_at: float = 0.0) -> L
     """
     content, time = _read_reserve(directory)
     entries = read_entries(content) + read_entries(memory.encode("ascii", "replace"))
-    members = [name for name in dict.fromkeys(entry["member"] for entry in entries) if name.isdecimal()]
+    members = [name for name in dict.fromkeys(entry["member"] for entry in entries) if is_rank(name)]
     found = {member: _look_at(directory, member, [e for e in entries if e["member"] == member]) for member in members}
     return Losses(
         lost=sum(look.lost for look in found.values()),
@@ -83,9 +84,13 @@ def write_endings(directory: str) -> None:
     """Write behind the journals of a job that has ended what follows them, for a reader that knows nothing of reserves.
     May be repeated. Blocks; raises OSError, and some of it is written then."""
     for member, ending in find_losses(directory).endings.items():
-        with open(journal_path(directory, member), "ab", buffering=0) as file:
-            if file.write(ending) != len(ending):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
+        path = journal_path(directory, member)
+        descriptor = open_regular_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            if os.write(descriptor, ending) != len(ending):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        finally:
+            os.close(descriptor)
 
 
 @dataclass
@@ -108,8 +113,8 @@ class _Look:
 
 def _look_at(directory: str, member: str, entries: list[JsonObject]) -> _Look:
     journal = _Journal(journal_path(directory, member))
-    counted = sum(entry["lost"] for entry in entries if isinstance(entry.get("lost"), int))
-    kept = dict.fromkeys(entry["record"] for entry in entries if isinstance(entry.get("record"), str))
+    counted = sum(_count(entry.get("lost")) for entry in entries)
+    kept = dict.fromkeys(entry["record"] for entry in entries if _is_line(entry.get("record")))
     records = [record for record in kept if record not in journal.finals]
     waiting = {entry["waiting"] for entry in entries if isinstance(entry.get("waiting"), str)}
     never = [end for end in waiting if not _any_ends_with((*journal.finals, *kept), end)]
@@ -130,10 +135,9 @@ class _Journal:
         self.finals: list[str] = []
         self.is_torn = False
         try:
-            if stat.S_ISREG(os.stat(path).st_mode):
-                with open(path, "rb") as file:
-                    for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
-                        self._read(line)
+            with open(open_regular_file(path, os.O_RDONLY), "rb") as file:
+                for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
+                    self._read(line)
         except OSError:
             return
 
@@ -144,11 +148,20 @@ class _Journal:
         try:
             record = json.loads(line)
             if record["kind"] == KIND_LOST:
-                self.lost += int(record.get("count", 0))
+                self.lost += _count(record.get("count"))
             elif record["kind"] == KIND_FINAL:
                 self.finals.append(line.decode("ascii").rstrip("\n") + "\n")
         except (ValueError, TypeError, KeyError, RecursionError):
             return
+
+
+def _count(value: object) -> int:
+    """A number of lost reports; 0 for what no SDK writes."""
+    return value if isinstance(value, int) and 0 < value <= _MOST_LOST else 0
+
+
+def _is_line(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.endswith("\n") and value.count("\n") == 1
 
 
 def _any_ends_with(lines: Iterable[str], end: str) -> bool:
@@ -158,7 +171,7 @@ def _any_ends_with(lines: Iterable[str], end: str) -> bool:
 def _read_reserve(directory: str) -> tuple[bytes, float]:
     """The content of a job's reserve, and when it was written to last."""
     try:
-        descriptor = os.open(os.path.join(directory, RESERVE_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular_file(os.path.join(directory, RESERVE_FILE), os.O_RDONLY)
     except OSError:
         return b"", 0.0
     try:

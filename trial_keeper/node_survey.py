@@ -12,6 +12,7 @@ from proctor.trial_keeper.devices import DeviceSurvey
 from proctor.trial_keeper.origin import ARCHIVE
 from proctor.trial_keeper.protocol import to_json
 from proctor.trial_keeper.settings import default_lock_folder
+from proctor.trial_keeper.shared_locks import find_danger
 
 
 def probe(given: CommandInput) -> dict[str, Any]:
@@ -45,7 +46,8 @@ def _find_problem(folder: str) -> str:
         return f"{place} should be a folder, so that GPUs can be leased in {folder}"
     if not os.access(place, os.W_OK | os.X_OK):
         return f"GPUs cannot be leased in {folder}: {place} may not be written by user {os.getuid()}"
-    return ""
+    danger = find_danger(folder)
+    return f"GPUs cannot be leased: {danger}" if danger else ""
 
 
 def _kind(path: str) -> str:

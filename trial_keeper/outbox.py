@@ -7,6 +7,7 @@ and an idle keeper answers at once.
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ REPORT_BYTES = 1024 * 1024
 LEAST_SHARE_BYTES = 16 * 1024  # what one job gets of a report, if it gets anything
 ROOM_FOR_RUNNING_BYTES = REPORT_BYTES // 4  # which the journals of jobs that have ended leave to the others
 _START_PATIENCE_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -181,7 +184,11 @@ class Outbox:
         tails = list(job.tails.values())
         shares = [share] if len(tails) == 1 else _shares([tail.backlog for tail in tails], share)
         for tail, limit in zip(tails, shares, strict=True):
-            data = tail.read(final=job.exit is not None, limit=max(limit, LEAST_SHARE_BYTES))
+            try:
+                data = tail.read(final=job.exit is not None, limit=max(limit, LEAST_SHARE_BYTES))
+            except OSError as error:  # a failing disk: the other jobs need not wait for it
+                log.error("%s cannot be read; it is tried again: %s", tail.path, error.strerror)
+                data, complete = b"", False
             if data:
                 header.chunks.append(Chunk(job.job_id, job.token, tail.member, tail.acknowledged, len(data)))
                 report.data.append(data)

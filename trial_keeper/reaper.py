@@ -23,9 +23,9 @@ from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STD
 from proctor.sdk.reserve import RESERVE_BYTES, read_content
 from proctor.trial_keeper import kernel
 from proctor.trial_keeper.exits import Ending, classify, last_line_of
-from proctor.trial_keeper.files import write_replacement
+from proctor.trial_keeper.files import make_replaceable, open_regular_file, write_replacement
 from proctor.trial_keeper.identity import boot_id, start_time
-from proctor.trial_keeper.leases import LeaseRefused, acquire, release, remove_unused
+from proctor.trial_keeper.leases import GuardBusy, LeaseRefused, UnsafeFolder, acquire, release, remove_unused
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members
 
 TYPE_CHECKING = False
@@ -127,6 +127,10 @@ class _Reaper:
             self._leases = acquire(folder, wanted, note, max_trials=self._request["max_trials_per_gpu"])
         except LeaseRefused as refusal:  # somebody of the machine was faster: not the trial's fault, not the node's
             raise _NotStarted("PREEMPTED", str(refusal)) from None
+        except GuardBusy as error:
+            raise _NotStarted("PREEMPTED", f"the GPU locks in {folder} are busy: {error.strerror}") from None
+        except UnsafeFolder as error:
+            raise _NotStarted("INFRASTRUCTURE", f"GPUs cannot be leased: {error.strerror}") from None
         except OSError as error:
             detail = f"the GPU locks in {folder} cannot be used: {error.strerror}; check the folder's permissions"
             raise _NotStarted("INFRASTRUCTURE", detail) from None
@@ -141,10 +145,9 @@ class _Reaper:
 
     def _start(self) -> None:
         directory = self._request["directory"]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            stdout = os.open(os.path.join(directory, STDOUT_FILE), flags, 0o644)
-            stderr = os.open(os.path.join(directory, STDERR_FILE), flags, 0o644)
+            stdout = _open_output(os.path.join(directory, STDOUT_FILE))
+            stderr = _open_output(os.path.join(directory, STDERR_FILE))
             gate_out, gate_in = os.pipe()
             result_out, result_in = os.pipe()
             self._trial = os.fork()
@@ -272,8 +275,9 @@ class _Reaper:
         return last_line_of(os.path.join(self._request["directory"], STDERR_FILE))
 
     def _record(self, ending: Ending) -> None:
-        """Write the end down, within the room that was allocated for it. A disk that refuses even that is tried again
-        until it works or nobody wants to know; meanwhile the keeper knows the end from us."""
+        """Write the end down, within the room that was allocated for it. What the trial has made of its folder is put
+        right for that. A disk that refuses is tried again until it works or the end is not needed any more; meanwhile
+        the keeper knows the end from us."""
         end = json.dumps(
             {
                 "reason": ending.reason,
@@ -286,18 +290,20 @@ class _Reaper:
             }
         ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)
-        is_told = False
+        is_told = is_mended = False
         failpoint("reaper.exit.before")
         while True:
             try:
                 write_replacement(path, end)  # the keeper syncs it
                 break
-            except FileNotFoundError:
-                return  # the job's directory was deleted
-            except OSError:
-                is_told = is_told or self._tell_end(end)
+            except OSError as error:
                 if not os.path.exists(self._request["record_file"]):
                     return  # the end is stored
+                if not is_mended and not is_full(error):
+                    make_replaceable(path)
+                    is_mended = True
+                    continue
+                is_told = is_told or self._tell_end(end)
                 time.sleep(_FULL_DISK_RETRY_SECONDS)
         failpoint("reaper.exit.after")
 
@@ -306,6 +312,12 @@ class _Reaper:
             return self._channel.send(end, socket.MSG_DONTWAIT) == len(end)
         except OSError:  # that keeper is gone
             return False
+
+
+def _open_output(path: str) -> int:
+    descriptor = open_regular_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _make_memory_reserve() -> int:

@@ -13,12 +13,21 @@ from pathlib import Path
 
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.protocol import EXIT_FILE
-from proctor.trial_keeper.files import remove_file, replace_file, sync_folder, write_replacement
+from proctor.trial_keeper.files import (
+    open_regular_file,
+    read_regular_file,
+    remove_file,
+    replace_file,
+    sync_folder,
+    write_replacement,
+)
 from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
 
 _RECORD_SUFFIX = ".json"
 _PROCESS_SUFFIX = ".process"
 _UNREADABLE_SUFFIX = ".unreadable"
+_LAST_TIME = 253_402_300_799.0  # of the year 9999
+_MOST_EXIT_BYTES = 1024 * 1024  # it holds a reserve of 64 KiB at most
 
 
 @dataclass(frozen=True)
@@ -183,18 +192,21 @@ def parse_process(data: bytes) -> ProcessRecord | None:
 
 
 def parse_exit(data: bytes) -> Exit | None:
-    """An end from its JSON, or None when there is none that can be read."""
+    """An end from its JSON, or None when there is none that can be read, or one that no reaper has written."""
     try:
-        return from_json(Exit, json.loads(data.strip(b"\0")))  # zeros: room that was allocated for it (a power cut)
-    except (ValueError, TypeError, AttributeError):
+        end = from_json(Exit, json.loads(data.strip(b"\0")))  # zeros: room that was allocated for it (a power cut)
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+    are_times = all(0 <= time <= _LAST_TIME for time in (end.started_at, end.ended_at))  # NaN is none either
+    are_numbers = all(number is None or 0 <= number < 2**31 for number in (end.code, end.signal))
+    return end if are_times and are_numbers else None
 
 
 def read_exit(directory: str) -> Exit | None:
     """The end that was recorded in a job's directory, or None when there is none that can be read: then it is not
     known whether anything of the job still runs."""
     try:
-        return parse_exit(Path(directory, EXIT_FILE).read_bytes())
+        return parse_exit(read_regular_file(os.path.join(directory, EXIT_FILE), _MOST_EXIT_BYTES))
     except OSError:
         return None
 
@@ -202,9 +214,9 @@ def read_exit(directory: str) -> Exit | None:
 def exit_trouble(directory: str) -> str:
     """Why the recorded end of a job cannot be read, as a clause; "" where there is none, or one of nothing or zero
     bytes (a power cut)."""
-    path = Path(directory, EXIT_FILE)
+    path = os.path.join(directory, EXIT_FILE)
     try:
-        data = path.read_bytes().strip(b"\0")
+        data = read_regular_file(path, _MOST_EXIT_BYTES).strip(b"\0")
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -225,7 +237,7 @@ def sync_exit(directory: str) -> None:
     """
     failpoint("keeper.exit.sync.before")
     with suppress(OSError):
-        descriptor = os.open(os.path.join(directory, EXIT_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular_file(os.path.join(directory, EXIT_FILE), os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -8,6 +8,7 @@ possible.
 import errno
 import fcntl
 import os
+import stat
 import time
 from contextlib import contextmanager, suppress
 
@@ -24,6 +25,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LONGEST_TEXT = 4096
 _LONGEST_PAUSE_SECONDS = 0.05
 _MOST_TRIES = 100
+_UNMAPPED_USER = 65534  # root of the machine, seen from a container without root rights
 
 
 def lock(path: str, kind: int, *, make: bool = True) -> int | None:
@@ -91,6 +93,47 @@ def remove_unlocked(path: str) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def find_danger(folder: str) -> str:
+    """Why users who are neither root nor this one could remove locks that are held in a folder, or replace it, with the
+    command by which an administrator puts that right; "" if they cannot, or if there is no such folder. Raises OSError.
+
+    The owner of a sticky folder is trusted: on a machine without an administrator somebody has to make it.
+    """
+    try:
+        found, above = os.lstat(folder), os.stat(os.path.dirname(folder))
+    except FileNotFoundError:
+        return ""
+    make = f"sudo install -d -o root -g root -m 1777 {_quote(folder)}"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} should be a folder, found something else; an administrator runs: sudo rm {_quote(folder)}"
+    if (found.st_uid not in _trusted() and not found.st_mode & stat.S_ISVTX) or _is_open(found):
+        return f"other users could remove locks that are held in {folder}; an administrator runs: {make}"
+    if above.st_uid not in _trusted() or _is_open(above):
+        parent = os.path.dirname(folder)
+        return (
+            f"other users could replace {folder}; an administrator runs: "
+            f"sudo chown root {_quote(parent)} && sudo chmod go-w {_quote(parent)}"
+        )
+    return ""
+
+
+def _trusted() -> tuple[int, ...]:
+    return 0, os.geteuid(), _UNMAPPED_USER
+
+
+def _is_open(folder: os.stat_result) -> bool:
+    """Whether users who do not own it may rename and remove what others have in a folder. A group is trusted to be
+    what root has made it for."""
+    others = 0o002 if folder.st_uid == 0 else 0o022
+    return bool(folder.st_mode & others) and not folder.st_mode & stat.S_ISVTX
+
+
+def _quote(path: str) -> str:
+    """For a shell; `shlex` is slow to import."""
+    is_plain = path.isascii() and path.translate({ord(letter): "x" for letter in "/._-"}).isalnum()
+    return path if is_plain else "'" + path.replace("'", "'\\''") + "'"
 
 
 def _is_at(path: str, descriptor: int) -> bool:

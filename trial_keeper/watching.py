@@ -5,9 +5,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from proctor.sdk.protocol import JOURNAL_FILE
 from proctor.trial_keeper.inotify import IN_CREATE, IN_IGNORED, IN_MODIFY, IN_MOVED_TO, Inotify
 from proctor.trial_keeper.job import Job
+from proctor.trial_keeper.journal import is_journal
 
 LOOK_SECONDS = 1.0
 
@@ -63,7 +63,7 @@ class JournalWatch:
                 self._on_change(job)
 
     def _watch_journals(self, job: Job) -> None:
-        job.find_journals()
+        job.open_journals()
         for member, tail in job.tails.items():
             self._watch(job, member, tail.path, IN_MODIFY)
 
@@ -87,7 +87,7 @@ class JournalWatch:
                 continue
             elif not name:
                 changed[job.job_id] = job
-            elif name.startswith(JOURNAL_FILE.encode()):
+            elif is_journal(name):
                 changed[job.job_id] = job
                 self._watch_journals(job)
         for job in changed.values():

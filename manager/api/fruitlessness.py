@@ -2,11 +2,10 @@
 best trial, what became of the final metrics."""
 
 import json
-import re
 import sqlite3
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from proctor.manager.lifecycle.failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import trials
 from proctor.manager.store.rows import ExperimentRow, TrialRow
@@ -16,8 +15,6 @@ MOST_LOOKED_AT = 100
 
 MOST_SHOWN = 60
 """Characters of a final metric."""
-
-_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def failure_of(
@@ -75,10 +72,3 @@ def _sentence(total: int, reasons: Sequence[str]) -> str:
         return f"the only trial that has ended has not succeeded: {reason}"
     looked = f"{len(reasons)}" if len(reasons) == total else f"the newest {len(reasons)}"
     return f"none of {total} trials has succeeded; {times} of {looked} ended with: {reason}"
-
-
-def most_frequent(reasons: Sequence[str]) -> tuple[str, int]:
-    """The first of the reasons that occur most often, and how often; reasons that differ in numbers only are one."""
-    counts = Counter(_NUMBER.sub("0", reason) for reason in reasons)
-    [(kind, times)] = counts.most_common(1) or [("", 0)]
-    return next((reason for reason in reasons if _NUMBER.sub("0", reason) == kind), ""), times

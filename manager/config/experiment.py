@@ -14,6 +14,7 @@ from proctor.manager.config.quantities import (
     Label,
     Mapping,
     ObjectiveMetric,
+    Positive,
     Seconds,
     SecondsOrZero,
     Something,
@@ -99,6 +100,8 @@ class ExperimentConfig(Section):
     """How often a trial whose command fails is tried again."""
     max_infrastructure_retries: Count = 5
     """How often a trial is tried again that failed for no fault of its own (node lost, preempted)."""
+    max_failed_trials: Positive | None = None
+    """How many failed trials put the experiment into ERROR; no number of them if not given."""
     debug: Truth = False
     """Sets logLevel to debug where that is not given."""
     log_level: LogLevel = "info"

@@ -299,6 +299,7 @@ KEYS: tuple[Key, ...] = (
         {
             "maxTrialRetries": 2,
             "maxInfrastructureRetries": 9,
+            "maxFailedTrials": 20,
             "reportFrom": 3,
             "codeSnapshot": True,
             "seed": 17,

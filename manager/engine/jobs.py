@@ -7,11 +7,14 @@ from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.messages import HeldUp
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
+from proctor.manager.lifecycle.failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import jobs, trials
 from proctor.training_services.base import EndReason, Exit, StatusChange, TrialJobStatus
+
+_NO_FINAL = "no final metric was reported"
 
 
 def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: RetryPolicy) -> None:
@@ -73,11 +76,28 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
     if verdict.status is TrialStatus.WAITING:
         _retry(step, trial, verdict, reason, detail)
     elif verdict.status is not TrialStatus.SUCCEEDED:
-        trial_moves.end_trial(state, step, trial, verdict.status, detail)
+        is_new = job.resumes == state.row.resumes
+        cause = cause_of_failure(verdict.status, reason, detail) if is_new else ""
+        trial_moves.end_trial(state, step, trial, verdict.status, detail, cause=cause)
     elif reason is EndReason.EXITED_OK:
-        trial_moves.end_trial(state, step, trial, verdict.status, "")
+        trial_moves.end_trial(state, step, trial, verdict.status, "" if trial.has_final else _NO_FINAL)
+        if not trial.has_final and trial.other_final is None:
+            _notice_missing_final(state, step, trial)
     else:
         trial_moves.accept_final(state, step, trial, f"its job ended afterwards as {reason.value} ({detail})")
+
+
+def _notice_missing_final(state: ExperimentState, step: Step, trial: LiveTrial) -> None:
+    """Say at the first trial, the tenth, the hundredth … that its tuner learns nothing from it."""
+    number = state.row.trials_without_final
+    if not is_worth_a_notice(number):
+        return
+    which = "it is the first one" if number == 1 else f"{number} trials have by now"
+    text = (
+        f"trial {trial.row.sequence_id} has ended without a final metric ({which}): its command exited with 0 and "
+        "never called report_final_result(), so the tuner has no result of it"
+    )
+    step.note("notice", {"text": text}, trial_id=trial.row.id)
 
 
 def _close_job(

@@ -25,13 +25,14 @@ from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
+from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.node_records import NodeRecords
 from proctor.manager.settings import Home
 from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
-from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -486,9 +487,11 @@ class Manager:
         status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
         now = self.clock.now()
         kept = row.reason if reason is None else reason
-        cleared = {"reason": "", "error": ""} if event is ExperimentEvent.RESUME else {"reason": kept}
+        changes: dict[str, Any] = {"reason": kept}
+        if event is ExperimentEvent.RESUME:
+            changes = {"reason": "", "error": "", "resumes": row.resumes + 1, **trial_end_columns(NO_ENDS)}
         moved = await self.control.write(
-            lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, time=now, **cleared)
+            lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, time=now, **changes)
         )
         extra = {"action": f"experiment.{status.lower()}", "experiment_id": row.id}
         log.info("experiment %s is %s", row.id, status, extra=extra)

@@ -82,7 +82,7 @@ class ExperimentRunner:
             silent=lambda trouble: self.inbox.post(m.DispatcherSilent(trouble)),
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
-        self._counters: dict[str, int] = {}
+        self._counters: dict[str, Any] = {}
         self._unwatch: Callable[[], None] = lambda: None
 
     @property

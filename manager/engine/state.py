@@ -7,8 +7,9 @@ from typing import Any
 
 from proctor.manager.config import TunerConfig
 from proctor.manager.lifecycle.experiment import Progress
+from proctor.manager.lifecycle.failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,14 @@ class ExperimentState:
         running = 0.0 if self.active_since is None else monotonic - self.active_since
         return self.row.active_seconds + running
 
-    def counters(self) -> dict[str, int]:
-        """The columns of the row that only count up."""
+    def counters(self) -> dict[str, Any]:
+        """The columns of the row that count."""
         return {
             "next_sequence_id": self.row.next_sequence_id,
             "next_parameter_id": self.row.next_parameter_id,
             "next_position": self.row.next_position,
             "metrics_told": self.row.metrics_told,
+            **trial_end_columns(self.row.trial_ends),
         }
 
     def progress(self, monotonic: float) -> Progress:
@@ -126,7 +128,14 @@ class ExperimentState:
             live=sum(trial.row.status is not TrialStatus.PAUSED for trial in self.trials.values()),
             requested=len(self.requested),
             exhausted=self.exhausted,
+            ends=self.row.trial_ends,
+            max_failed=self.row.max_failed_trials,
         )
+
+    def count_end(self, status: TrialStatus, cause: str, *, has_final: bool) -> None:
+        """One more trial has ended. `cause`: why it has failed, if that counts; else ""."""
+        ends = count_end(self.row.trial_ends, status, cause, has_final=has_final)
+        self.row = replace(self.row, **trial_end_columns(ends))
 
     def waiting(self) -> Iterator[LiveTrial]:
         """Trials without a job that wait for a place, in the order of their numbers."""

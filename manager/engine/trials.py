@@ -87,6 +87,7 @@ def create_job(
         node_id=None if placement is None else placement.node_id,
         code_fingerprint=code_fingerprint,
         submitted_at=step.now,
+        resumes=state.row.resumes,
     )
     trial.job, trial.has_progress = job, False
     trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
@@ -153,10 +154,16 @@ def send_back(step: Step, trial: LiveTrial, reason: str, **columns: Any) -> None
     _move(step, trial, TrialEvent.WAIT, reason, **columns)
 
 
-def end_trial(state: ExperimentState, step: Step, trial: LiveTrial, status: TrialStatus, reason: str) -> None:
-    """It is over: tell the tuner."""
+def end_trial(
+    state: ExperimentState, step: Step, trial: LiveTrial, status: TrialStatus, reason: str, *, cause: str = ""
+) -> None:
+    """It is over: tell the tuner.
+
+    :param cause: why it has failed, if that counts as a failure of the experiment's trials (`cause_of_failure`).
+    """
     _move(step, trial, ENDS[status], reason, ended_at=step.now)
     del state.trials[trial.row.id]
+    state.count_end(status, cause, has_final=trial.has_final)
     state.exhausted = False  # a tuner that had nothing to suggest may have learnt something
     value, has_value = outcome(trial, status, counts_intermediate=state.counts_intermediate_results)
     message = protocol.TrialEnd(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from proctor.manager.lifecycle.failures import NO_ENDS, TrialEnds, fatal_failures
 from proctor.manager.lifecycle.machine import Lifecycle
 from proctor.manager.lifecycle.states import ExperimentStatus as Status
 
@@ -67,6 +68,8 @@ class Progress:
     live: int  # trials that are WAITING or RUNNING
     requested: int  # suggestions asked for and not yet given
     exhausted: bool  # the tuner's last word was "no more"
+    ends: TrialEnds = NO_ENDS
+    max_failed: int | None = None
 
 
 def spent_limit(progress: Progress) -> str:
@@ -82,6 +85,10 @@ def next_event(progress: Progress) -> tuple[ExperimentEvent, str] | None:
     """The move that the experiment makes by itself now, with its reason; None to stay."""
     limit = spent_limit(progress)
     status = progress.status
+    is_over = status in {Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL} and not progress.live + progress.requested
+    failures = fatal_failures(progress.ends, progress.max_failed, is_over=is_over)
+    if failures and EXPERIMENT.allows(status, ExperimentEvent.FAIL):
+        return ExperimentEvent.FAIL, failures
     if status is Status.RUNNING and limit:
         return ExperimentEvent.REACH_LIMIT, limit
     if status is Status.RUNNING and progress.exhausted and progress.requested == 0:
@@ -90,8 +97,7 @@ def next_event(progress: Progress) -> tuple[ExperimentEvent, str] | None:
         return ExperimentEvent.RAISE_LIMIT, "a limit was raised"
     if status is Status.TUNER_NO_MORE_TRIAL and not progress.exhausted and not limit:
         return ExperimentEvent.RAISE_LIMIT, "the tuner may have suggestions again"
-    drained = progress.live == 0 and progress.requested == 0
-    if status in {Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL} and drained:
+    if is_over:
         return ExperimentEvent.DRAIN, limit or "the tuner has no more suggestions"
     return None
 

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Collection
 from typing import Any
 
+from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import events, identity
 from proctor.manager.store.changes import get_row, insert_row, move_row, update_row
@@ -11,11 +12,13 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.json_columns import encode
 from proctor.manager.store.pages import Page, decode_cursor, encode_cursor
 from proctor.manager.store.queries import query, query_with
-from proctor.manager.store.rows import ExperimentRow, bind
+from proctor.manager.store.rows import ExperimentRow, bind, trial_end_columns
 
 _TABLE = "experiments"
 _ORDER = "-created_at"
-_COUNTERS = {"next_sequence_id", "next_parameter_id", "next_position", "metrics_told", "active_seconds"}
+_COUNTERS = {"next_sequence_id", "next_parameter_id", "next_position", "metrics_told", "active_seconds"} | {
+    *trial_end_columns(NO_ENDS)
+}
 _LIMITS = {"trial_concurrency", "max_trial_number", "max_experiment_seconds", "max_trial_seconds", "search_space"}
 
 
@@ -101,7 +104,8 @@ def move(
 
 
 def set_counters(connection: sqlite3.Connection, experiment_id: str, **columns: Any) -> None:
-    """Set next_sequence_id, next_parameter_id, next_position, metrics_told, active_seconds. Raises RowNotFound."""
+    """Set next_sequence_id, next_parameter_id, next_position, metrics_told, active_seconds, or what is counted of
+    trials that have ended. Raises RowNotFound."""
     _require(columns, _COUNTERS)
     update_row(connection, _TABLE, ExperimentRow, experiment_id, columns)
 

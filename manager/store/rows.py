@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
+from proctor.manager.lifecycle.failures import TrialEnds
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.json_columns import decode, encode
 from proctor.sdk.json_input import clean_text
@@ -20,6 +21,17 @@ _JSON = "JSON"
 JsonObject = Annotated[dict[str, Any], _JSON]
 JsonValue = Annotated[Any, _JSON]  # None is SQL's NULL
 JsonWhole = Annotated[Any, _JSON, "null"]  # None is JSON's null, in columns that are never NULL
+
+
+def trial_end_columns(ends: TrialEnds) -> dict[str, Any]:
+    """The columns of an experiment's row that hold these counts."""
+    return {
+        "ended_trials": ends.ended,
+        "failed_trials": ends.failed,
+        "alike_failures": ends.alike,
+        "failure_cause": ends.cause,
+        "trials_without_final": ends.without_final,
+    }
 
 
 class Row:
@@ -103,6 +115,29 @@ class ExperimentRow(Row):
     ended_at: float | None = None
     revision: int = 1
     clean_up_owed: int = 0  # 1: it was stopped, and its platform has not cleaned up after it yet
+    resumes: int = 0
+    ended_trials: int = 0
+    failed_trials: int = 0
+    alike_failures: int = 0
+    failure_cause: str = ""
+    trials_without_final: int = 0
+
+    @property
+    def trial_ends(self) -> TrialEnds:
+        """What is counted of the trials that have ended."""
+        return TrialEnds(
+            ended=self.ended_trials,
+            failed=self.failed_trials,
+            alike=self.alike_failures,
+            cause=self.failure_cause,
+            without_final=self.trials_without_final,
+        )
+
+    @property
+    def max_failed_trials(self) -> int | None:
+        """How many failed trials end the experiment; experiments of earlier versions do not say."""
+        found = self.config.get("max_failed_trials")
+        return None if found is None else int(found)
 
     @property
     def report_from(self) -> int:
@@ -173,6 +208,8 @@ class TrialJobRow(Row):
     stop_position: int | None = None
     save_until: float | None = None
     """Unix time until which the trial may save in a soft stop."""
+    resumes: int = 0
+    """How often its experiment had been resumed when it was submitted."""
 
 
 @dataclass(frozen=True, slots=True)

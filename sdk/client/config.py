@@ -146,6 +146,7 @@ class ExperimentConfig:
     max_trial_duration: str | int | None = None
     max_trial_retries: int | None = None
     max_infrastructure_retries: int | None = None
+    max_failed_trials: int | None = None
     nni_manager_ip: str | None = None
     debug: bool | None = None
     log_level: str | None = None
@@ -159,6 +160,7 @@ class ExperimentConfig:
     report_from: int | None = None
     code_snapshot: bool | None = None
     seed: int | None = None
+    save_seconds: float | str | None = None
     lease_seconds: float | None = None
 
     def __post_init__(self) -> None:

@@ -191,6 +191,19 @@ async def test_a_refusal_is_followed_by_news_of_the_leases(gpus: FakeGpus, tmp_p
             release(held)
 
 
+async def test_what_another_user_writes_into_a_lock_costs_a_trial_nothing_but_its_turn(node: Node) -> None:
+    locks = node.directory / "gpu-locks"
+    held = acquire(str(locks), [("GPU-a", 0)], {})
+    (locks / "GPU-a.0").write_bytes(b'{"holder": "\\ud800\\u001b]0;x\\u0007", "pid": 1%s}' % (b"0" * 30))
+    try:
+        await node.manager.command(node.launch("T.1", "true", gpus=SHARE))
+        end = await node.manager.end_of("T.1")
+    finally:
+        release(held)
+    assert end.reason == EndReason.PREEMPTED
+    assert "held by ??]0;x? (job unknown, pid unknown, since unknown)" in end.detail
+
+
 def refusal(folder: str, uuid: str, slot: int) -> str:
     """Why a lease cannot be had."""
     with pytest.raises(LeaseRefused) as caught:

@@ -17,6 +17,7 @@ from proctor.manager.instance import StartError
 from proctor.manager.settings import Home
 from proctor.manager.store import events, identity
 from proctor.manager.store.database import Database
+from proctor.manager.store.migrations import load_migrations
 from proctor.manager.store.witness import read_witness
 
 pytestmark = pytest.mark.anyio
@@ -190,18 +191,11 @@ async def test_a_home_whose_keepers_have_jobs_is_not_begun_with_an_empty_databas
 
 
 async def test_a_database_from_before_there_were_witnesses_is_taken(home: Home) -> None:
-    await use(home)
     experiment(home, "digits", CONFIG_FILE)
-    home.control_witness.unlink()
     connection = sqlite3.connect(home.control_database)
-    for statement in (
-        "DROP TABLE home",
-        "DROP TABLE deleted_experiments",
-        "ALTER TABLE trial_jobs DROP COLUMN save_until",
-        "PRAGMA user_version = 5",
-    ):
-        connection.execute(statement)
-    connection.commit()
+    for script in load_migrations("control")[:5]:
+        connection.executescript(script)
+    connection.executescript(f"PRAGMA application_id = {0x50524331}; PRAGMA user_version = 5")
     connection.close()
     await use(home)
     assert read_witness(home.control_witness) is not None

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.leases import GuardBusy, LeaseRefused, acquire, guard, release, remove_unused
+from proctor.trial_keeper.lease_survey import read
+from proctor.trial_keeper.leases import (
+    GuardBusy,
+    LeaseRefused,
+    UnsafeFolder,
+    acquire,
+    guard,
+    list_shares,
+    release,
+    remove_unused,
+)
 
 NOTE: dict[str, object] = {"holder": "ann home Ab3dE5f7 T", "job_id": "T.1", "pid": 7, "since": "2026-01-01T00:00:00Z"}
 
@@ -170,3 +180,89 @@ def test_nothing_to_remove_is_no_error(folder: str) -> None:
     remove_unused(folder)
     remove_unused(folder, ["GPU-a"])
     assert not os.path.exists(folder)
+
+
+HOSTILE_NOTES = [
+    {
+        "holder": "\x1b]0;owned\x07\x1b[2J",
+        "job_id": "a\nb",
+        "since": "\u202e",
+        "pid": 10**30,
+        "max_trials_per_gpu": 10**30,
+    },
+    {"holder": "x" * 4000, "job_id": ["T"], "since": {}, "pid": True, "max_trials_per_gpu": True},
+    {"holder": "\ud800", "pid": -1, "max_trials_per_gpu": 0},
+    {"holder": None, "pid": 1e300, "max_trials_per_gpu": "9"},
+]
+
+
+@pytest.mark.parametrize("note", HOSTILE_NOTES)
+def test_a_note_says_nothing_that_could_not_be_shown_or_stored(folder: str, note: dict[str, object]) -> None:
+    held = take(folder, "GPU-a")
+    (Path(folder) / "GPU-a.0").write_text(json.dumps(note))
+    with pytest.raises(LeaseRefused) as refused:
+        take(folder, "GPU-a")
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 2000
+    [lease] = read(folder)["GPU-a"]
+    assert "".join(filter(None, (lease.holder, lease.job_id, lease.since))).isprintable()
+    assert len(lease.holder) <= 500
+    assert lease.pid is None
+    assert lease.max_trials_per_gpu == 1
+    release(held)
+
+
+def test_a_sentence_names_a_few_of_many_holders(folder: str) -> None:
+    held = [take(folder, "GPU-a", share, holder=f"user{share}", max_trials=9) for share in range(9)]
+    with pytest.raises(
+        LeaseRefused, match=r"held by user0 .* and user1 .* and user2 .* and 6 more, and no more than 9"
+    ):
+        take(folder, "GPU-a", 9, max_trials=9)
+    for descriptors in held:
+        release(descriptors)
+
+
+def test_files_whose_names_are_no_shares_are_none(folder: str) -> None:
+    release(take(folder, "GPU-a"))
+    for share in ("99999999999999999999", "01", "\u0663", "10000", "-1"):
+        (Path(folder) / f"GPU-a.{share}").touch()
+    assert list_shares(folder) == {"GPU-a": [0]}
+
+
+SOMEBODY = 12345
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other users")
+@pytest.mark.parametrize(
+    ("owner", "mode", "parent_owner", "parent_mode", "said"),
+    [
+        (SOMEBODY, 0o777, 0, 0o755, "could remove locks .* sudo install -d -o root -g root -m 1777 .*locks"),
+        (SOMEBODY, 0o755, 0, 0o755, "could remove locks"),
+        (0, 0o777, 0, 0o755, "could remove locks"),
+        (0, 0o1777, 0, 0o777, "could replace .* sudo chown root .* && sudo chmod go-w"),
+        (0, 0o1777, SOMEBODY, 0o1777, "could replace"),
+        (0, 0o1777, 0, 0o1777, ""),
+        (SOMEBODY, 0o1777, 0, 0o1777, ""),
+        (0, 0o755, 0, 0o775, ""),
+    ],
+)
+def test_a_folder_in_which_others_could_remove_held_locks_is_refused(
+    tmp_path: Path, owner: int, mode: int, parent_owner: int, parent_mode: int, said: str
+) -> None:
+    folder = tmp_path / "machine" / "locks"
+    folder.mkdir(parents=True)
+    for path, uid, bits in ((folder, owner, mode), (folder.parent, parent_owner, parent_mode)):
+        os.chown(path, uid, -1)
+        path.chmod(bits)
+    if said:
+        with pytest.raises(UnsafeFolder, match=said):
+            take(str(folder), "GPU-a")
+    else:
+        release(take(str(folder), "GPU-a"))
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "locks").symlink_to("real")
+    with pytest.raises(UnsafeFolder, match="should be a folder"):
+        take(str(tmp_path / "locks"), "GPU-a")

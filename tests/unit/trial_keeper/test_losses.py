@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from proctor.sdk.reserve import RESERVE_BYTES, Reserve, read_content
 from proctor.trial_keeper.job import Job
@@ -198,3 +200,27 @@ def test_a_journal_without_an_end_is_not_read_without_end(ended: Ended) -> None:
     (ended.folder / "journal").symlink_to("/dev/zero")
     assert ended.reserve().keep(final(3).encode())
     assert find_losses(str(ended.folder)).endings == {"0": final(3).encode()}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("0"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["member", "lost", "x"]), inner),
+    max_leaves=5,
+)
+ENTRIES = st.fixed_dictionaries(
+    {"member": st.sampled_from(["0", "1", "01", "99999999999999999999", "\u0663", ""]) | JSON},
+    optional={"lost": JSON, "record": JSON, "waiting": JSON, "kind": st.sampled_from(["lost", "final"]), "count": JSON},
+)
+
+
+@settings(
+    max_examples=200, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(ENTRIES.map(json.dumps) | st.just("[" * 5000) | st.text(max_size=9), max_size=6))
+def test_whatever_a_trial_writes_its_losses_can_be_told(ended: Ended, lines: list[str]) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    (ended.folder / "reserve").write_bytes(data)
+    (ended.folder / "journal").write_bytes(data)
+    losses = find_losses(str(ended.folder))
+    assert set(losses.endings) <= {"0", "1"}
+    assert 0 <= losses.lost < 2**63

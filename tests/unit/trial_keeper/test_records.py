@@ -110,7 +110,25 @@ def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_exit(str(tmp_path / "missing"), end)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b'{"reason": "NO SUCH REASON"}', b"\0" * 40])
+END = b'{"reason": "EXITED_OK", "code": 0, "signal": null, "started_at": 1, "ended_at": %s}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"reason": "NO SUCH REASON"}',
+        b"\0" * 40,
+        b"[" * 50_000,
+        END % b"NaN",
+        END % b"1e300",
+        END % (b"9" * 400),
+        END.replace(b'"code": 0', b'"code": 99999999999') % b"2",
+    ],
+)
 def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, data: bytes) -> None:
     """It proves nothing about the trial: whoever reads it looks for processes."""
     assert exit_trouble(str(tmp_path)) == ""

@@ -197,3 +197,56 @@ def test_a_trial_whose_folder_was_removed_writes_to_what_the_keeper_has_open(tol
     assert journal.append("two\n")
     told.hear(final=True)
     assert told.lines == ["one", "two"]
+
+
+GONE, RENAMED = "the trial removed or renamed its journal", "the trial renamed its journal and wrote on to it"
+
+
+def test_what_is_written_to_a_renamed_journal_after_another_has_its_name_is_lost_with_a_record(told: Told) -> None:
+    append(told.path, "one")
+    told.hear()
+    told.path.rename(told.folder / "mine")
+    append(told.folder / "mine", "two")
+    told.hear()
+    append(told.path, "3")
+    told.hear()
+    append(told.folder / "mine", "never read")
+    append(told.path, "4")
+    told.hear(final=True)
+    found = [line.partition(":")[0] for line in told.lines]
+    assert found == ["one", "two", ANEW, "3", RENAMED, "4"]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_journal_that_was_renamed_while_no_keeper_looked_is_lost_with_one_record(told: Told, is_stored: bool) -> None:
+    append(told.path, "one")
+    told.hear()
+    told.path.rename(told.folder / "mine")
+    told.restart()
+    told.tail.end(b"", must_exist=True)
+    told.hear(final=True, is_stored=is_stored)
+    told.restart()
+    told.tail.end(b"ending\n", must_exist=True)
+    told.hear(final=True)
+    assert [line.partition(":")[0] for line in told.lines] == ["one", GONE, "ending"]
+    assert told.tail.is_complete(after=0)
+
+
+def test_a_journal_that_never_was_is_no_loss(told: Told) -> None:
+    told.tail.end(b"")
+    told.hear(final=True)
+    assert told.data == b""
+
+
+def test_a_journal_without_a_name_stays_open_until_its_job_is_forgotten(told: Told) -> None:
+    append(told.path, "one")
+    told.hear()
+    told.tail.rest()
+    append(told.path, "two")
+    told.hear()
+    told.path.rename(told.folder / "mine")
+    append(told.folder / "mine", "3")
+    told.tail.rest()
+    told.hear(final=True)
+    assert told.lines == ["one", "two", "3"]
+    told.tail.close()

@@ -53,6 +53,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "max_trial_number": None,
         "max_trial_retries": 0,
         "max_infrastructure_retries": 5,
+        "max_failed_trials": None,
         "debug": False,
         "log_level": "info",
         "experiment_working_directory": None,

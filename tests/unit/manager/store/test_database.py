@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.store import events
+from proctor.manager.lifecycle.failures import NO_ENDS, TrialEnds
+from proctor.manager.store import events, experiments
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase, ReadTimeout
 from proctor.manager.store.migrations import load_migrations
@@ -234,6 +235,26 @@ async def test_reopening_keeps_the_rows_and_the_version(path: str) -> None:
             assert await database.write(_note) == expected
             version = await database.read(lambda c: c.execute("PRAGMA user_version").fetchone()[0])
             assert version == len(load_migrations("control"))
+
+
+async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trials(path: str) -> None:
+    scripts = load_migrations("control")
+    version = next(number for number, script in enumerate(scripts) if "ended_trials" in script)
+    connection = sqlite3.connect(path)
+    connection.executescript("".join(scripts[:version]) + f"PRAGMA application_id = {0x50524331}")
+    connection.execute(f"PRAGMA user_version = {version}")
+    experiment = "INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, "
+    experiment += "trial_concurrency) VALUES (?, 'e', 'RUNNING', '{}', '{}', '/e', 1, 0, 1)"
+    connection.executemany(experiment, [("old",), ("new",)])
+    trial = "INSERT INTO trials (id, experiment_id, sequence_id, status, parameter_id, parameters, created_at) "
+    trial += "VALUES (?, 'old', ?, ?, 1, '{}', 0)"
+    statuses = ("SUCCEEDED", "FAILED", "SYS_CANCELED", "RUNNING")
+    connection.executemany(trial, [(f"t{n}", n, status) for n, status in enumerate(statuses)])
+    connection.commit()
+    connection.close()
+    async with await Database.open(path, "control") as database:
+        old, new = [await database.read(lambda c, key=key: experiments.get(c, key)) for key in ("old", "new")]
+    assert (old.trial_ends, new.trial_ends) == (TrialEnds(ended=2), NO_ENDS)
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_left_alone(path: str) -> None:
