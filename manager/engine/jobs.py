@@ -69,6 +69,7 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
         reason,
         failures=trial.row.failures,
         infrastructure_failures=trial.row.infrastructure_failures,
+        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
         policy=policy,
         has_final=trial.has_final,
     )
@@ -135,6 +136,7 @@ def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, de
         f"{again} after {reason.value} ({detail})",
         failures=verdict.failures,
         infrastructure_failures=verdict.infrastructure_failures,
+        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
         not_before=step.now + delay if delay else None,
     )
     trial.retry_at = step.monotonic + delay if delay else None
@@ -156,7 +158,7 @@ def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: flo
     have been set meanwhile, so none waits longer than the delay that it was given."""
     for trial in state.trials.values():
         if trial.row.not_before is not None:
-            longest = max(retry_delay(trial.row.infrastructure_failures, policy), policy.no_room_seconds)
+            longest = max(retry_delay(trial.row.fruitless_jobs, policy), policy.no_room_seconds)
             trial.retry_at = monotonic + min(max(trial.row.not_before - now, 0.0), longest)
 
 

@@ -62,6 +62,8 @@ def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: b
     :param counts: it is of the rank whose metrics are the trial's.
     """
     columns: dict[str, Any] = {}
+    if is_newest and (chunk.intermediates or chunk.checkpoints):
+        trial.has_progress = True
     if chunk.finals and not counts:
         trial.other_final = chunk.member
     if chunk.intermediates and is_newest and counts:

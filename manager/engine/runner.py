@@ -428,7 +428,8 @@ class ExperimentRunner:
     def _until_deadline(self) -> float | None:
         """Seconds until something is due without anybody's message; None: nothing is."""
         monotonic = self.around.clock.monotonic()
-        due = [trial.retry_at - monotonic for trial in self.state.trials.values() if trial.retry_at is not None]
+        retries = [trial.retry_at for trial in self.state.trials.values() if trial.retry_at is not None]
+        due = [at - monotonic for at in retries if at > monotonic]  # the others wait for a place, which wakes the loop
         if self._effects.due is not None:
             due.append(self._effects.due - monotonic)
         limit = self.state.row.max_experiment_seconds

@@ -32,6 +32,7 @@ class LiveTrial:
     has_latest: bool = False
     waiting_since: float | None = None  # steady time since when it has waited for a place, under this manager
     retry_at: float | None = None  # monotonic time before which it is not tried again
+    has_progress: bool = False  # its newest job has reported an intermediate metric or registered a checkpoint
     other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
 
     @property
@@ -80,6 +81,7 @@ class ExperimentState:
             if (known := self.trials.get(trial_id)) is not None:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
+                trial.has_progress = known.has_progress
         self.trials, self.by_job = stored.trials, stored.by_job
 
     def take_position(self) -> int:

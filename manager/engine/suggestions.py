@@ -52,7 +52,7 @@ def on_refused(state: ExperimentState, step: Step, message: SuggestionRefused) -
         source="algorithm",
         position=message.position,
     )
-    trial_moves.end_trial(state, step, trial, TrialStatus.FAILED, message.why)
+    trial_moves.end_trial(state, step, trial, TrialStatus.FAILED, message.why, cause=message.why)
 
 
 def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:

@@ -170,6 +170,8 @@ class TrialRow(Row):
     final_data: JsonValue = None
     started_at: float | None = None
     ended_at: float | None = None
+    fruitless_jobs: int = 0
+    """How many of its newest jobs have ended without a report or a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

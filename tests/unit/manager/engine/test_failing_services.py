@@ -1,4 +1,4 @@
-"""A training service that cannot do what it is asked costs no retry, no other trial and no request; in virtual time."""
+"""A training service that cannot do what it is asked costs no retry and no other trial, under virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
