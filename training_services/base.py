@@ -177,7 +177,7 @@ class JournalChunk:
 
 @dataclass(frozen=True)
 class StatusChange:
-    """A job has moved, or (same status) the reason why it waits, or does not get on, has changed; `detail` is that
+    """A job has moved, or (same status) the reason why it waits, or is stuck, has changed; `detail` is that
     reason, "" if there is none.
 
     `exit` is set when and only when `status` is ENDED. All journal chunks of a job are delivered before its end; they

@@ -218,8 +218,8 @@ class KeeperHub:
         )
 
     def _tell_stopped(self, node_id: str, session: Session, stopped: Mapping[str, str]) -> None:
-        """Tell the experiments which of their jobs do not get on any more because a process of their keeper is
-        suspended, and which do again."""
+        """Tell the experiments which of their jobs are stuck because a process of their keeper is
+        suspended, and which go on again."""
         for job_id in session.stopped.keys() | stopped.keys():
             job, clause = self._jobs.known(job_id), stopped.get(job_id, "")
             if not job_id or clause == session.stopped.get(job_id, ""):

@@ -164,7 +164,7 @@ def given_up(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) ->
 
 
 def held_up(job: ExpectedJob, node_id: str, clause: str, *, now: float) -> StatusChange:
-    """What the listeners are told of a job that does not get on, or ("") does again. `now` is Unix time."""
+    """What the listeners are told of a job that is stuck or, with "", goes on again. `now` is Unix time."""
     status = TrialJobStatus.RUNNING if job.started else TrialJobStatus.SUBMITTED
     if not job.started:
         clause = f"waiting: {clause or f'it is being started on node {node_id}'}"

@@ -17,7 +17,7 @@ Order = Launch | Cancel | Update | Shutdown
 class Session:
     """One registration of one keeper: numbered commands, kept until the keeper says that it has taken them.
 
-    `files` are the questions about files that are put to it. `stopped` says which of its jobs do not get on, as far as
+    `files` are the questions about files that are put to it. `stopped` says which of its jobs are stuck, as far as
     their experiments know (`ReportHeader.stopped`). `refused` are the jobs of other nodes that it has spoken of.
     """
 

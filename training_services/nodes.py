@@ -236,7 +236,7 @@ class NodePool:
         return f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
 
     def stop_of(self, node_id: str, job_id: str) -> str:
-        """Why a job does not get on there, as a clause: a process of the node's keeper is suspended; "" if none is."""
+        """Why a job is stuck there, as a clause: a process of the node's keeper is suspended; "" if none is."""
         node = self._nodes.get(node_id)
         return "" if node is None else node.stopped.get(job_id, "")
 

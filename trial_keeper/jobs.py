@@ -197,7 +197,7 @@ class JobTable:
             await self._remove_records()
 
     def look_for_stopped(self) -> dict[str, str]:
-        """What does not get on because a process of ours is suspended, and what to do, as clauses: by job id; with ""
+        """What is stuck because a process of ours is suspended, and what to do, as clauses: by job id; with ""
         what concerns all new jobs. Starts what was held up by that, once it goes on."""
         found = {}
         spawner = self._spawner.describe_stop()

@@ -30,7 +30,7 @@ def is_maximized(experiment: ExperimentRow) -> bool:
 
 def reason_of(context: ApiContext, row: ExperimentRow) -> str:
     """Why an experiment is where it is; while it cannot be loaded or nothing can be written, what is in the way, while
-    it is being stopped, what that waits for, and which trials do not get on."""
+    it is being stopped, what that waits for, and which trials are stuck."""
     if absence := context.manager.not_loaded(row):
         return absence
     trouble = context.manager.trouble_of(row)
@@ -228,7 +228,7 @@ def _shortages(node: Node) -> list[str]:
 
 
 def _stops(node: Node) -> list[str]:
-    """What does not get on there because a process of its keeper is suspended."""
+    """What is stuck there because a process of its keeper is suspended."""
     return [f"trial job {job_id}: {clause}" if job_id else clause for job_id, clause in node.stopped.items()]
 
 

@@ -329,7 +329,7 @@ class Fleet:
         return self._clean_ups.describe(experiment_id)
 
     def held_up(self, experiment_id: str) -> str:
-        """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
+        """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
         running = self._running.get(experiment_id)
         return "" if running is None else held_up(running.runner.state, self._means.pool)
 
@@ -408,7 +408,7 @@ class Fleet:
         return list(dict.fromkeys(pool.shortage(here, folder) for folder in ("", *folders)) if here else ())
 
     def _stops_here(self) -> list[str]:
-        """What does not get on on the manager's own machine: its keeper is silent, or a process of it is suspended."""
+        """What is stuck on the manager's own machine: its keeper is silent, or a process of it is suspended."""
         pool = self._means.pool
         here = [node for node in pool.nodes() if node.kind == LOCAL_KIND]
         absences = [pool.absence(node.id) for node in here if node.status in (NodeStatus.SILENT, NodeStatus.FAILED)]

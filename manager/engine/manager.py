@@ -481,7 +481,7 @@ class Manager:
         return self._fleet.trouble_of(experiment.id) if experiment.status in _GOING_ON else ""
 
     def held_up(self, experiment: ExperimentRow) -> str:
-        """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
+        """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
         return self._fleet.held_up(experiment.id) if experiment.status in _GOING_ON else ""
 
     def silence_of(self, trial: TrialRow, node_id: str | None) -> str:

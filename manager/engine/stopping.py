@@ -1,4 +1,4 @@
-"""What an experiment waits for that is being stopped, or whose trials do not get on, in words."""
+"""What an experiment that is being stopped waits for, and which trials of one that runs are stuck, in words."""
 
 import math
 from collections import Counter
@@ -84,7 +84,7 @@ def _saving_part(trials: Sequence[LiveTrial], now: float) -> str:
 
 
 def held_up(state: ExperimentState, pool: NodePool) -> str:
-    """A clause that names trials that do not get on because a process of their keeper is suspended, or machines of
+    """A clause that names trials that are stuck because a process of their keeper is suspended, or machines of
     whose trials nothing is heard: "trial 3: its end is not noticed: its reaper (pid 7) is stopped (SIGSTOP) …"; "" if
     there are none."""
     known = {node.id for node in pool.nodes()}

@@ -135,7 +135,7 @@ def _tell_restart(state: ExperimentState, step: Step, trial: LiveTrial, number: 
 
 
 def set_reason(step: Step, trial: LiveTrial, reason: str) -> None:
-    """Say why a trial waits, or does not get on, if that has changed."""
+    """Say why a trial waits, or is stuck, if that has changed."""
     if trial.row.reason == reason:
         return
     trial.row = replace(trial.row, reason=reason)

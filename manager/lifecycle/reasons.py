@@ -58,7 +58,7 @@ _MOST_DOUBLINGS = 64
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a trial may be tried again, and how long it waits: not at all after a job that has got on, else
+    """How often a trial may be tried again, and how long it waits: not at all after a job that made progress, else
     `backoff_seconds`, doubled after each further job in a row that has not."""
 
     max_trial_retries: int = 0

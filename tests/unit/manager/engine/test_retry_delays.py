@@ -1,4 +1,4 @@
-"""When a trial runs again, by whether its last job has got on, under virtual time."""
+"""When a trial runs again, by whether its last job made progress, under virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
