@@ -79,6 +79,8 @@ async def test_the_page_says_the_time_that_the_api_says(api: Any) -> None:
     created = await api.create(max_experiment_duration=7200)
     await api.ended(created["id"])
     await api.manager.stop_experiment(created["id"])
+    while (await api.manager.experiment(created["id"])).status != "STOPPED":
+        await api.manager.feed.wait(5)
     await api.manager.control.write(lambda c: experiments.set_counters(c, created["id"], active_seconds=3725.0))
     assert (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["active_seconds"] == 3725.0
     text, _ = await visit(api, f"/experiments/{created['id']}")
