@@ -23,9 +23,10 @@ order:
    could never run the experiment's jobs while another one could is left out; `exclusions` says why.
 7. A job may take what is free although another one that needs more waits, but not forever: for a trial that has waited
    for GPUs for `HOLD_AFTER_SECONDS` places are held (`hold_gpus`), the trial that has waited longest first. They are on
-   the ready node that lacks least: as many GPUs as the trial needs, free ones first, then those with the fewest
-   trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn comes when
-   the jobs on it have ended. Nothing is held where that may never be: on a GPU on which processes of others run.
+   the ready node that lacks least, and stay there: as many GPUs as the trial needs, free ones first, then those with
+   the fewest trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn
+   comes when the jobs on that node have ended. Nothing is held where that may never be: on a GPU on which processes of
+   others run.
 """
 
 import math
@@ -53,6 +54,7 @@ __all__ = [
     "Waiting",
     "exclusions",
     "hold_gpus",
+    "obstacle",
     "place",
 ]
 
@@ -89,7 +91,7 @@ def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> Decisio
     preference."""
     if not candidates:
         return Impossible("the experiment has no node to run trials on")
-    obstacles = [_obstacle(request, candidate) for candidate in candidates]
+    obstacles = [obstacle(request, candidate) for candidate in candidates]
     if all(obstacles):
         return Impossible("; ".join(obstacles))
     possible = [candidate for candidate, obstacle in zip(candidates, obstacles, strict=True) if not obstacle]
@@ -106,7 +108,7 @@ def exclusions(request: PlacementRequest, candidates: Sequence[Candidate]) -> di
     """The nodes that have told what they have and could never run such a job, each with a clause that says why; none
     unless there is another one that could."""
     told = [candidate for candidate in candidates if candidate.node.gpus is not None]
-    found = {candidate.node.node_id: _obstacle(request, candidate) for candidate in told}
+    found = {candidate.node.node_id: obstacle(request, candidate) for candidate in told}
     return {node_id: obstacle for node_id, obstacle in found.items() if obstacle} if not all(found.values()) else {}
 
 
@@ -123,7 +125,9 @@ def hold_gpus(
         if now - demand.since < HOLD_AFTER_SECONDS:
             break
         choices = (_holdable(demand, nodes[node_id], held.get(node_id, {})) for node_id in demand.rules)
-        best = min((choice for choice in choices if choice is not None), key=lambda choice: choice.cost, default=None)
+        able = (choice for choice in choices if choice is not None)
+        # Elsewhere others have begun meanwhile: by moving to and fro a trial could wait forever.
+        best = min(able, key=lambda choice: (choice.node_id != demand.node_id, choice.cost), default=None)
         if best is not None:
             held.setdefault(best.node_id, {}).update(dict.fromkeys(best.uuids, demand))
     return held
@@ -141,7 +145,7 @@ class _Choice:
 def _holdable(demand: GpuDemand, node: NodeCapacity, held: Mapping[str, GpuDemand]) -> _Choice | None:
     """The GPUs of this node that would be held for a trial; None where it cannot run, or too few are left to hold."""
     candidate = Candidate(node, demand.rules[node.node_id])
-    if not node.ready or _obstacle(PlacementRequest(demand.gpu_number), candidate):
+    if not node.ready or obstacle(PlacementRequest(demand.gpu_number), candidate):
         return None
 
     def lack(gpu: GpuCapacity) -> tuple[int, int]:
@@ -173,7 +177,7 @@ def _expected_load(request: PlacementRequest, candidate: Candidate) -> float:
     return _rank(request, candidate) if _has_room(request, candidate) else math.inf
 
 
-def _obstacle(request: PlacementRequest, candidate: Candidate) -> str:
+def obstacle(request: PlacementRequest, candidate: Candidate) -> str:
     """Why this node could never run the job, or ""."""
     node, rules = candidate.node, candidate.rules
     if not request.gpu_number or node.gpus is None:

@@ -15,6 +15,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from proctor.manager.open_files import most_connections
+
 SHUTDOWN_SECONDS = 3
 KEEP_ALIVE_SECONDS = 75
 MAX_HEAD_BYTES = 64 * 1024
@@ -22,6 +24,7 @@ MAX_HEAD_BYTES = 64 * 1024
 HEAD_SECONDS = 20.0
 """How long the head of a request may take, and how long a new connection may stay silent."""
 MAX_CONNECTIONS = 512
+"""Fewer where the limit on open files is low."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -36,8 +39,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request, unless there are too many connections."""
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {MAX_CONNECTIONS} connections; try again later")
+        most = most_connections(MAX_CONNECTIONS)
+        if len(self.connections) > most:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {most} connections; try again later")
         else:
             self._expect_head()
 

@@ -148,9 +148,9 @@ class _ForkedJournal:
     def __init__(self, open_journal: "Callable[[], Journal]") -> None:
         self._open_journal = open_journal
 
-    def append(self, records: str, *, patient: bool = False) -> bool:
+    def append(self, record: str, *, count: int = 1, patient: bool = False) -> bool:
         """Append to the journal of this process's rank, and from now on only there."""
-        return self._open_journal().append(records, patient=patient)
+        return self._open_journal().append(record, count=count, patient=patient)
 
 
 def _read(path: str) -> str:

@@ -66,13 +66,14 @@ class Journal:
         self._lock = RLock()
         os.register_at_fork(after_in_child=self._start_over)
 
-    def append(self, records: str, *, count: int = 1, patient: bool = False) -> bool:
-        """Append complete lines in one `write`; return whether they are stored.
+    def append(self, record: str, *, count: int = 1, patient: bool = False) -> bool:
+        """Append one complete line in one `write`; return whether it is stored.
 
-        :param count: how many reports the lines stand for, should they be lost.
-        :param patient: it is one record, which must not be lost: keep it in the reserve or wait without end.
+        :param record: one line, so that what a full disk has taken of it is no record.
+        :param count: how many reports are lost with it.
+        :param patient: it must not be lost: keep it in the reserve or wait without end.
         """
-        data = records.encode("ascii")
+        data = record.encode("ascii")
         if patient:
             self._recall()
         problem, whole = self._attempt(data, whole=False)

@@ -196,8 +196,9 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, aft
         )
     channel = _open()
     if channel is not None:
-        records = _record(kind, f'"value":{text}', step) + after
-        channel.journal.append(records, patient=kind == KIND_FINAL)
+        is_stored = channel.journal.append(_record(kind, f'"value":{text}', step), patient=kind == KIND_FINAL)
+        if after:  # on its own: half a write must not hold a whole record
+            channel.journal.append(after, count=1 if is_stored else 0)
 
 
 def _record(kind: str, content: str, step: "int | None") -> str:

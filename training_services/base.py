@@ -36,6 +36,8 @@ A trial is the process `bash -c <form.command>`, in `form.code_directory` (or a 
   `proctor.sdk.bundle.build_bundle` makes first on PYTHONPATH, so that `import proctor` and `import nni` work in every
   interpreter. `proctor.trial_keeper.environment.keep_bundle` keeps it there when the command sets PYTHONPATH.
 * the umask of the user: the key `umask` of that file, a number. The manager's own keeps its files to its user.
+* the limit on open files of the user: `proctor.sdk.open_files.users_open_files()`. The manager's own is as high as it
+  may be; programs that use `select` do not work with such a limit.
 
 For processes on the manager's machine `proctor.training_services.trial_processes` does both.
 """
@@ -232,14 +234,16 @@ class TrainingService(ABC):
         """Take a job; return quickly, do not wait for it to run.
 
         Idempotent by job id within one instance; with another token it raises SubmissionRefused. After a restart it is
-        called only for jobs that were never submitted before. Raises SubmissionRefused when the job can never run,
-        ServiceUnavailable when it may be tried again.
+        called only for jobs that were never submitted before. Raises SubmissionRefused when the job can never run, and
+        ServiceUnavailable when it was not taken now: the trial waits, with this reason, and is submitted again with
+        growing pauses, for as long as it takes. Any other exception ends the job as INFRASTRUCTURE.
         """
 
     @abstractmethod
     async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
         """Change what can be changed of a live job: `max_duration_seconds`, and the parameters where multi-phase
-        jobs are supported. Raises UnknownTrialJob."""
+        jobs are supported. Raises UnknownTrialJob. After any other exception it is called again, as is
+        `cancel_trial_job`, as long as the job lives."""
 
     @property
     @abstractmethod

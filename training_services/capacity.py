@@ -136,9 +136,11 @@ class GpuDemand:
     since: since when it has waited, as Unix time that is not set while the manager runs (`Clock.steady`).
     rules: the nodes that its experiment may use and that are ready for its jobs, in the order of preference, with its
         rules for them.
+    node_id: the node on which GPUs were held for it last, which stays as long as it can.
     """
 
     holder: str
     gpu_number: int
     since: float
     rules: Mapping[str, GpuRules]
+    node_id: str | None = None

@@ -346,6 +346,11 @@ class NodePool:
         if before is not None and before.rules.keys() - demand.rules.keys():
             self._notify()  # what was held there is free
 
+    def note_held(self, nodes: Mapping[str, str]) -> None:
+        """On which node GPUs are held for trials that wait, by holder. Those that are not known are no error."""
+        for owner, demand in self._demands.items():
+            self._demands[owner] = replace(demand, node_id=nodes.get(demand.holder, demand.node_id))
+
     def withdraw_demand(self, owner: object) -> None:
         """No trial of this owner waits for GPUs any more. Does nothing if none did."""
         if self._demands.pop(owner, None) is not None and self._demands:

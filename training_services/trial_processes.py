@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from proctor.sdk.bundle import build_bundle
+from proctor.sdk.open_files import users_open_files
 from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.capacity import GpuRules
@@ -64,7 +65,8 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
     captured = CapturedEnvironments()
     bundle = build_bundle(bundle_directory)
     environment = build_environment(launch, captured.read(form.environment_file), bundle)
-    command = f"umask {captured.umask(form.environment_file):04o}; {keep_bundle(form.command, bundle)}"
+    limits = f"ulimit -Sn {users_open_files()}; umask {captured.umask(form.environment_file):04o}"
+    command = f"{limits}; {keep_bundle(form.command, bundle)}"
     return TrialCommand(("bash", "-c", command), form.code_directory, environment)
 
 

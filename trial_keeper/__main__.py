@@ -26,12 +26,16 @@ def _serve(words: list[str]) -> int:
     import os
     from pathlib import Path
 
+    from proctor.sdk.open_files import restore_open_files
     from proctor.trial_keeper.daemon import serve
 
     parser = argparse.ArgumentParser(prog="python -m proctor.trial_keeper serve", description=__doc__)
     parser.add_argument("--directory", required=True, type=Path, help="the keeper's directory; holds its config.json")
     parser.add_argument("--detach", type=int, metavar="FD", help="go to the background; close FD when it is up")
+    parser.add_argument("--open-files", type=int, metavar="N", help="the soft limit on open files of its trials")
     arguments = parser.parse_args(words)
+    if arguments.open_files is not None:
+        restore_open_files(arguments.open_files)
     if arguments.detach is not None and os.fork():
         os._exit(0)  # at once: what Python does at its end would cost the copying of what it shares with the keeper
     return serve(arguments.directory.absolute(), ready=arguments.detach)

@@ -16,6 +16,7 @@ from pathlib import Path
 import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.sdk.file_modes import keep_files_private
+from proctor.sdk.open_files import raise_open_files
 from proctor.trial_keeper import kernel
 from proctor.trial_keeper.devices import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.disk import DiskWatch
@@ -24,7 +25,7 @@ from proctor.trial_keeper.files import replace_file
 from proctor.trial_keeper.identity import boot_id, start_time
 from proctor.trial_keeper.jobs import JobTable
 from proctor.trial_keeper.launch_paths import absolute_launch
-from proctor.trial_keeper.launching import RequestBuilder, Spawner, raise_open_files_limit
+from proctor.trial_keeper.launching import RequestBuilder, Spawner
 from proctor.trial_keeper.link import ManagerLink
 from proctor.trial_keeper.origin import ARCHIVE
 from proctor.trial_keeper.outbox import Outbox
@@ -116,7 +117,7 @@ class Keeper:
             loop.add_signal_handler(number, self._leaving.set)
         loop.add_signal_handler(signal.SIGCHLD, kernel.reap_children)
         kernel.become_subreaper()  # of what a spawner that was killed leaves behind
-        raise_open_files_limit()
+        raise_open_files()  # two descriptors a job, whatever the number of jobs
         await asyncio.to_thread(self._survey.open)
         await self._look_at_devices()
         try:

@@ -78,7 +78,7 @@ class JobTable:
         self._on_place_taken = on_place_taken
         self._boot_id = boot_id()
         self._jobs: dict[str, Job] = {}
-        self._unwanted: dict[str, str] = {}  # jobs whose records are to be removed, with their directories
+        self._unwanted: dict[str, str] = {}  # jobs whose records are to be removed, with their directories, if known
         self._is_removing = False
         self._writing = asyncio.Lock()
         self._ended_lately: set[tuple[str, str]] = set()
@@ -171,7 +171,7 @@ class JobTable:
         job.close()
         self._outbox.drop(job)
         self._jobs.pop(job.job_id, None)
-        self._unwanted[job.job_id] = job.directory if job.losses is not None else ""
+        self._unwanted[job.job_id] = job.directory
         if not self._is_removing:
             self._is_removing = True
             self._tasks.start(self._remove_records(), "removing records")
@@ -283,7 +283,7 @@ class JobTable:
 
     def _remove(self, gone: dict[str, str]) -> None:
         for directory in filter(None, gone.values()):
-            remove_reserve(directory)
+            release_room(directory)  # also what could not be when the job ended: its disk may have been away
         self._folder.remove(list(gone))
 
     def _start(self, job: Job) -> None:

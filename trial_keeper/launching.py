@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import proctor
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.open_files import users_open_files
 from proctor.sdk.protocol import (
     EXIT_FILE,
     JOURNAL_FILE,
@@ -122,7 +122,6 @@ class Spawner:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._started = 0
-        self._open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def describe_stop(self) -> str:
         """That the spawner is suspended, and what to do, as a clause; "" while it is not."""
@@ -163,7 +162,7 @@ class Spawner:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-S", "-E", "-c", SPAWNER_CODE, str(self._open_files), _PACKAGE_ROOT]
+        command = [sys.executable, "-S", "-E", "-c", SPAWNER_CODE, str(users_open_files()), _PACKAGE_ROOT]
         mode = "wb" if self._log_file.exists() and self._log_file.stat().st_size > _MOST_LOG_BYTES else "ab"
         with theirs, open(self._log_file, mode) as file:
             self._process = subprocess.Popen(
@@ -178,9 +177,3 @@ class Spawner:
         """The spawner never writes, so a readable socket is a closed one."""
         log.warning("the spawner has ended; it will be started again at the next launch")
         self.close(has_reapers=False)
-
-
-def raise_open_files_limit() -> None:
-    """Allow this process as many open files as it may have: two descriptors a job, whatever the number of jobs."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -4,7 +4,8 @@ node's Python as it stands (`python3 -c`), so it imports nothing of ours, and ke
 Standard input: one JSON object on a line for each thing that is asked. Standard output: one on a line for each answer.
 It ends with its input. What can be asked, and what is answered:
 
-    {"look": "<manager id>-<node id>"}                        the folder below ~/.proctor/nodes that is looked at
+    {"look": "<manager id>-<node id>",                        the folder below ~/.proctor/nodes that is looked at
+     "python_path": "/opt/conda/bin"}                         to be first on the PATH of trials; or null
 
     {"python": "3.11.2", "too_old": false,                 too_old: older than 3.10; then "newer" may help
      "executable": "/usr/bin/python3",
@@ -18,7 +19,8 @@ It ends with its input. What can be asked, and what is answered:
      "directory": "/home/bob/.proctor/nodes/<key>",        "" without a key
      "exists": true,                                       whether it is there
      "archives": ["keeper-0123....pyz"],                     whole ones, there already
-     "kills_at_logout": false}                             logind is told to end a user's processes at logout
+     "kills_at_logout": false,                             logind is told to end a user's processes at logout
+     "python_path_without": ""}                            "python_path", if no Python is in it
 
     {"take": "/home/bob/.../keeper-0123....pyz", "size": 300000, "sha256": hex}     followed by so many bytes: a file,
     {}                                        which is durable, with the hash expected, before it has its name
@@ -68,7 +70,7 @@ def answer_to(line: bytes, source: "BinaryIO") -> "dict[str, object]":
     try:
         asked = json.loads(line.decode("utf-8"))
         if "look" in asked:
-            return look(asked["look"])
+            return look(asked["look"], asked.get("python_path") or "")
         if "take" in asked:
             return take(asked["take"], source.read(asked["size"]), asked)
         if "command" in asked:
@@ -83,8 +85,11 @@ def answer_to(line: bytes, source: "BinaryIO") -> "dict[str, object]":
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def look(key: str) -> "dict[str, object]":
-    """Everything that is told about this node."""
+def look(key: str, python_path: str) -> "dict[str, object]":
+    """Everything that is told about this node.
+
+    :param python_path: the directory that is to be first on the PATH of its trials, or "".
+    """
     home = os.path.expanduser("~")
     directory = os.path.join(home, ".proctor", "nodes", key) if key else ""
     nearest, why_not = home, ""
@@ -115,6 +120,7 @@ def look(key: str) -> "dict[str, object]":
         "exists": bool(directory) and os.path.isdir(directory),
         "archives": list_archives(directory),
         "kills_at_logout": kills_at_logout(),
+        "python_path_without": "" if has_python(python_path) else python_path,
     }
 
 
@@ -250,6 +256,16 @@ def newer_pythons() -> "list[str]":
             if match and int(match.group(1)) >= OLDEST[1] and os.access(os.path.join(folder, name), os.X_OK):
                 found.setdefault(int(match.group(1)), os.path.join(folder, name))
     return [found[minor] for minor in sorted(found, reverse=True)]
+
+
+def has_python(folder: str) -> bool:
+    """Whether a Python of any version can be executed there."""
+    try:
+        names = os.listdir(folder) if folder else []
+    except OSError:
+        return False
+    pythons = [name for name in names if re.match(r"^python[0-9.]*$", name)]
+    return any(os.access(os.path.join(folder, name), os.X_OK) for name in pythons)
 
 
 def kills_at_logout() -> bool:

@@ -23,7 +23,7 @@ from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STD
 from proctor.sdk.reserve import RESERVE_BYTES, read_content
 from proctor.trial_keeper import kernel
 from proctor.trial_keeper.exits import Ending, classify, last_line_of
-from proctor.trial_keeper.files import make_replaceable, open_regular_file, write_replacement
+from proctor.trial_keeper.files import make_replaceable, open_regular_file, remove_replacement, write_replacement
 from proctor.trial_keeper.identity import boot_id, start_time
 from proctor.trial_keeper.leases import GuardBusy, LeaseRefused, UnsafeFolder, acquire, release, remove_unused
 from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members
@@ -297,8 +297,10 @@ class _Reaper:
                 write_replacement(path, end)  # the keeper syncs it
                 break
             except OSError as error:
-                if not os.path.exists(self._request["record_file"]):
-                    return  # the end is stored
+                if not os.path.exists(self._request["record_file"]):  # the end is stored
+                    with suppress(OSError):
+                        remove_replacement(path)
+                    return
                 if not is_mended and not is_full(error):
                     make_replaceable(path)
                     is_mended = True

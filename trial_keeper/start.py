@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proctor.sdk.file_modes import users_umask
+from proctor.sdk.open_files import users_open_files
 from proctor.trial_keeper.errors import KeeperNotStarted
 from proctor.trial_keeper.exits import last_line_of
 from proctor.trial_keeper.identity import boot_id, open_process
@@ -105,7 +106,7 @@ def stop_keeper(directory: Path, *, timeout_seconds: float = 10.0) -> bool:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
-            if select.select([descriptor], [], [], timeout_seconds)[0]:
+            if _is_readable(descriptor, timeout_seconds):
                 return True
     finally:
         os.close(descriptor)
@@ -115,7 +116,8 @@ def stop_keeper(directory: Path, *, timeout_seconds: float = 10.0) -> bool:
 def _start_detached(directory: Path, python: tuple[str, ...], environment: Mapping[str, str] | None) -> None:
     """Start the daemon, as no child of ours; returns when it is up or has failed, for then it closes our pipe."""
     ours, theirs = os.pipe()
-    arguments = ("serve", "--directory", str(directory), "--detach", str(theirs))
+    limits = ("--open-files", str(users_open_files()))
+    arguments = ("serve", "--directory", str(directory), "--detach", str(theirs), *limits)
     command = [*python, "-c", _KEEPER_CODE, *arguments, PACKAGE_ROOT]
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -135,13 +137,20 @@ def _start_detached(directory: Path, python: tuple[str, ...], environment: Mappi
             )
         os.close(theirs)
         theirs = -1
-        select.select([ours], [], [], _START_SECONDS)
+        _is_readable(ours, _START_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise KeeperNotStarted(f"{python[0]} could not start a keeper: {error}") from error
     finally:
         os.close(ours)
         if theirs >= 0:
             os.close(theirs)
+
+
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    """Whether there is something to read within so many seconds; `select` fails with high descriptors."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _wait_until_up(directory: Path) -> int:

@@ -14,7 +14,7 @@ from starlette.routing import compile_path
 
 from proctor.manager.api.problem import MEDIA_TYPE, Problem, ProblemItem
 from proctor.manager.errors import ManagerError
-from proctor.manager.store.errors import BadCursor, DatabaseUnusable, ReadTimeout, RowNotFound
+from proctor.manager.store.errors import BadCursor, DatabaseUnusable, ReadTimeout, RowNotFound, ValueRefused
 from proctor.training_services.errors import NodeInUse, ServiceUnavailable, UnknownNode, UnknownTrialJob
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
     BadCursor: (422, "Bad request"),
     RowNotFound: (404, "Not found"),
+    ValueRefused: (422, "Bad request"),
     ReadTimeout: (503, "Unavailable"),
     DatabaseUnusable: (503, "Unavailable"),
     UnknownTrialJob: (404, "Not found"),

@@ -9,6 +9,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.fruitlessness import failure_of, no_best_reason
 from proctor.manager.api.numbers import WORDS, utc, utc_or_none
 from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.training_services.capacity import GpuCapacity
@@ -35,7 +36,10 @@ def reason_of(context: ApiContext, row: ExperimentRow) -> str:
     trouble = context.manager.trouble_of(row)
     if trouble:
         return f"no new trials are started: {trouble}"
-    return context.manager.awaited(row) or context.manager.held_up(row) or row.reason
+    if waits := context.manager.awaited(row) or context.manager.held_up(row):
+        return waits
+    outlook = context.manager.outlook(row)
+    return "; ".join(filter(None, (row.reason, "" if outlook is None else outlook.clause)))
 
 
 def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> schemas.Experiment:
@@ -66,6 +70,19 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         directory=row.directory,
         url=f"{context.public_url}/experiments/{row.id}",
         notices=events.notices(connection, row.id),
+        machines=machines_resource(context.manager.outlook(row)),
+    )
+
+
+def machines_resource(outlook: Outlook | None) -> schemas.Machines | None:
+    """Which machines an experiment can use now."""
+    if outlook is None:
+        return None
+    return schemas.Machines(
+        total=outlook.total,
+        pending=list(outlook.pending),
+        unusable=[schemas.UnusableMachine(node_id=name, reason=why) for name, why in outlook.unusable.items()],
+        never=outlook.never,
     )
 
 
@@ -75,14 +92,24 @@ def best_resource(row: TrialRow) -> schemas.Best:
     return schemas.Best(trial_id=row.id, sequence_id=row.sequence_id, value=row.final_value, parameters=row.parameters)
 
 
-def trial_resource(row: TrialRow, *, experiment_directory: str, node_id: str | None) -> schemas.Trial:
+def trial_reason(context: ApiContext, row: TrialRow, node_id: str | None) -> str:
+    """Why a trial is where it is; of one that runs, first why nothing is heard of it.
+
+    :param node_id: its newest job's.
+    """
+    return context.manager.silence_of(row, node_id) or row.reason
+
+
+def trial_resource(
+    context: ApiContext, row: TrialRow, *, experiment_directory: str, node_id: str | None
+) -> schemas.Trial:
     """A trial; `node_id` is its newest job's."""
     return schemas.Trial(
         id=row.id,
         experiment_id=row.experiment_id,
         sequence_id=row.sequence_id,
         status=row.status,
-        reason=row.reason,
+        reason=trial_reason(context, row, node_id),
         parameters=row.parameters,
         parameter_id=row.parameter_id,
         source=row.source,

@@ -58,6 +58,24 @@ class Objective(Resource):
     """Which values are better: for tuner and assessor, `best`, the curve of the best and the page."""
 
 
+class UnusableMachine(Resource):
+    """A machine that gets no trials of an experiment now."""
+
+    node_id: str = Field(examples=["gpu-3"])
+    reason: str = Field(examples=["node gpu-3 is failed: no route to host; it is tried again in 8 s"])
+
+
+class Machines(Resource):
+    """Which of the machines that an experiment names can be used now."""
+
+    total: int = Field(examples=[7])
+    pending: list[str] = Field(examples=[["gpu-1"]])
+    """Nodes that are being connected."""
+    unusable: list[UnusableMachine]
+    never: str = Field(examples=["needs 1 GPU, node local has no GPU"])
+    """Why no trial can ever run on any of them; empty if one may."""
+
+
 class Experiment(Resource):
     """One search: a space, a tuner, a budget and its trials."""
 
@@ -105,6 +123,9 @@ class Experiment(Resource):
     """Its folder on the manager's machine."""
     url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])
     """Its page."""
+    machines: Machines | None = None
+    """Where it goes on and its platform's machines are known: which of them can be used. What is amiss is in `reason`,
+    too."""
     notices: list[str] = Field(default_factory=list)
     """The newest things to know that are no error: keys that do less than they seem to, code that has changed."""
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -187,20 +188,34 @@ def check_port(home: Home) -> Check:
 
 def check_gpus(home: Home) -> Check:
     """GPUs through NVML, and whether nvidia-smi exists without it."""
+    names, note = gpu_names()
+    if note:
+        if shutil.which("nvidia-smi"):
+            return Check("gpus", Verdict.FAIL, f"nvidia-smi is here, but NVML is not: {note}", "check the driver")
+        return Check("gpus", Verdict.NOTE, "no NVIDIA driver; trials run without GPUs")
+    import pynvml
+
+    driver = "of an unknown version"
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+        pynvml.nvmlShutdown()
+    return Check("gpus", Verdict.OK, f"{len(names)} ({', '.join(dict.fromkeys(names))}), driver {driver}")
+
+
+def gpu_names() -> tuple[list[str], str]:
+    """The name of each GPU of this machine by its index; and why the NVIDIA driver cannot be asked, or ""."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        names = [
-            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
-        ]
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        pynvml.nvmlShutdown()
+        try:
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles], ""
+        finally:
+            pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        if shutil.which("nvidia-smi"):
-            return Check("gpus", Verdict.FAIL, f"nvidia-smi is here, but NVML is not: {error}", "check the driver")
-        return Check("gpus", Verdict.NOTE, "no NVIDIA driver; trials run without GPUs")
-    return Check("gpus", Verdict.OK, f"{len(names)} ({', '.join(dict.fromkeys(names))}), driver {driver}")
+        return [], f"the NVIDIA driver cannot be used: {error}"
 
 
 def check_cgroup(home: Home, root: Path = Path("/sys/fs/cgroup")) -> Check:

@@ -10,6 +10,7 @@ from proctor.manager.cli.config import CONFIG_PATH, describe_plan, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.logins import Logins, find_logins, handed_over
 from proctor.manager.cli.output import echo
+from proctor.manager.cli.readiness import report_machines, require_runnable, until_machines_are_known
 from proctor.manager.cli.session import Session, with_session
 
 if TYPE_CHECKING:
@@ -30,9 +31,13 @@ def create(
 
     The manager is started in the background if none runs. Trials run with this shell's environment. The new
     experiment's id goes to stdout, everything else to stderr.
+
+    Waits up to 20 seconds until the machines are connected, and says which of them cannot be used. The exit code is
+    100 if no trial can run on any of them.
     """
     loaded = load_checked(session, file)
     if dry_run:
+        require_runnable(loaded.config, file)
         session.say(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
         return ExitCode.OK
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
@@ -40,8 +45,9 @@ def create(
     created = submit(client, loaded, file, identifier=identifier, logins=logins)
     echo(created["id"])
     _say_what_next(session, created, foreground)
+    code = report_machines(session, until_machines_are_known(session, created))
     if not foreground:
-        return ExitCode.OK
+        return code
     from proctor.manager.cli.foreground import watch_to_the_end
 
     return watch_to_the_end(session, created["id"])

@@ -219,7 +219,7 @@ def _settle(session: Session, experiment: dict[str, Any]) -> None:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file for `import`. Raises CommandError."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = json.loads(path.read_text(encoding="utf-8"), parse_constant=str)  # NNI writes NaN as Python does
     except FileNotFoundError as error:
         raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
     except ValueError as error:

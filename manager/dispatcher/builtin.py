@@ -23,7 +23,7 @@ class BuiltinTuner(TunerHand):
         self._send = send
 
     def initialize(self, search_space: Any) -> None:
-        space = read_search_space({"name": self._name}, search_space)
+        space = read_search_space({"name": self._name}, search_space, is_new=False)
         assert space is not None, "a built-in tuner knows every space that it can search"
         self._algorithm.update_search_space(space)
 

@@ -5,6 +5,7 @@ that has just been started) is brought up to date from the log, so an input is n
 """
 
 import asyncio
+import errno
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -24,6 +25,16 @@ SLOW_TUNER_SECONDS = 15.0
 """After that long without a suggestion that was asked for, people are told that the tuner computes."""
 RESTART_DELAYS_SECONDS = (0.0, 0.25, 1.0, 4.0, 10.0)
 """Before the next start, by how many dispatchers in a row have ended without a suggestion."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+"""Before the next attempt to start one where the machine is in the way."""
+PASSING = frozenset(
+    {
+        *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),  # no descriptors, processes or memory left
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),  # its log cannot be written, …
+        errno.ENOENT,  # … or the disk of its folder is away
+    }
+)
+"""Why a process cannot be started though nothing is wrong with it."""
 
 
 class Channel(ABC):
@@ -93,6 +104,7 @@ class DispatcherClient:
         self._restarted = restarted
         self._silent = silent
         self._pulse: Pulse | None = None
+        self._obstacle = ""  # why none can be started
         self._unanswered = False  # a ping is on its way
         self._shot_for = ""
         self._late: list[ToDispatcher] = []  # told since the conversation began, not sent yet
@@ -112,9 +124,9 @@ class DispatcherClient:
 
     @property
     def trouble(self) -> str:
-        """Why no suggestions come although the dispatcher is there, as a clause, or ''. May be asked in any thread."""
-        silence = "" if self._pulse is None else self._pulse.trouble
-        return silence or self._describe_wait()
+        """Why no suggestions come, as a clause, or '': the dispatcher is silent, cannot be started now, or computes.
+        May be asked in any thread."""
+        return (self._obstacle if self._pulse is None else self._pulse.trouble) or self._describe_wait()
 
     def _describe_wait(self) -> str:
         """It answers pings, but its tuner gives no suggestion."""
@@ -141,13 +153,23 @@ class DispatcherClient:
         try:
             await self._serve()
         finally:
+            self._obstacle = ""
             self._finishing.clear()
 
     async def _serve(self) -> None:
-        fruitless = 0
+        fruitless = obstacles = 0
         while True:
             self._has_suggested = False
-            epitaph = await self._converse()
+            try:
+                epitaph = await self._converse()
+            except OSError as error:
+                if error.errno not in PASSING:
+                    raise
+                obstacles += 1
+                if await self._is_finished_after(self._explain(error, obstacles)):
+                    return
+                continue
+            obstacles = 0
             if self._finishing.is_set():
                 return
             fruitless = 0 if self._has_suggested else fruitless + 1
@@ -155,10 +177,25 @@ class DispatcherClient:
                 raise DispatcherGone(f"the dispatcher ended {fruitless} times in a row: {epitaph}")
             log.warning("dispatcher ended, starting it again: %s", epitaph, extra={"action": "dispatcher.restart"})
             self._restarted(epitaph)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RESTART_DELAYS_SECONDS[fruitless]):
-                    await self._finishing.wait()
+            if await self._is_finished_after(RESTART_DELAYS_SECONDS[fruitless]):
                 return
+
+    async def _is_finished_after(self, seconds: float) -> bool:
+        """Wait, unless nothing more will be told; whether that is so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._finishing.wait()
+        return self._finishing.is_set()
+
+    def _explain(self, error: OSError, attempts: int) -> float:
+        """Say why no dispatcher can be started; the pause before the next attempt."""
+        pause: float = min(FIRST_PAUSE_SECONDS * 2 ** min(attempts - 1, 16), LONGEST_PAUSE_SECONDS)
+        place = f": {error.filename}" if error.filename else ""
+        why = f"the dispatcher cannot be started: {error.strerror or error}{place}"
+        if attempts == 1:
+            log.warning("%s; it is tried again", why, extra={"action": "dispatcher.start"})
+        self._obstacle = f"{why}; it is tried again every {pause:g} s"
+        return pause
 
     async def _converse(self) -> str:
         """One dispatcher's life; returns why it ended."""
@@ -168,6 +205,7 @@ class DispatcherClient:
         self._late.clear()
         nonsense: protocol.ProtocolError | None = None
         async with self._open_channel() as channel:
+            self._obstacle = ""
             try:
                 async with asyncio.TaskGroup() as group:
                     # The speaker begins first, so that Initialize is the first message.

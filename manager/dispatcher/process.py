@@ -1,6 +1,7 @@
 """A dispatcher as a process of its own, over a private socket pair."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client import Channel
 from proctor.manager.dispatcher.pulse import Patience, Vitals
+from proctor.manager.open_files import require_spare
 from proctor.sdk.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -182,25 +184,37 @@ async def open_process(
     executable: str = sys.executable,
     umask: int | None = None,
     patience: Patience = Patience(),  # noqa: B008 - frozen
+    open_files: int | None = None,
 ) -> AsyncIterator[ProcessChannel]:
     """Start a dispatcher in `directory`, its output appended to `log_path`; end it on leaving.
 
     :param umask: the one that the user's algorithms find; ours if not given.
+    :param open_files: its soft limit on open files; ours if not given.
+    :raises OSError: it cannot be started, or would take one of the last descriptors.
     """
+    require_spare()
     ours, theirs = socket.socketpair()
     failpoint("manager.dispatcher.start.before")
-    with theirs, log_path.open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(executable, "-m", "proctor.manager.dispatcher", "--fd", str(theirs.fileno())),
-            *(() if umask is None else ("--umask", f"{umask:o}")),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=directory if directory.is_dir() else None,
-            env=None if environment is None else dict(environment),
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
+    try:
+        with theirs, log_path.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(executable, "-m", "proctor.manager.dispatcher", "--fd", str(theirs.fileno())),
+                *(() if umask is None else ("--umask", f"{umask:o}")),
+                *(() if open_files is None else ("--open-files", str(open_files))),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=directory if directory.is_dir() else None,
+                env=None if environment is None else dict(environment),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+    except RuntimeError as error:  # no thread can be started that waits for its end; without `ours` it leaves
+        ours.close()
+        raise OSError(errno.EAGAIN, str(error)) from error
+    except BaseException:
+        ours.close()
+        raise
     failpoint("manager.dispatcher.start.after")
     reader, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_LINE_BYTES)
     channel = ProcessChannel(process, reader, writer, log_path, patience=patience)

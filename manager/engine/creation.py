@@ -28,6 +28,7 @@ from proctor.manager.settings import Home
 from proctor.manager.store import events, experiments
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.trial_commands import problem_of
 from proctor.sdk.client.logins import wanted_secrets
 from proctor.trial_keeper import files
 
@@ -64,6 +65,17 @@ def check(config: Mapping[str, Any], directory: str, home: Path, *, caller: Call
         raise BadRequest(f"the configuration is not valid: {text}", error.problems) from error
     except RegistrationError as error:
         raise Unavailable(str(error)) from error
+
+
+def check_command(config: ExperimentConfig, environment: Mapping[str, str] | None) -> None:
+    """Raise BadRequest where trials on this machine could never run the command.
+
+    :param environment: that of the caller, which trials will have; None: it is not known, and nothing is checked.
+    """
+    if config.training_service.platform != "local" or environment is None:
+        return
+    if problem := problem_of(config.trial_command, str(config.trial_code_directory), environment):
+        raise BadRequest(f"the configuration is not valid: trialCommand: {problem}", [f"trialCommand: {problem}"])
 
 
 def handed_over(home: Home, name: str) -> Path:
@@ -226,19 +238,24 @@ def make_id(wanted: str | None) -> str:
     return wanted
 
 
+def is_unfinished(directory: Path) -> bool:
+    """Whether a folder without an experiment in the store may be removed: it was still being made. Raises OSError."""
+    return (directory / UNFINISHED_FILE).exists() or (directory.is_dir() and not any(directory.iterdir()))
+
+
 def remove_folder(directory: Path) -> None:
     """Delete an experiment's folder. One that is not there is no error; one that is not ours is left alone.
 
-    What shows that it is ours goes last, so that whoever is killed here can begin again.
+    What shows that it is ours, or unfinished, goes last, so that whoever is killed here can begin again.
     """
-    if not (directory / CONFIG_FILE).exists():
+    ours = {CONFIG_FILE, UNFINISHED_FILE}
+    found = list(directory.iterdir()) if directory.is_dir() else []
+    if (found or not directory.is_dir()) and ours.isdisjoint(path.name for path in found):
         return
-    for path in directory.iterdir():
-        if path.name == CONFIG_FILE:
-            continue
+    for path in sorted(found, key=lambda path: path.name in ours):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    shutil.rmtree(directory)
+    directory.rmdir()
     files.sync_folder(str(directory.parent))  # before the store forgets the experiment

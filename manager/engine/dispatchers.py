@@ -21,6 +21,7 @@ from proctor.manager.engine.creation import ENVIRONMENT_FILE
 from proctor.manager.settings import Home
 from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.file_modes import users_umask
+from proctor.sdk.open_files import users_open_files
 
 PATH_FOLDER = "dispatcher-path"
 """In the home: a folder with nothing but links to `proctor` and `nni`, to be put on a dispatcher's path."""
@@ -47,6 +48,7 @@ class ProcessDispatchers:
                 umask=int(captured.get("umask", users_umask())),
                 executable=executable if Path(executable).exists() else sys.executable,
                 patience=self._patience,
+                open_files=users_open_files(),
             )
 
         return opener

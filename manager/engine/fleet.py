@@ -4,11 +4,12 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proctor.manager import open_files
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine import messages as m
 from proctor.manager.engine.clean_ups import CleanUps
@@ -16,6 +17,7 @@ from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.creation import METRICS_FILE, read_secrets
 from proctor.manager.engine.forms import FormWriter, placement_from
 from proctor.manager.engine.means import Means
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.engine.placer import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.recovery import load_state
 from proctor.manager.engine.runner import ExperimentRunner, is_passing
@@ -23,11 +25,12 @@ from proctor.manager.engine.stopping import awaited, held_up
 from proctor.manager.engine.surroundings import Surroundings
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, Loaded, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store import experiments, identity, jobs
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import ExperimentRow, TrialJobRow
+from proctor.manager.store.open_databases import OpenDatabases
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
@@ -54,15 +57,15 @@ class Fleet:
         self._means = means
         self._running: dict[str, Running] = {}
         self._metrics: dict[str, Database] = {}
+        self._databases = OpenDatabases(most=open_files.most_databases(), threads=means.threads)
         self._group: asyncio.TaskGroup | None = None
-        self._stack = AsyncExitStack()
         self._clean_ups = CleanUps(means, self.make_service)
         self._unloaded = Unloaded(means, self._clean_ups, self.load, self.start)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
         """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
-        async with self._stack, asyncio.TaskGroup() as group:
+        async with self._databases, asyncio.TaskGroup() as group:
             self._group = group
             await self._announce_jobs()
             active = await self._means.control.read(experiments.active)
@@ -87,12 +90,17 @@ class Fleet:
         the jobs of active experiments hold on their nodes."""
         active = {row.id for row in await self._means.control.read(experiments.active)}
         for job, sequence_id in await self._means.control.read(jobs.all_live):
-            started = job.started_at is not None
-            self._means.hub.expect(job.id, job.token, job.experiment_id, started=started)
+            self._announce(job)
             placement = placement_from(job.placement)
             if placement is not None and job.experiment_id in active:
                 holder = f"trial {sequence_id} of experiment {job.experiment_id}"
                 self._means.pool.restore(job.id, placement, holder)
+
+    def _announce(self, job: TrialJobRow) -> None:
+        """Have the hub expect a job of a keeper, which must not be given it again if it has lost it. No keeper reports
+        the end of any other job, so the hub would expect that one forever."""
+        if job.keeper_node is not None:
+            self._means.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
 
     async def _until_attached(self) -> None:
         """Until the engines have found their jobs again, or it takes too long."""
@@ -161,8 +169,8 @@ class Fleet:
             raise Unavailable("the manager is shutting down")
         state = loaded.runner.state
         for trial in state.by_job.values():
-            if (job := trial.job) is not None:  # a keeper that does not have it any more must not be given it again
-                self._means.hub.expect(job.id, job.token, state.row.id, started=job.started_at is not None)
+            if trial.job is not None:
+                self._announce(trial.job)
         task = self._group.create_task(self._run(loaded), name=f"experiment {state.row.id}")
         self._running[state.row.id] = Running(loaded.runner, loaded.service, task)
 
@@ -296,23 +304,20 @@ class Fleet:
             raise NotFound(f"there is no experiment {experiment_id!r}") from None
 
     async def metrics(self, experiment_id: str) -> Database:
-        """The experiment's metrics database, opened on first use. Raises NotFound."""
-        database = self._metrics.get(experiment_id)
-        if database is None:
+        """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
+        if experiment_id not in self._metrics:
             row = await self.experiment(experiment_id)
-            path = str(Path(row.directory) / METRICS_FILE)
-            means = self._means
-            database = await Database.open(path, "metrics", threads=means.threads, create=False)
-            database.on_health_change(lambda health: means.feed.notify())
-            self._metrics[experiment_id] = database
-            self._stack.push_async_callback(database.close)
-        return database
+            database = await self._databases.open(str(Path(row.directory) / METRICS_FILE), "metrics")
+            if experiment_id not in self._metrics:  # nobody was faster
+                database.on_health_change(lambda health: self._means.feed.notify())
+                self._metrics[experiment_id] = database
+        return self._metrics[experiment_id]
 
     async def close_metrics(self, experiment_id: str) -> None:
         """Let go of its metrics database."""
         database = self._metrics.pop(experiment_id, None)
         if database is not None:
-            await database.close()
+            await self._databases.close(database.path)
 
     def awaited(self, experiment_id: str) -> str:
         """What an experiment that is being stopped still waits for, as a clause, or ''."""
@@ -328,6 +333,35 @@ class Fleet:
         running = self._running.get(experiment_id)
         return "" if running is None else held_up(running.runner.state, self._means.pool)
 
+    def silence_of(self, trial: TrialRow, node_id: str) -> str:
+        """Why nothing is heard of a trial that runs on a node, as a clause, or ''."""
+        running = self._running.get(trial.experiment_id)
+        if running is not None:
+            live = running.runner.state.trials.get(trial.id)
+            if live is None or live.job is None:
+                return ""
+        elif trial.status is not TrialStatus.RUNNING:
+            return ""
+        elif not self._unloaded.has(trial.experiment_id):
+            return (
+                f"it has been stopped; what it reported last is with the keeper of node {node_id}, and is stored when "
+                "its experiment is resumed"
+            )
+        is_known = any(node.id == node_id for node in self._means.pool.nodes())  # plug-ins name nodes of their own
+        absence = self._means.pool.absence(node_id) if is_known else ""
+        return f"nothing is heard of it: {absence}" if absence else ""
+
+    def outlook(self, experiment_id: str) -> Outlook | None:
+        """Which machines an experiment can use now; None where that is not known."""
+        running = self._running.get(experiment_id)
+        return None if running is None else running.runner.outlook
+
+    def could_run(self, experiment: ExperimentRow) -> Outlook | None:
+        """The same of an experiment that is not created yet, as far as its machines are known already. Raises
+        TrainingServiceError where it cannot run on its platform."""
+        config = ExperimentConfig.from_canonical(experiment.config)
+        return self._placer(self.make_service(experiment), config).outlook()
+
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
         for any other."""
@@ -335,7 +369,7 @@ class Fleet:
 
     def sees_running(self, job: TrialJobRow) -> bool:
         """Whether a keeper that is there says that a job runs."""
-        hub, node_id = self._means.hub, job.node_id
+        hub, node_id = self._means.hub, job.keeper_node
         return node_id is not None and not self._means.pool.absence(node_id) and not hub.is_over(node_id, job.id)
 
     def active_seconds(self, row: ExperimentRow) -> float:
@@ -349,6 +383,7 @@ class Fleet:
         ''."""
         unwritten = _trouble(self._means.control, *self._metrics.values())
         lost = _unexplained(self._means.hub.unexplained())
+        scarce = open_files.shortage()
         return "; ".join(
             filter(
                 None,
@@ -357,6 +392,7 @@ class Fleet:
                     self._unloaded.trouble,
                     self._clean_ups.trouble,
                     lost,
+                    scarce,
                     *self._shortages_here(),
                     *self._stops_here(),
                 ),

@@ -95,7 +95,7 @@ class _Judge:
     def __init__(self, experiment: ExperimentRow) -> None:
         self._tuner = experiment.config["tuner"]
         try:
-            self._space = read_search_space(self._tuner, experiment.search_space)
+            self._space = read_search_space(self._tuner, experiment.search_space, is_new=False)
         except SearchSpaceError as error:
             raise BadRequest(f"the search space of experiment {experiment.id} is not valid: {error}") from error
 
@@ -107,7 +107,7 @@ class _Judge:
         if self._space is None:
             return ""
         number = value.get(DEFAULT_KEY) if isinstance(value, Mapping) else value
-        if isinstance(decode_number(number), int | float):
+        if isinstance(decode_number(number), int | float) and not isinstance(number, bool):
             return ""
         return f'value: expected a number, or a mapping with a number under "default", found {shown(value)}'
 

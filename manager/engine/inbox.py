@@ -34,6 +34,7 @@ class Inbox:
     """Unbounded, but everything that fills it is paced by commits."""
 
     _letters: list[Letter] = field(default_factory=list)
+    _taken: list[Letter] = field(default_factory=list)  # the loop handles them
     _bell: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: BaseException | None = None
 
@@ -55,17 +56,18 @@ class Inbox:
         return await letter.answer  # type: ignore[misc]
 
     async def take(self, timeout_seconds: float | None) -> list[Letter]:
-        """Everything that has come; empty when the time is over."""
+        """Everything that has come; empty when the time is over. What was taken before is done with."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 await self._bell.wait()
         self._bell.clear()
-        letters, self._letters = self._letters, []
-        return letters
+        self._taken, self._letters = self._letters, []
+        return list(self._taken)
 
     def close(self, error: BaseException) -> None:
-        """Nobody reads any more: everybody who waits, and who comes later, gets `error`."""
-        self._closed = error
-        for letter in self._letters:
+        """The loop has ended: `error` is the answer to every message that has none yet, also of those that the loop had
+        taken, and to every later one. Idempotent: the first error stands."""
+        self._closed = self._closed or error
+        for letter in (*self._taken, *self._letters):
             letter.refuse(error)
-        self._letters.clear()
+        self._taken, self._letters = [], []

@@ -3,14 +3,15 @@
 import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from proctor.manager.engine.inbox import Inbox
-from proctor.manager.engine.messages import JobsChanged, MetricsStored
+from proctor.manager.engine.messages import JobsChanged, MetricsRefused, MetricsStored
 from proctor.manager.engine.state import ExperimentState
 from proctor.manager.store import jobs
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.database import Database
-from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
+from proctor.manager.store.errors import DatabaseUnusable, RowNotFound, ValueRefused
 from proctor.manager.store.metrics import StoredChunk
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import JournalChunk, StatusChange
@@ -51,7 +52,20 @@ class Intake:
             await self._metrics.until_done_or_unwritable(writing)
         except DatabaseUnusable as error:
             raise ServiceUnavailable(str(error)) from error
-        return writing.result()
+        try:
+            return writing.result()
+        except ValueRefused:
+            return [await self._store_apart(chunk, resumed[chunk.job_id]) for chunk in live]
+
+    async def _store_apart(self, chunk: JournalChunk, resumed: int) -> StoredChunk:
+        """Store a chunk that may have a value which the store refuses; that ends its trial, and holds up no other."""
+        stored, refused = await self._metrics.write(
+            lambda connection: metric_store.store_lines(connection, **_arguments(chunk, resumed))
+        )
+        self._inbox.post(MetricsStored([(chunk.job_id, stored)]))
+        if refused:
+            self._inbox.post(MetricsRefused(chunk.job_id, f"a metric cannot be stored: {refused}"))
+        return stored
 
     def _post_stored(self, live: Sequence[JournalChunk], writing: "asyncio.Future[list[StoredChunk]]") -> None:
         if writing.cancelled() or writing.exception() is not None:
@@ -95,21 +109,20 @@ class Intake:
 def _store(
     connection: sqlite3.Connection, chunks: Sequence[JournalChunk], resumed: Mapping[str, int]
 ) -> list[StoredChunk]:
-    stored = []
-    for chunk in chunks:
-        trial_id, _, number = chunk.job_id.rpartition(".")
-        stored.append(
-            metric_store.store_chunk(
-                connection,
-                trial_id=trial_id,
-                job=int(number),
-                member=chunk.member,
-                offset=chunk.offset,
-                data=_whole_lines(chunk.data),
-                first_sequence=resumed[chunk.job_id],
-            )
-        )
-    return stored
+    return [metric_store.store_chunk(connection, **_arguments(chunk, resumed[chunk.job_id])) for chunk in chunks]
+
+
+def _arguments(chunk: JournalChunk, resumed: int) -> dict[str, Any]:
+    """What the store is told of a chunk."""
+    trial_id, _, number = chunk.job_id.rpartition(".")
+    return {
+        "trial_id": trial_id,
+        "job": int(number),
+        "member": chunk.member,
+        "offset": chunk.offset,
+        "data": _whole_lines(chunk.data),
+        "first_sequence": resumed,
+    }
 
 
 def _whole_lines(data: bytes) -> bytes:

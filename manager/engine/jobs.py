@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.engine import trials as trial_moves
+from proctor.manager.engine.messages import HeldUp
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.lifecycle.failures import cause_of_failure, is_worth_a_notice
@@ -68,6 +69,7 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
         reason,
         failures=trial.row.failures,
         infrastructure_failures=trial.row.infrastructure_failures,
+        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
         policy=policy,
         has_final=trial.has_final,
     )
@@ -134,9 +136,21 @@ def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, de
         f"{again} after {reason.value} ({detail})",
         failures=verdict.failures,
         infrastructure_failures=verdict.infrastructure_failures,
+        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
         not_before=step.now + delay if delay else None,
     )
     trial.retry_at = step.monotonic + delay if delay else None
+
+
+def on_held_up(state: ExperimentState, step: Step, message: HeldUp) -> None:
+    """The service cannot do yet what it was asked to do with a job."""
+    trial = state.by_job.get(message.job_id)
+    if trial is None or trial.job is None or trial.job.token != message.token:
+        return
+    if message.reason:
+        trial_moves.set_reason(step, trial, message.reason)
+    if message.notice:
+        step.note("notice", {"text": message.notice}, trial_id=trial.row.id)
 
 
 def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:
@@ -144,7 +158,7 @@ def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: flo
     have been set meanwhile, so none waits longer than the delay that it was given."""
     for trial in state.trials.values():
         if trial.row.not_before is not None:
-            longest = max(retry_delay(trial.row.infrastructure_failures, policy), policy.no_room_seconds)
+            longest = max(retry_delay(trial.row.fruitless_jobs, policy), policy.no_room_seconds)
             trial.retry_at = monotonic + min(max(trial.row.not_before - now, 0.0), longest)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from proctor.manager.engine.creation import UNFINISHED_FILE
+from proctor.manager.engine.creation import UNFINISHED_FILE, is_unfinished
 from proctor.manager.settings import Home
 from proctor.sdk.client.handover import HELD_PREFIX
 
@@ -66,11 +66,10 @@ def _is_locked(path: Path) -> bool:
 
 def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:
     for path in home.experiments_directory.glob("*"):
-        unfinished = (path / UNFINISHED_FILE).exists()
         if path.name in known:
-            if unfinished:
+            if (path / UNFINISHED_FILE).exists():
                 yield path / UNFINISHED_FILE
-        elif unfinished or (path.is_dir() and not any(path.iterdir())):
+        elif is_unfinished(path):
             yield path
         else:
             text = "%s belongs to no experiment that the database knows; it is left alone"

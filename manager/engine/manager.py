@@ -20,6 +20,7 @@ from proctor.manager.engine.imports import Import, read_import, read_parameters
 from proctor.manager.engine.leftovers import remove_leftovers
 from proctor.manager.engine.loading import Loading
 from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory, already
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.trial_files import TrialFiles
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
@@ -87,6 +88,7 @@ class Manager:
         self.clock = clock
         self.feed = ChangeFeed()
         self._threads = threads
+        self._making: set[Path] = set()  # folders of experiments that are being created or loaded
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
         self._fleet = Fleet(
@@ -129,27 +131,30 @@ class Manager:
         dry_run: bool = False,
     ) -> ExperimentRow:
         """Check, write down and start an experiment. Raises BadRequest with every problem, Conflict for a used id."""
-        caller = Caller.captured(creation.read_handover(self.home, handover).environment)
+        captured = creation.read_handover(self.home, handover).environment
+        caller = Caller.captured(captured)
         loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path, caller=caller)
+        await asyncio.to_thread(creation.check_command, loaded.config, captured.get("environment"))
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())
         if dry_run:
+            self._require_possible(row)
             return row
         handed = creation.take_handover(self.home, handover)
         creation.check_secrets(loaded.config, {**loaded.secrets, **handed.secrets})
-        if folder.exists() or await self._exists(experiment_id):
-            raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
-        failpoint("manager.create.before")
-        await self._write_folder(folder, loaded, handed)
-        failpoint("manager.create.after")
-        try:
-            await self.control.write(lambda c: creation.insert(c, row, loaded))
-        except Exception as error:
-            await asyncio.to_thread(creation.remove_folder, folder)
-            if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
-                raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
-            raise
+        async with self._new_folder(folder, experiment_id):
+            failpoint("manager.create.before")
+            await self._write_folder(folder, loaded, handed)
+            failpoint("manager.create.after")
+            try:
+                await self.control.write(lambda c: creation.insert(c, row, loaded))
+            except Exception as error:
+                with suppress(OSError):
+                    await asyncio.to_thread(creation.remove_folder, folder)
+                if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
+                    raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
+                raise
         self.feed.notify()
         try:
             await asyncio.to_thread(creation.finish_folder, folder)
@@ -158,12 +163,48 @@ class Manager:
             raise await self._take_back(row, error) from error
         return row
 
+    @asynccontextmanager
+    async def _new_folder(self, folder: Path, experiment_id: str) -> AsyncIterator[None]:
+        """The folder of an experiment that is being made belongs to this request alone. In the home, what an earlier
+        request has left unfinished is removed first. Raises Conflict for a folder or an id that is in use, Unavailable
+        where such a folder cannot be removed."""
+        conflict = Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
+        if folder in self._making:
+            raise conflict
+        self._making.add(folder)
+        try:
+            if await self._exists(experiment_id):
+                raise conflict
+            is_ours = folder.parent == self.home.experiments_directory  # elsewhere another manager may be at work
+            try:
+                if is_ours and creation.is_unfinished(folder):
+                    await asyncio.to_thread(creation.remove_folder, folder)
+            except OSError as error:
+                why = explain(error, str(folder))
+                raise Unavailable(f"cannot remove the folder {folder} of a failed request: {why}") from error
+            if folder.exists():
+                raise conflict
+            yield
+        finally:
+            self._making.discard(folder)
+
+    def _require_possible(self, row: ExperimentRow) -> None:
+        """Raise BadRequest where no trial of an experiment could run on the machines there are."""
+        try:
+            outlook = self._fleet.could_run(row)
+        except TrainingServiceError as error:
+            platform = row.config["training_service"]["platform"]
+            raise BadRequest(f"the experiment cannot run on platform {platform}: {error}") from error
+        if outlook is not None and outlook.never:
+            raise BadRequest(outlook.clause)
+
     async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.Handover) -> None:
-        """Everything of a new experiment but its row. Nothing is left when this raises Conflict or Unavailable."""
+        """Everything of a new experiment but its row. What is left when this raises Conflict or Unavailable, because
+        it cannot be removed, is unfinished."""
         try:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
             await creation.make_metrics(folder, threads=self._threads)
-        except FileExistsError as error:  # another request was faster
+        except FileExistsError as error:  # another manager was faster
             raise Conflict(f"the folder {folder} is there already; choose another id or remove it") from error
         except (OSError, DatabaseUnusable) as error:
             with suppress(OSError):
@@ -189,10 +230,9 @@ class Manager:
         folder = self.home.experiment_directory(experiment_id)
         await asyncio.to_thread(saved.check_room, self.home.path)
         handed = creation.take_handover(self.home, handover)
-        if folder.exists() or await self._exists(experiment_id):
-            raise Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
         loading = Loading(saved, found, experiment_id, folder, code_directory, handed)
-        row = await loading.carry_out(self.control, self.clock.now(), threads=self._threads)
+        async with self._new_folder(folder, experiment_id):
+            row = await loading.carry_out(self.control, self.clock.now(), threads=self._threads)
         self.feed.notify()
         return row
 
@@ -413,7 +453,7 @@ class Manager:
             raise NotFound(f"there is no trial {trial_id!r}") from None
 
     async def metrics(self, experiment_id: str) -> Database:
-        """The experiment's metrics database, opened on first use. Raises NotFound."""
+        """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
         return await self._fleet.metrics(experiment_id)
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:
@@ -443,6 +483,18 @@ class Manager:
     def held_up(self, experiment: ExperimentRow) -> str:
         """Why trials of an experiment do not get on, or are not heard of, as a clause, or ''."""
         return self._fleet.held_up(experiment.id) if experiment.status in _GOING_ON else ""
+
+    def silence_of(self, trial: TrialRow, node_id: str | None) -> str:
+        """Why nothing is heard of a trial that runs, as a clause, or ''.
+
+        :param node_id: where its newest job is.
+        """
+        return self._fleet.silence_of(trial, node_id) if node_id is not None else ""
+
+    def outlook(self, experiment: ExperimentRow) -> Outlook | None:
+        """Which machines an experiment that goes on can use now; None where that is not known."""
+        is_wanted = experiment.status in _GOING_ON - {ExperimentStatus.STOPPING}
+        return self._fleet.outlook(experiment.id) if is_wanted else None
 
     def awaited(self, experiment: ExperimentRow) -> str:
         """What an experiment that is STOPPING still waits for, as a clause with its machines; why the platform of one

@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.messages import MetricsStored
+from proctor.manager.engine import trials as trial_moves
+from proctor.manager.engine.messages import MetricsRefused, MetricsStored
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.engine.step import Step
 from proctor.manager.store import trials
 from proctor.manager.store.metrics import StoredChunk
+from proctor.training_services.base import EndReason
 
 
 def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tell: bool) -> None:
@@ -42,6 +44,17 @@ def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tel
         step.tell(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
 
 
+def on_refused(state: ExperimentState, step: Step, message: MetricsRefused) -> None:
+    """The trial cannot have the result that it has reported: it is stopped and has failed."""
+    trial_id, _, number = message.job_id.rpartition(".")
+    trial = state.trials.get(trial_id)
+    if trial is None:
+        return
+    step.note("notice", {"text": f"trial {trial.row.sequence_id}: {message.why}"}, trial_id=trial_id)
+    if trial.job is not None and trial.job.number == int(number):
+        trial_moves.request_stop(state, step, trial, EndReason.EXITED_ERROR, message.why)
+
+
 def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: bool, counts: bool) -> None:
     """Counts, the latest and the final value of one trial.
 
@@ -49,6 +62,8 @@ def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: b
     :param counts: it is of the rank whose metrics are the trial's.
     """
     columns: dict[str, Any] = {}
+    if is_newest and (chunk.intermediates or chunk.checkpoints):
+        trial.has_progress = True
     if chunk.finals and not counts:
         trial.other_final = chunk.member
     if chunk.intermediates and is_newest and counts:

@@ -34,6 +34,40 @@ class JobRefused:
 
 
 @dataclass(frozen=True)
+class SuggestionRefused:
+    """The store refuses the parameters of a suggestion."""
+
+    parameter_id: int
+    position: int
+    why: str
+
+
+@dataclass(frozen=True)
+class MetricsRefused:
+    """The store refuses what a job has reported."""
+
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class HeldUp:
+    """The service cannot do at the moment what it was asked to do with a job; it is asked again."""
+
+    job_id: str
+    token: str
+    reason: str = ""  # of the trial; "": it stays
+    notice: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user should know of the experiment."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class DispatcherRestarted:
     """The dispatcher had died and is being started again."""
 
@@ -115,6 +149,10 @@ Message = (
     JobsChanged
     | MetricsStored
     | JobRefused
+    | SuggestionRefused
+    | MetricsRefused
+    | HeldUp
+    | Notice
     | DispatcherRestarted
     | DispatcherSilent
     | DispatcherFailed

@@ -1,9 +1,10 @@
 """Places for jobs: the pure placement function over the manager-wide pool, for one experiment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from proctor.manager.engine.outlook import Outlook, look_at
 from proctor.manager.placement import (
     HOLD_AFTER_SECONDS,
     Impossible,
@@ -37,11 +38,17 @@ class Placer(Protocol):
     def give_back(self, job_id: str) -> None:
         """The job is over. Doing it twice is doing it once."""
 
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Give back every place that was taken through this placer but those of these jobs."""
+
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """The job had this place before the manager was started again."""
 
     def take_notices(self) -> Sequence[str]:
         """What people should know of the places there are, each text once: nodes that no job ever gets."""
+
+    def outlook(self) -> Outlook | None:
+        """Which machines can be used now; None: the service places by itself and nothing is known of them."""
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when there may be more places than before. Returns how to stop that."""
@@ -59,12 +66,18 @@ class FreePlacer:
     def give_back(self, job_id: str) -> None:
         """Nothing was reserved."""
 
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Nothing was reserved."""
+
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
         """Nothing was reserved."""
 
     def take_notices(self) -> Sequence[str]:
         """Nothing is known of its places."""
         return ()
+
+    def outlook(self) -> None:
+        """Nothing is known of its places."""
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Places never change."""
@@ -79,6 +92,7 @@ class PoolPlacer:
         self._pool = pool
         self._service = service
         self._gpu_number = gpu_number
+        self._taken: set[str] = set()  # by jobs, not given back yet
         self._noticed: set[str] = set()
         self._has_changed = True  # the pool, since `take_notices` has looked at it
 
@@ -91,7 +105,9 @@ class PoolPlacer:
         if isinstance(outcome, Waiting) and self._gpu_number:
             # Where the experiment's jobs cannot start now, for example on a full disk, nothing must be held for them.
             rules = {candidate.node.node_id: candidate.rules for candidate in candidates if candidate.node.ready}
-            demand = GpuDemand(holder, self._gpu_number, since, rules)
+            before = self._pool.demands().get(self)
+            node_id = before.node_id if before is not None and before.holder == holder else None
+            demand = GpuDemand(holder, self._gpu_number, since, rules, node_id)
             self._pool.set_demand(self, demand)
             return Waiting(outcome.reason + self._what_is_held(demand, older, now))
         self.stop_waiting()
@@ -99,15 +115,22 @@ class PoolPlacer:
             return outcome
         policy = self._service.gpu_rules(outcome.placement.node_id).policy
         self._pool.reserve(job_id, token, holder, outcome.placement, policy)
+        self._taken.add(job_id)
         return outcome.placement
 
     def stop_waiting(self) -> None:
         self._pool.withdraw_demand(self)
 
     def give_back(self, job_id: str) -> None:
+        self._taken.discard(job_id)
         self._pool.release(job_id)
 
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        for job_id in self._taken.difference(job_ids):
+            self.give_back(job_id)
+
     def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        self._taken.add(job_id)
         self._pool.restore(job_id, placement, holder, policy=self._service.gpu_rules(placement.node_id).policy)
 
     def take_notices(self) -> Sequence[str]:
@@ -119,6 +142,10 @@ class PoolPlacer:
         news = [text for text in texts if text not in self._noticed]
         self._noticed.update(news)
         return news
+
+    def outlook(self) -> Outlook:
+        nodes = {node.id: node for node in self._pool.nodes()}
+        return look_at(self._request(), self._candidates({}), nodes)
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         def note() -> None:
@@ -146,7 +173,9 @@ class PoolPlacer:
         if not any(now - demand.since >= HOLD_AFTER_SECONDS for demand in demands):
             return {}
         node_ids = tuple(dict.fromkeys(node_id for demand in demands for node_id in demand.rules))
-        return hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
+        held = hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
+        self._pool.note_held({demand.holder: node_id for node_id, gpus in held.items() for demand in gpus.values()})
+        return held
 
     def _what_is_held(self, demand: GpuDemand, older: Sequence[GpuDemand], now: float) -> str:
         """For the trial that waits: where GPUs are held for it, as the end of its reason; "" if none are."""

@@ -45,11 +45,12 @@ async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dic
     """Metrics may have been stored that the trial's row does not show yet; returns what the row must be given."""
     trial_id = trial.row.id
 
-    def newest(connection: sqlite3.Connection) -> tuple[list[MetricRow], MetricRow | None]:
+    def newest(connection: sqlite3.Connection) -> tuple[list[MetricRow], MetricRow | None, bool]:
         latest = metric_store.latest_intermediate(connection, trial_id, member=report_from)
-        return metric_store.finals(connection, trial_id), latest
+        has_progress = trial.job is not None and metric_store.has_progress(connection, trial_id, trial.job.number)
+        return metric_store.finals(connection, trial_id), latest, has_progress
 
-    finals, latest = await metrics.read(newest)
+    finals, latest, trial.has_progress = await metrics.read(newest)
     final = next((row for row in finals if row.member == report_from), None)
     trial.other_final = next((row.member for row in finals if row.member != report_from), None)
     columns: dict[str, Any] = {}

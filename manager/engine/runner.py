@@ -7,7 +7,7 @@ the manager before the commit of the step that decided it.
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,23 +15,24 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client import DispatcherClient, DispatcherGone
 from proctor.manager.engine import jobs as job_moves
-from proctor.manager.engine import measures, suggestions, wishes
+from proctor.manager.engine import measures, refusals, suggestions, wishes
 from proctor.manager.engine import messages as m
 from proctor.manager.engine import trials as trial_moves
 from proctor.manager.engine.effects import Effects
 from proctor.manager.engine.inbox import Inbox, Letter
 from proctor.manager.engine.intake import Intake
+from proctor.manager.engine.outlook import Outlook
 from proctor.manager.engine.placing import place_waiting
-from proctor.manager.engine.recovery import InputLog
-from proctor.manager.engine.state import ExperimentState
+from proctor.manager.engine.recovery import InputLog, read_state
+from proctor.manager.engine.state import ExperimentState, Snapshot
 from proctor.manager.engine.step import Step
 from proctor.manager.engine.surroundings import Surroundings
-from proctor.manager.errors import Conflict, ManagerError
+from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments, trials
+from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store import metrics as metric_store
-from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
+from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout, StoreError, ValueRefused
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import (
     EndReason,
@@ -54,6 +55,8 @@ _THINKING = {
 }
 """The statuses in which an experiment needs a dispatcher. In others one that runs may be kept for a while."""
 
+_LONGEST_WORDS = 100_000
+"""Of an error that put the experiment into ERROR, in characters."""
 FIRST_REVISION = 1
 """Of an experiment whose limits were never changed."""
 
@@ -88,11 +91,16 @@ class ExperimentRunner:
         """Why no suggestions come at the moment, as a clause, or ''."""
         return self._dispatcher.trouble
 
+    @property
+    def outlook(self) -> Outlook | None:
+        """Which machines can be used now; None: the service places by itself."""
+        return self.around.placer.outlook()
+
     # ---- life -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Serve until the experiment is STOPPED. Raises what the loop could not survive: what may pass by itself at
-        once, anything else after writing it down."""
+        once, anything else after writing it down. Whatever ends the loop, every message is answered."""
         service = self.around.service
         service.add_trial_job_metric_listener(self._intake.on_metrics)
         if isinstance(service, SupportsEvents):
@@ -106,12 +114,14 @@ class ExperimentRunner:
                 await self._loop(group)
                 serving.cancel()
         except Exception as error:
+            self._refuse_all(error_clause(error))
+            await self._give_places_back()
             if not is_passing(error):
                 await self._give_up(error)
             raise
         finally:
             self.attached.set()
-            self.inbox.close(Conflict(f"experiment {self.state.row.id} is {self.state.row.status}"))
+            self._refuse_all("its engine was ended")
             service.remove_trial_job_metric_listener(self._intake.on_metrics)
             if isinstance(service, SupportsEvents):
                 service.remove_status_listener(self._intake.on_status)
@@ -175,9 +185,7 @@ class ExperimentRunner:
     async def _catch_up(self) -> None:
         """Metrics that were stored, but neither shown nor told before the manager was killed."""
         step = self._new_step()
-        for trial_id, columns in self.state.behind.items():
-            step.write(lambda c, key=trial_id, news=columns: trials.update(c, key, **news))  # type: ignore[misc]
-        self.state.behind.clear()
+        await self._catch_up_trials(step)
         last = await self.around.metrics.read(metric_store.last_id)
         first = self.state.row.metrics_told + 1
         if last >= first:
@@ -190,6 +198,45 @@ class ExperimentRunner:
         if step.writes:
             await self._commit(step)
 
+    async def _catch_up_trials(self, step: Step) -> None:
+        """Bring the rows of trials up to date. A final metric that the store refuses is not the trial's result."""
+
+        def update(trial_id: str, columns: Mapping[str, Any]) -> asyncio.Future[None]:
+            return self.around.control.write(lambda c: trials.update(c, trial_id, **columns))
+
+        behind = dict(self.state.behind)
+        self.state.behind.clear()
+        writings = [update(trial_id, columns) for trial_id, columns in behind.items()]  # in one commit
+        for (trial_id, columns), outcome in zip(
+            behind.items(), await asyncio.gather(*writings, return_exceptions=True), strict=True
+        ):
+            if isinstance(outcome, ValueRefused):
+                trial = self.state.trials[trial_id]
+                trial.row = replace(trial.row, final_data=None, final_value=None)
+                await update(trial_id, {name: value for name, value in columns.items() if name[:6] != "final_"})
+                why = f"its final metric cannot be stored: {error_clause(outcome)}"
+                measures.on_refused(self.state, step, m.MetricsRefused(f"{trial_id}.{trial.row.jobs}", why))
+            elif outcome is not None:
+                raise outcome
+
+    def _refuse_all(self, clause: str) -> None:
+        """The loop has ended: answer everyone who waits for it, or will. Idempotent."""
+        row = self.state.row
+        if row.status is ExperimentStatus.STOPPED:
+            self.inbox.close(Conflict(f"experiment {row.id} is {row.status}"))
+        else:
+            text = f"experiment {row.id} could not do it: {clause}; its engine is started again soon, ask again then"
+            self.inbox.close(Unavailable(text))
+
+    async def _give_places_back(self) -> None:
+        """After a failure: only jobs that the store knows to be live keep their places."""
+        experiment_id = self.state.row.id
+        try:  # by the writer, so that it sees what was being committed when the loop ended
+            live = await self.around.control.write(lambda c: [job.id for job in jobs.live(c, experiment_id)])
+        except StoreError:
+            live = list(self.state.by_job)
+        self.around.placer.keep_only(live)
+
     async def _give_up(self, error: Exception) -> None:
         """The loop cannot go on: say so where the user looks."""
         log.exception("experiment %s failed", self.state.row.id, extra={"action": "experiment.fail"})
@@ -198,26 +245,76 @@ class ExperimentRunner:
             self.state.row = replace(self.state.row, status=row.status)
             step = self._new_step()
             trace = "".join(traceback.format_exception(error))
-            self._fail(step, f"internal error: {error or type(error).__name__}", trace)
+            self._fail(step, f"internal error: {error_clause(error)}"[:_LONGEST_WORDS], trace[-_LONGEST_WORDS:])
             await self._commit(step)
 
     # ---- the loop -------------------------------------------------------------------------------------------------
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
         self.inbox.post(m.Wake())
-        while True:
-            letters = await self.inbox.take(self._until_deadline())
-            step = self._new_step()
-            answered = [(letter, self._answer(step, letter)) for letter in letters]
-            await self._move_on(step)
+        try:
+            while self.state.row.status is not ExperimentStatus.STOPPED:
+                letters = await self.inbox.take(self._until_deadline())
+                before = self.state.snapshot()
+                try:
+                    await self._turn(letters)
+                except ValueRefused:
+                    await self._take_back(before)
+                    await self._turn_apart(letters)
+                self._keep_dispatcher(group)
+        finally:  # at once: what the loop has started may take long to end
+            self._refuse_all("its engine has failed")
+
+    async def _turn(self, letters: Sequence[Letter]) -> None:
+        """Handle messages in one step. Raises ValueRefused; then nothing of it is done or answered, but the state is to
+        be taken back."""
+        step = self._new_step()
+        answered = [(letter, self._answer(step, letter)) for letter in letters]
+        await self._move_on(step)
+        try:
             await self._commit(step)
-            for letter, value in answered:
-                letter.resolve(value)
-            self._dispatcher.tell(step.inputs)
-            await self._effects.carry_out(step)
-            self._keep_dispatcher(group)
-            if self.state.row.status is ExperimentStatus.STOPPED:
-                return
+        except ValueRefused:
+            for trial in step.submit:
+                if trial.job is not None:
+                    self.around.placer.give_back(trial.job.id)
+            raise
+        for letter, value in answered:
+            letter.resolve(value)
+        self._dispatcher.tell(step.inputs)
+        await self._effects.carry_out(step)
+
+    async def _turn_apart(self, letters: Sequence[Letter]) -> None:
+        """The store has refused a value: handle each part of the messages alone, so that only one suffers."""
+        await self._turn([])  # what is refused here is nobody's message
+        for letter in letters:
+            if refusals.is_request(letter.message):
+                await self._try_alone(letter)
+                continue
+            for part in refusals.parts(letter.message):
+                await self._try_alone(Letter(part))
+            letter.resolve(None)
+
+    async def _try_alone(self, letter: Letter) -> None:
+        before = self.state.snapshot()
+        try:
+            await self._turn([letter])
+        except ValueRefused as error:
+            await self._take_back(before)
+            extra = {"action": "value.refuse", "experiment_id": self.state.row.id}
+            name = type(letter.message).__name__
+            log.warning("experiment %s: the store refuses a %s: %s", self.state.row.id, name, error, extra=extra)
+            if refusals.is_request(letter.message):
+                letter.refuse(BadRequest(f"this cannot be stored: {error}"))
+            else:
+                why, now = error_clause(error), self.around.clock.now()
+                await self._turn([Letter(each) for each in refusals.stand_ins(letter.message, why, now)])
+
+    async def _take_back(self, before: Snapshot) -> None:
+        """Forget what a step has changed in memory that was not committed."""
+        experiment_id, clock = self.state.row.id, self.around.clock
+        stored = await self.around.control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
+        self.state.take_back(before, stored)
+        job_moves.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
 
     def _new_step(self) -> Step:
         return Step(self.state.row.id, self.around.clock.now(), self.around.clock.monotonic())
@@ -259,6 +356,14 @@ class ExperimentRunner:
                 step.note("notice", {"text": f"{trouble}; suggestions come when it is done"})
             case m.JobRefused():
                 self._end_refused(step, message)
+            case m.SuggestionRefused():
+                suggestions.on_refused(state, step, message)
+            case m.MetricsRefused():
+                measures.on_refused(state, step, message)
+            case m.HeldUp():
+                job_moves.on_held_up(state, step, message)
+            case m.Notice(text):
+                step.note("notice", {"text": text})
             case m.CancelTrial(trial_id):
                 wishes.cancel_trial(state, step, trial_id)
             case m.AddTrial():
@@ -323,7 +428,10 @@ class ExperimentRunner:
     def _until_deadline(self) -> float | None:
         """Seconds until something is due without anybody's message; None: nothing is."""
         monotonic = self.around.clock.monotonic()
-        due = [trial.retry_at - monotonic for trial in self.state.trials.values() if trial.retry_at is not None]
+        retries = [trial.retry_at for trial in self.state.trials.values() if trial.retry_at is not None]
+        due = [at - monotonic for at in retries if at > monotonic]  # the others wait for a place, which wakes the loop
+        if self._effects.due is not None:
+            due.append(self._effects.due - monotonic)
         limit = self.state.row.max_experiment_seconds
         if limit is not None and self.state.row.status is ExperimentStatus.RUNNING:
             due.append(limit - self.state.active_seconds(monotonic))

@@ -32,6 +32,7 @@ class LiveTrial:
     has_latest: bool = False
     waiting_since: float | None = None  # steady time since when it has waited for a place, under this manager
     retry_at: float | None = None  # monotonic time before which it is not tried again
+    has_progress: bool = False  # its newest job has reported an intermediate metric or registered a checkpoint
     other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
 
     @property
@@ -60,6 +61,28 @@ class ExperimentState:
     def counts_intermediate_results(self) -> bool:
         """Whether the last intermediate metric of a trial that was stopped early is its result for the tuner."""
         return TunerConfig.model_validate(self.row.config["tuner"]).counts_intermediate_results
+
+    def snapshot(self) -> "Snapshot":
+        """What `take_back` needs besides the stored trials and jobs."""
+        kept = (self.row, self.created, self.exhausted, self.active_since, self.caught_up, self.code_fingerprint)
+        return Snapshot(*kept, frozenset(self.requested), frozenset(self.declined))
+
+    def take_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
+        """Forget what a step has changed that was not committed.
+
+        :param before: from before the step.
+        :param stored: the experiment as the store has it. What only the loop knows of a trial stays.
+        """
+        self.row, self.created, self.exhausted = before.row, before.created, before.exhausted
+        self.active_since, self.caught_up = before.active_since, before.caught_up
+        self.code_fingerprint = before.code_fingerprint
+        self.requested, self.declined = set(before.requested), set(before.declined)
+        for trial_id, trial in stored.trials.items():
+            if (known := self.trials.get(trial_id)) is not None:
+                trial.latest, trial.has_latest = known.latest, known.has_latest
+                trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
+                trial.has_progress = known.has_progress
+        self.trials, self.by_job = stored.trials, stored.by_job
 
     def take_position(self) -> int:
         """The next place in the dispatcher's input log."""
@@ -122,3 +145,17 @@ class ExperimentState:
     def placed(self) -> int:
         """How many places are taken."""
         return len(self.by_job)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What an experiment's state was before a step, but its trials and jobs: the store has these."""
+
+    row: ExperimentRow
+    created: int
+    exhausted: bool
+    active_since: float | None
+    caught_up: int
+    code_fingerprint: str | None
+    requested: frozenset[int]
+    declined: frozenset[int]

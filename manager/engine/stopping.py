@@ -28,7 +28,7 @@ def awaited(state: ExperimentState, pool: NodePool, now: float) -> str:
         return f"waits for its dispatcher, which may take {FINISH_SECONDS:g} s to handle the last results"
     live = [trial for trial in state.by_job.values() if trial.job is not None]
     # A service that places by itself names its own nodes; the pool knows nothing of those.
-    pooled = {trial.job.node_id for trial in live if trial.job is not None and trial.job.placement is not None}
+    pooled = {trial.job.keeper_node for trial in live if trial.job is not None}
     pooled |= {node.id for node in pool.nodes()}
     absences = {node_id: pool.absence(node_id) for node_id in pooled if node_id is not None}
     saving: list[LiveTrial] = []

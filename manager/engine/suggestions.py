@@ -6,6 +6,7 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine import trials as trial_moves
+from proctor.manager.engine.messages import SuggestionRefused
 from proctor.manager.engine.state import ExperimentState
 from proctor.manager.engine.step import Step
 from proctor.manager.lifecycle.experiment import (
@@ -15,7 +16,7 @@ from proctor.manager.lifecycle.experiment import (
     next_event,
     wanted_suggestions,
 )
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store import experiments
 from proctor.training_services.base import EndReason
 
@@ -35,6 +36,23 @@ def on_new_trial(state: ExperimentState, step: Step, message: protocol.NewTrial)
         position=message.position,
         algorithm_state=message.state,
     )
+
+
+def on_refused(state: ExperimentState, step: Step, message: SuggestionRefused) -> None:
+    """A suggestion whose parameters the store refuses is a trial that has failed."""
+    if message.parameter_id not in state.requested | state.declined:
+        return
+    state.requested.discard(message.parameter_id)
+    state.declined.discard(message.parameter_id)
+    trial = trial_moves.create_trial(
+        state,
+        step,
+        parameter_id=message.parameter_id,
+        parameters=None,
+        source="algorithm",
+        position=message.position,
+    )
+    trial_moves.end_trial(state, step, trial, TrialStatus.FAILED, message.why, cause=message.why)
 
 
 def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:

@@ -89,7 +89,7 @@ def create_job(
         submitted_at=step.now,
         resumes=state.row.resumes,
     )
-    trial.job = job
+    trial.job, trial.has_progress = job, False
     trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
     state.by_job[job.id] = trial
     step.write(lambda c: jobs.insert(c, job))

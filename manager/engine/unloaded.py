@@ -284,15 +284,13 @@ class Unloaded:
     def _cancel_jobs(self, state: ExperimentState) -> None:
         for job_id, trial in state.by_job.items():
             job = trial.job
-            if job is not None and job.stop_reason is not None and job.node_id is not None:
+            if job is not None and job.stop_reason is not None and job.keeper_node is not None:
                 stop = soft_stop(trial, _configured_save_seconds(state), self._means.clock.now())
-                self._means.hub.cancel_unattached(job.node_id, job_id, stop)
+                self._means.hub.cancel_unattached(job.keeper_node, job_id, stop)
 
     def _is_over(self, job_id: str, state: ExperimentState) -> bool:
         job = state.by_job[job_id].job
-        if job is None or job.node_id is None or job.placement is None:  # keepers know nothing of it: its service does
-            return False
-        return self._means.hub.is_over(job.node_id, job_id)
+        return job is not None and job.keeper_node is not None and self._means.hub.is_over(job.keeper_node, job_id)
 
     async def _finish_stop(self, state: ExperimentState) -> None:
         """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""

@@ -12,7 +12,7 @@ class Charge(StrEnum):
 
     FINAL = "FINAL"  # nobody's: the trial is over
     TRIAL = "TRIAL"  # maxTrialRetries
-    INFRASTRUCTURE = "INFRASTRUCTURE"  # maxInfrastructureRetries, with back-off
+    INFRASTRUCTURE = "INFRASTRUCTURE"  # maxInfrastructureRetries
     FREE = "FREE"  # nobody's: it runs again however often this happens
 
 
@@ -58,7 +58,8 @@ _MOST_DOUBLINGS = 64
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a trial may be tried again, and how long it waits: `backoff_seconds` doubled at each time."""
+    """How often a trial may be tried again, and how long it waits: not at all after a job that has got on, else
+    `backoff_seconds`, doubled after each further job in a row that has not."""
 
     max_trial_retries: int = 0
     max_infrastructure_retries: int = 5
@@ -98,29 +99,36 @@ def settled_reason(
 
 
 def judge(
-    end: EndReason, *, failures: int, infrastructure_failures: int, policy: RetryPolicy, has_final: bool = False
+    end: EndReason,
+    *,
+    failures: int,
+    infrastructure_failures: int,
+    policy: RetryPolicy,
+    fruitless_jobs: int = 1,
+    has_final: bool = False,
 ) -> Verdict:
     """Apply the table: end the trial, or send it back to WAITING and charge the budget it says.
 
+    :param fruitless_jobs: how many of its newest jobs, this one included, have ended without a report or a checkpoint.
     :param has_final: the trial's final metric is stored. It is the trial's result, so nothing runs again.
     """
     meaning = MEANINGS[end]
     if has_final:
         return Verdict(meaning.with_final, failures, infrastructure_failures, None)
+    delay = retry_delay(fruitless_jobs, policy)
     if meaning.charge is Charge.FREE:
-        delay = policy.no_room_seconds if end is EndReason.NO_ROOM else 0.0
+        delay = max(delay, policy.no_room_seconds) if end is EndReason.NO_ROOM else delay
         return Verdict(TrialStatus.WAITING, failures, infrastructure_failures, delay)
     if meaning.charge is Charge.TRIAL and failures < policy.max_trial_retries:
-        return Verdict(TrialStatus.WAITING, failures + 1, infrastructure_failures, 0.0)
+        return Verdict(TrialStatus.WAITING, failures + 1, infrastructure_failures, delay)
     if meaning.charge is Charge.INFRASTRUCTURE and infrastructure_failures < policy.max_infrastructure_retries:
-        delay = retry_delay(infrastructure_failures + 1, policy)
         return Verdict(TrialStatus.WAITING, failures, infrastructure_failures + 1, delay)
     return Verdict(meaning.status, failures, infrastructure_failures, None)
 
 
-def retry_delay(infrastructure_failures: int, policy: RetryPolicy) -> float:
-    """Seconds that a trial waits after so many failures of the infrastructure, the last one included."""
-    if infrastructure_failures < 1:
+def retry_delay(fruitless_jobs: int, policy: RetryPolicy) -> float:
+    """Seconds that a trial waits after so many jobs in a row that ended without a report or a checkpoint."""
+    if fruitless_jobs < 1:
         return 0.0
-    doublings = min(infrastructure_failures - 1, _MOST_DOUBLINGS)
+    doublings = min(fruitless_jobs - 1, _MOST_DOUBLINGS)
     return min(policy.backoff_seconds * 2.0**doublings, policy.max_backoff_seconds)

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from urllib.parse import quote
 
 from proctor.manager.store.errors import DatabaseUnusable, StoreError
 from proctor.manager.store.migrations import Schema, check_version, migrate
@@ -19,6 +20,7 @@ _WAIT_FOR = {
     sqlite3.SQLITE_READONLY: "make it and its folder writable",
     sqlite3.SQLITE_BUSY: "end the program that has it locked",
 }
+_REFUSALS = {"SQLITE_CONSTRAINT_DATATYPE", "SQLITE_TOOBIG", "SQLITE_MISMATCH"}
 _LACK_OF_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
@@ -59,24 +61,39 @@ def open_writer(
 
 
 def open_reader(path: str) -> sqlite3.Connection:
-    """A connection that cannot change anything (checkpoints excepted)."""
-    connection = _connect(path, sqlite3.Connection)
+    """A connection that cannot change anything (checkpoints excepted). The file must be there."""
+    connection = _connect(f"file:{quote(path)}?mode=rw", sqlite3.Connection, uri=True)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def trouble_of(error: BaseException) -> sqlite3.Error | None:
-    """The SQLite error behind `error` that is the machine's fault, not the caller's; None if there is none."""
+def trouble_of(error: BaseException) -> sqlite3.Error | OSError | None:
+    """The error behind `error` that is the machine's fault, not the caller's: SQLite's, or the system's when the file
+    was opened; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
+        if isinstance(seen, DatabaseUnusable) and isinstance(seen.__cause__, OSError):
+            return seen.__cause__
         if isinstance(seen, sqlite3.Error) and primary_code(seen) in _WAIT_FOR:
             return seen
         seen = seen.__cause__ or seen.__context__
     return None
 
 
-def explain(path: str, error: sqlite3.Error) -> str:
+def refusal_of(error: BaseException) -> str:
+    """What is wrong with a value that could not be stored, as a clause; "" for any other error."""
+    if isinstance(error, sqlite3.Error):
+        name = getattr(error, "sqlite_errorname", "")
+        is_refusal = isinstance(error, sqlite3.DataError) or name in _REFUSALS or "binding parameter" in str(error)
+    else:
+        is_refusal = isinstance(error, OverflowError | UnicodeEncodeError | RecursionError)
+    return f"{error}" if is_refusal else ""
+
+
+def explain(path: str, error: sqlite3.Error | OSError) -> str:
     """The sentence for people while a database cannot be written."""
+    if isinstance(error, OSError):
+        return f"The database {path} cannot be opened: {_describe_any(error, path)}. It is tried again until it works."
     return (
         f"The database {path} cannot be written: {describe(error)}. It is tried again until it works; "
         f"{advise(error, path)}."
@@ -122,9 +139,10 @@ def _describe_any(error: Exception, path: str) -> str:
     return f"{text}; check its folder and its disk"
 
 
-def _connect(path: str, connection_class: type[sqlite3.Connection]) -> sqlite3.Connection:
+def _connect(path: str, connection_class: type[sqlite3.Connection], *, uri: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path,
+        uri=uri,
         timeout=BUSY_TIMEOUT_MILLISECONDS / 1000,
         isolation_level=None,  # transactions are ours to begin and end
         check_same_thread=False,  # opened in one thread, used in another, never in two at once

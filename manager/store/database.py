@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +21,15 @@ __all__ = ["HEALTHY", "Database"]
 T = TypeVar("T")
 
 _READERS = 2
+_THREAD_RETRY_SECONDS = 1.0
 
 
 class Database:
-    """A database file with one writer thread and a few query-only readers. Made by `open`; belongs to one loop."""
+    """A database file with one writer thread and a few query-only readers. Made by `open`; belongs to one loop.
+
+    While it is idle it may hold neither threads nor descriptors (`idle_seconds`, `rest`); its callers do not
+    notice.
+    """
 
     def __init__(
         self,
@@ -32,13 +38,16 @@ class Database:
         schema: Schema,
         *,
         on_pending: Callable[[int], None],
+        on_use: Callable[["Database"], None],
         threads: bool,
+        idle_seconds: float | None,
     ) -> None:
         self.path = path
         self.schema = schema
         self.health = HEALTHY
         self.pending = 0
         self._on_pending = on_pending
+        self._on_use = on_use
         self._loop = asyncio.get_running_loop()
         self._health_callbacks: list[Callable[[str], None]] = []
         self._impatient: set[asyncio.Future[None]] = set()
@@ -48,13 +57,20 @@ class Database:
             connection,
             path,
             schema,
+            idle_seconds=idle_seconds,
             tell=self._tell_committed,
             tell_health=lambda health: self._call(self._heal, health),
         )
-        self._readers = ReaderPool(path, size=_READERS, tell=lambda *answer: self._call(self._resolve, *answer))
+        self._readers = ReaderPool(
+            path,
+            size=_READERS,
+            idle_seconds=idle_seconds,
+            tell=lambda *answer: self._call(self._resolve, *answer),
+        )
+        self._lacks_thread = False
         self._threads = threads
         if threads:
-            self._writer.start()
+            self._start_writer()
 
     @classmethod
     async def open(
@@ -64,8 +80,10 @@ class Database:
         *,
         on_pending: Callable[[int], None] = lambda change: None,
         connection_class: type[sqlite3.Connection] = sqlite3.Connection,
+        on_use: Callable[["Database"], None] = lambda database: None,
         threads: bool = True,
         create: bool = True,
+        idle_seconds: float | None = None,
     ) -> Self:
         """Open the file, made and migrated as needed. Without `create` it must be there already.
 
@@ -73,6 +91,9 @@ class Database:
         stands still meanwhile). Without `threads` everything is done in the loop, which it blocks, in the same order
         every time: what simulations need. Raises DatabaseUnusable or NewerDatabase with a sentence that says what to
         do.
+
+        :param on_use: called in the loop before each request.
+        :param idle_seconds: how long a thread keeps the file open for the next request; None: until `close`.
         """
         on_pending(1)
         open_file = partial(open_writer, path, schema, connection_class, create=create)
@@ -84,7 +105,9 @@ class Database:
             raise
         finally:
             on_pending(-1)
-        return cls(connection, path, schema, on_pending=on_pending, threads=threads)
+        return cls(
+            connection, path, schema, on_pending=on_pending, on_use=on_use, threads=threads, idle_seconds=idle_seconds
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,6 +121,18 @@ class Database:
     def commits(self) -> int:
         """How many transactions that changed something were committed since the file was opened."""
         return self._writer.commits
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds threads and descriptors."""
+        return not self._threads or self._writer.is_serving or self._readers.is_serving
+
+    def rest(self) -> None:
+        """Close the file now rather than when it is idle, once what was asked is carried out. The next request opens it
+        again."""
+        if self._threads and self._closing is None:
+            self._writer.rest()
+            self._readers.rest()
 
     def write(self, function: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
         """Run `function` in the writer thread and return its result once it is committed and synced.
@@ -146,13 +181,17 @@ class Database:
 
     def read(self, function: Callable[[sqlite3.Connection], T], time_limit_seconds: float = 5.0) -> Awaitable[T]:
         """Run `function` in a reader thread, on one consistent state of the database. It sees every write that was
-        awaited before. A read whose caller is cancelled is interrupted. Raises ReadTimeout."""
+        awaited before. A read whose caller is canceled is interrupted. Raises ReadTimeout, and DatabaseUnusable where
+        the file cannot be read."""
         future = self._start()
         request = ReadRequest(function, future, time_limit_seconds)
-        if self._threads:
-            self._readers.put(request)
-        else:
+        if not self._threads:
             self._loop.call_soon(self._readers.run, request)
+            return future
+        try:
+            self._readers.put(request)
+        except RuntimeError as error:  # no more threads
+            self._resolve(future, None, DatabaseUnusable(f"The database {self.path} cannot be read now: {error}."))
         return future
 
     def on_health_change(self, callback: Callable[[str], None]) -> None:
@@ -184,6 +223,7 @@ class Database:
     def _start(self) -> "asyncio.Future[Any]":
         if self._closing is not None:
             raise DatabaseUnusable(f"The database {self.path} is closed.")
+        self._on_use(self)
         self._change_pending(1)
         return self._loop.create_future()
 
@@ -191,10 +231,28 @@ class Database:
         requests, self._outbox = self._outbox, []
         if not requests:
             return
-        if self._threads:
-            self._writer.put(requests)
-        else:
+        if not self._threads:
             self._writer.run(requests)
+            return
+        self._writer.queue(requests)
+        self._start_writer()
+
+    def _start_writer(self) -> None:
+        """Have a thread carry out what is queued; where none can be started, it is tried again."""
+        try:
+            self._writer.start()
+        except RuntimeError as error:  # no more threads
+            self._lacks_thread = True
+            self._heal(f"The database {self.path} cannot be written: {error}. It is tried again until it works.")
+            self._loop.call_later(_THREAD_RETRY_SECONDS, self._retry_start)
+        else:
+            if self._lacks_thread:
+                self._lacks_thread = False
+                self._heal(HEALTHY)
+
+    def _retry_start(self) -> None:
+        if self._closing is None and self._lacks_thread:
+            self._start_writer()
 
     def _change_pending(self, change: int) -> None:
         self.pending += change
@@ -215,7 +273,8 @@ class Database:
         for outcome in committed.outcomes:
             self._resolve(outcome.future, outcome.result, outcome.error)
         if committed.checkpoint_due and self._closing is None and self._threads:
-            self._readers.checkpoint()
+            with suppress(RuntimeError):  # no more threads; a later commit asks again
+                self._readers.checkpoint()
 
     def _resolve(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
         self._change_pending(-1)

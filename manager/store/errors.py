@@ -5,6 +5,7 @@ StoreError
 ├── StaleWrite         the row is no longer in an expected status, or the fencing token is an old one
 ├── OffsetGap          a journal chunk begins after what is stored (`expected` is where it should begin)
 ├── BadCursor          a page cursor that this store did not make
+├── ValueRefused       SQLite cannot hold a value: too large, too deep, not of its column's type
 ├── ReadTimeout        a read ran longer than its time limit
 └── DatabaseUnusable   the file cannot be used: closed, damaged, not ours, not writable
     └── NewerDatabase  … written by a newer version of Proctor
@@ -33,6 +34,14 @@ class OffsetGap(StoreError):
 
 class BadCursor(StoreError):
     """The page cursor was not made by this store, or for another order."""
+
+
+class ValueRefused(StoreError):
+    """A value cannot be stored; nothing of this write was applied."""
+
+
+class NotJson(ValueRefused, TypeError):
+    """A value of a JSON column is of a type that JSON does not have."""
 
 
 class ReadTimeout(StoreError):

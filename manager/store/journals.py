@@ -5,6 +5,7 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Any
 
+from proctor.manager.store.connections import refusal_of
 from proctor.manager.store.errors import OffsetGap
 from proctor.manager.store.journal_records import finite_number, read_lines, split_value, whole_number
 from proctor.manager.store.json_columns import encode
@@ -65,6 +66,46 @@ def store_chunk(
     if not fresh:
         return StoredChunk(journal.offset, member=member)
     return journal.store(fresh, time)
+
+
+def store_lines(connection: sqlite3.Connection, *, offset: int, data: bytes, **where: Any) -> tuple[StoredChunk, str]:
+    """As `store_chunk`, with a record that reports were lost in place of every line of which SQLite refuses a value.
+    Also returns why it refuses the first one, as a clause; "" if it refuses none. Raises OffsetGap."""
+    whole, refused = StoredChunk(offset), ""
+    for line in (text + b"\n" for text in data.split(b"\n")[:-1]):
+        connection.execute("SAVEPOINT line")
+        try:
+            stored = store_chunk(connection, offset=offset, data=line, **where)
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError, RecursionError) as error:
+            why = refusal_of(error)
+            if not why:
+                raise
+            connection.execute("ROLLBACK TO line")
+            refused = refused or why
+            stored = store_chunk(connection, offset=offset, data=_lost_line(why, len(line)), **where)
+        connection.execute("RELEASE line")
+        whole = _join(whole, stored)
+        offset += len(line)
+    return whole, refused
+
+
+def _lost_line(why: str, size: int) -> bytes:
+    """A journal's line of this size that says what was lost, or nothing if there is no room for that."""
+    record = encode({"kind": KIND_LOST, "why": f"a report that cannot be stored: {why}"}).encode()
+    return (record if len(record) < size else b"").ljust(size - 1) + b"\n"
+
+
+def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
+    return StoredChunk(
+        second.end_offset,
+        first.intermediates + second.intermediates,
+        first.finals + second.finals,
+        first.checkpoints + second.checkpoints,
+        first.lost + second.lost,
+        first.unreadable + second.unreadable,
+        first.uncounted + second.uncounted,
+        second.member,
+    )
 
 
 class _Journal:

@@ -4,6 +4,8 @@ import json
 import math
 from typing import Any
 
+from proctor.manager.store.errors import NotJson
+
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -11,12 +13,14 @@ _WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 def encode(value: Any) -> str:
     """Return the JSON text of `value`; numbers that JSON has no form for become "NaN", "Infinity", "-Infinity".
 
-    Raises TypeError for something that JSON cannot hold.
+    Raises NotJson for something that JSON cannot hold.
     """
     try:
         return _ENCODER.encode(value)
     except ValueError:
         return _ENCODER.encode(to_words(value))
+    except TypeError as error:
+        raise NotJson(str(error)) from error
 
 
 def decode(text: str) -> Any:

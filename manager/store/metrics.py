@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
 
-from proctor.manager.store.journals import KIND_UNREADABLE, StoredChunk, store_chunk
+from proctor.manager.store.journals import KIND_UNREADABLE, StoredChunk, store_chunk, store_lines
 from proctor.manager.store.queries import query
 from proctor.manager.store.rows import CheckpointRow, MetricRow
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
@@ -16,6 +16,7 @@ __all__ = [
     "StoredChunk",
     "curve",
     "finals",
+    "has_progress",
     "last_id",
     "latest_checkpoint",
     "latest_intermediate",
@@ -25,6 +26,7 @@ __all__ = [
     "ranks",
     "rows_between",
     "store_chunk",
+    "store_lines",
 ]
 
 _SAME_CALL_SECONDS = 0.001
@@ -87,6 +89,12 @@ def latest_intermediate(connection: sqlite3.Connection, trial_id: str, *, member
     """The intermediate of a member that was stored last."""
     row = connection.execute(query("metrics.latest_intermediate"), {"trial_id": trial_id, "member": member}).fetchone()
     return None if row is None else MetricRow.from_row(row)
+
+
+def has_progress(connection: sqlite3.Connection, trial_id: str, job: int) -> bool:
+    """Whether a job has reported an intermediate metric or registered a checkpoint."""
+    found = connection.execute(query("journals.has_progress"), {"trial_id": trial_id, "job": job}).fetchone()
+    return bool(found[0])
 
 
 def finals(connection: sqlite3.Connection, trial_id: str) -> list[MetricRow]:

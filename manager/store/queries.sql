@@ -252,6 +252,11 @@ SELECT member, offset FROM journals WHERE trial_id = :trial_id AND job = :job OR
 -- name: journals.of_member
 SELECT job, first_sequence FROM journals WHERE trial_id = :trial_id AND member = :member ORDER BY job DESC;
 
+-- name: journals.has_progress
+SELECT EXISTS (
+    SELECT 1 FROM metrics WHERE trial_id = :trial_id AND job = :job AND kind = 'intermediate'
+) OR EXISTS (SELECT 1 FROM checkpoints WHERE trial_id = :trial_id AND job = :job);
+
 -- name: journals.of_trial
 SELECT job, member, intermediates, finals FROM journals WHERE trial_id = :trial_id ORDER BY job DESC, member;
 

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
@@ -37,24 +37,38 @@ class _Checkpoint:
     """Asks a reader thread to move the log's pages into the database file."""
 
 
+class _Rest:
+    """Asks a reader thread to close the file and end."""
+
+
 Tell = Callable[["asyncio.Future[Any]", Any, Exception | None], None]
 
 
 class ReaderPool:
-    """At most `size` threads, started as they are needed. `tell` is called in them with each result."""
+    """At most `size` threads, started as they are needed. `tell` is called in them with each result.
 
-    def __init__(self, path: str, *, size: int, tell: Tell) -> None:
+    :param idle_seconds: after how long without requests a thread closes the file and ends; None: at `close`.
+    """
+
+    def __init__(self, path: str, *, size: int, idle_seconds: float | None, tell: Tell) -> None:
         self._path = path
         self._size = size
+        self._idle_seconds = idle_seconds
         self._tell = tell
-        self._queue: SimpleQueue[ReadRequest | _Checkpoint | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._queue: SimpleQueue[ReadRequest | _Checkpoint | _Rest | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []  # that take what is queued
+        self._ending: list[threading.Thread] = []  # that may not have closed the file yet
         self._own_connection: sqlite3.Connection | None = None  # of `run`
-        self._busy = 0
-        self._lock = threading.Lock()
+        self._busy = 0  # requests that are queued or being carried out
+        self._lock = threading.Lock()  # of the three above, and of what is put into the queue
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether there are threads."""
+        return bool(self._threads)
 
     def put(self, request: ReadRequest) -> None:
-        """Queue a read."""
+        """Queue a read. Raises RuntimeError where no thread can be started."""
         self._put(request)
 
     def run(self, request: ReadRequest) -> None:
@@ -62,14 +76,22 @@ class ReaderPool:
         self._own_connection = self._carry_out(request, self._own_connection)
 
     def checkpoint(self) -> None:
-        """Queue a passive checkpoint: it disturbs neither readers nor the writer."""
+        """Queue a passive checkpoint: it disturbs neither readers nor the writer. Raises RuntimeError as `put`."""
         self._put(_Checkpoint())
+
+    def rest(self) -> None:
+        """Have the threads close the file and end, those that are not needed for what is queued."""
+        with self._lock:
+            for _ in self._threads:
+                self._queue.put(_Rest())
 
     def close(self) -> None:
         """Carry out what is queued, then end the threads; waits for them."""
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
+        with self._lock:
+            threads = [*self._threads, *self._ending]
+            for _ in self._threads:
+                self._queue.put(None)
+        for thread in threads:
             thread.join()
         self._threads.clear()
         if self._own_connection is not None:
@@ -78,22 +100,50 @@ class ReaderPool:
 
     def _put(self, item: ReadRequest | _Checkpoint) -> None:
         with self._lock:
+            if self._busy >= len(self._threads) and len(self._threads) < self._size:
+                self._add_thread()
             self._busy += 1
-            wanted = self._busy > len(self._threads) and len(self._threads) < self._size
-        self._queue.put(item)
-        if wanted:
-            thread = threading.Thread(target=self._serve, name="store reader", daemon=True)
-            self._threads.append(thread)
+            self._queue.put(item)
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._serve, name="store reader", daemon=True)
+        try:
             thread.start()
+        except RuntimeError:
+            if not self._threads:  # else fewer will do
+                raise
+        else:
+            self._threads.append(thread)
+            self._ending = [ending for ending in self._ending if ending.is_alive()]
 
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None
-        while (item := self._queue.get()) is not None:
+        while (item := self._take()) is not None:
+            if isinstance(item, _Rest):
+                if self._may_leave():
+                    break
+                continue
             connection = self._carry_out(item, connection)
             with self._lock:
                 self._busy -= 1
         if connection is not None:
             connection.close()
+
+    def _take(self) -> ReadRequest | _Checkpoint | _Rest | None:
+        try:
+            return self._queue.get(timeout=self._idle_seconds)
+        except Empty:
+            return _Rest()
+
+    def _may_leave(self) -> bool:
+        """Whether the other threads are enough for what there is to do; then this one counts no more."""
+        with self._lock:
+            if self._busy >= len(self._threads):
+                return False
+            thread = threading.current_thread()
+            self._threads.remove(thread)
+            self._ending.append(thread)
+            return True
 
     def _carry_out(
         self, item: ReadRequest | _Checkpoint, connection: sqlite3.Connection | None

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 from proctor.manager.lifecycle.failures import TrialEnds
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.json_columns import decode, encode
+from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import EndReason, TrialJobStatus
 
 SqlValue = str | int | float | None
@@ -65,6 +66,8 @@ def bind(row_type: type[Row], values: Mapping[str, Any]) -> dict[str, SqlValue]:
 def _to_sql(value: Any, read: Callable[[Any], Any] | None) -> SqlValue:
     if read is _decode_whole:
         return encode(value)
+    if isinstance(value, str) and read is None:
+        return clean_text(value)
     if value is None or read is None:
         return value  # type: ignore[no-any-return]
     return encode(value) if read is decode else str(value.value)
@@ -167,6 +170,8 @@ class TrialRow(Row):
     final_data: JsonValue = None
     started_at: float | None = None
     ended_at: float | None = None
+    fruitless_jobs: int = 0
+    """How many of its newest jobs have ended without a report or a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +210,12 @@ class TrialJobRow(Row):
     """Unix time until which the trial may save in a soft stop."""
     resumes: int = 0
     """How often its experiment had been resumed when it was submitted."""
+
+    @property
+    def keeper_node(self) -> str | None:
+        """The node that the manager has placed the job on, whose keeper reports it. None: its training service places
+        by itself, and `node_id` is what that calls the machine."""
+        return None if self.placement is None else self.node_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 Everything that is queued when the thread comes round shares one transaction; each request runs in a savepoint of its
 own, so one that raises takes only itself back. While the machine is in the way (full disk, I/O error) the batch is
-kept and tried again; its callers wait.
+kept and tried again; its callers wait. A thread that had nothing to do for a while closes the file and ends; the next
+request starts another one, which opens it again.
 """
 
 import asyncio
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from proctor.manager.store.connections import explain, primary_code, trouble_of
-from proctor.manager.store.errors import DatabaseUnusable
+from proctor.manager.store.connections import explain, open_writer, primary_code, refusal_of, trouble_of
+from proctor.manager.store.errors import DatabaseUnusable, StoreError, ValueRefused
+from proctor.manager.store.migrations import Schema
 from proctor.manager.store.witness import Witness
 from proctor.sdk.failpoints import failpoint
 
@@ -53,21 +55,26 @@ class Committed:
 
 
 class Writer:
-    """The writer thread of one file. `tell` and `tell_health` are called in that thread."""
+    """The writer thread of one file. `tell` and `tell_health` are called in that thread.
+
+    :param idle_seconds: after how long without requests the thread closes the file and ends; None: at `close`.
+    """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         path: str,
-        schema: str,
+        schema: Schema,
         *,
+        idle_seconds: float | None,
         tell: Callable[[Committed], None],
         tell_health: Callable[[str], None],
     ) -> None:
         self.commits = 0
         self.witness: Witness | None = None
         """Told of every commit; set in the writer's thread."""
-        self._connection = connection
+        self._connection: sqlite3.Connection | None = connection
+        self._connection_class = type(connection)
         self._path = path
         self._schema = schema
         self._tell = tell
@@ -76,34 +83,53 @@ class Writer:
         self._closing = threading.Event()
         self._health = HEALTHY
         self._since_checkpoint = (0, 0)
-        self._thread = threading.Thread(target=self._serve, name=f"store writer {schema}", daemon=True)
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()  # of the two below
+        self._thread: threading.Thread | None = None  # the newest
+        self.is_serving = False
+        """Whether there is a thread that takes what is queued."""
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start a thread, if none serves. Raises RuntimeError where none can be started."""
+        with self._lock:
+            if self.is_serving:
+                return
+            name = f"store writer {self._schema}"
+            thread = threading.Thread(target=self._follow, args=(self._thread,), name=name, daemon=True)
+            thread.start()
+            self._thread, self.is_serving = thread, True
 
     def run(self, requests: Sequence[Request]) -> None:
-        """Carry out requests in the calling thread; instead of `start` and `put`."""
+        """Carry out requests in the calling thread; instead of `queue` and `start`."""
         self._carry_out(requests)
 
-    def put(self, requests: Sequence[Request]) -> None:
-        """Queue requests; they are carried out in order."""
+    def queue(self, requests: Sequence[Request]) -> None:
+        """Queue requests; they are carried out in order, once there is a thread (`start`), at the latest by `close`."""
         self._queue.put(requests)
+
+    def rest(self) -> None:
+        """Have the thread close the file and end unless more requests are queued."""
+        with self._lock:
+            if self.is_serving:
+                self._queue.put(())
 
     def close(self) -> None:
         """Carry out what is queued, close the connection, end the thread; waits for it. While the file cannot be
         written, what is queued fails with DatabaseUnusable."""
         self._closing.set()
-        if self._thread.ident is None:
-            self._close_connection()
-        else:
-            self._queue.put(None)
-            self._thread.join()
+        self._queue.put(None)
+        with self._lock:
+            thread, is_serving = self._thread, self.is_serving
+        if thread is not None:
+            thread.join()
+        if not is_serving:
+            self._serve()
 
-    def _close_connection(self) -> None:
-        if self.witness is not None:
-            self.witness.close()
-        self._connection.close()
+    def _follow(self, previous: threading.Thread | None) -> None:
+        """Serve once the thread before has closed the file."""
+        if previous is not None:
+            previous.join()
+        self._serve()
 
     def _serve(self) -> None:
         open_for_more = True
@@ -111,12 +137,27 @@ class Writer:
             batch, open_for_more = self._collect()
             if batch:
                 self._carry_out(batch)
-        self._close_connection()
+            elif open_for_more:
+                open_for_more = not self._may_leave()
+        if self.witness is not None:
+            self.witness.close()
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def _may_leave(self) -> bool:
+        """Nothing was queued: whether that is still so. What is queued from now on is for another thread."""
+        with self._lock:
+            self.is_serving = not self._queue.empty()
+            return not self.is_serving
 
     def _collect(self) -> tuple[list[Request], bool]:
-        """Wait for requests and take all that are there; False as soon as the end was asked for."""
+        """Wait for requests and take all that are there, none after a while; False as soon as the end was asked for."""
         batch: list[Request] = []
-        requests = self._queue.get()
+        try:
+            requests = self._queue.get(timeout=self._idle_seconds)
+        except Empty:
+            return batch, True
         while requests is not None:
             batch += requests
             if len(batch) >= _BATCH_LIMIT:
@@ -158,11 +199,17 @@ class Writer:
                 self._set_health(HEALTHY)
                 return outcomes
 
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = open_writer(self._path, self._schema, self._connection_class, create=False)
+            self._since_checkpoint = (self.commits, 0)
+        return self._connection
+
     def _run_transaction(self, batch: Sequence[Request]) -> list[Outcome]:
-        connection = self._connection
+        connection = self._open()
         before = connection.total_changes
         connection.execute("BEGIN IMMEDIATE")
-        outcomes = [self._run(request) for request in batch]
+        outcomes = [self._run(connection, request) for request in batch]
         if connection.total_changes == before:
             connection.execute("COMMIT")
             return outcomes
@@ -174,8 +221,7 @@ class Writer:
         self.commits += 1
         return outcomes
 
-    def _run(self, request: Request) -> Outcome:
-        connection = self._connection
+    def _run(self, connection: sqlite3.Connection, request: Request) -> Outcome:
         connection.execute("SAVEPOINT request")
         try:
             result = request.function(connection)
@@ -184,13 +230,13 @@ class Writer:
                 raise
             connection.execute("ROLLBACK TO request")
             connection.execute("RELEASE request")
-            return Outcome(request.future, None, error)
+            return Outcome(request.future, None, _as_refusal(error))
         connection.execute("RELEASE request")
         return Outcome(request.future, result, None)
 
     def _roll_back(self) -> None:
         try:
-            if self._connection.in_transaction:
+            if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:  # the next BEGIN will say it
             return
@@ -201,6 +247,8 @@ class Writer:
             damaged = DatabaseUnusable(self._health)
             damaged.__cause__ = error
             return damaged
+        if self._connection is None and isinstance(error, StoreError):
+            self._set_health(str(error))  # it cannot be opened any more, and waiting does not help
         return error
 
     def _set_health(self, health: str) -> None:
@@ -209,9 +257,21 @@ class Writer:
             self._tell_health(health)
 
     def _is_checkpoint_due(self) -> bool:
+        if self._connection is None:
+            return False
         commits, changes = self._since_checkpoint
         total = self._connection.total_changes
         if self.commits - commits < _CHECKPOINT_COMMITS and total - changes < _CHECKPOINT_CHANGES:
             return False
         self._since_checkpoint = (self.commits, total)
         return True
+
+
+def _as_refusal(error: Exception) -> Exception:
+    """The error of a request; ValueRefused where a value could not be stored."""
+    clause = refusal_of(error)
+    if not clause:
+        return error
+    refused = ValueRefused(clause)
+    refused.__cause__ = error
+    return refused

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.fruitlessness import failure_of, no_best_reason
 from proctor.manager.api.injection import Context
-from proctor.manager.api.reading import is_maximized, node_resource, objective, reason_of, shown_number
+from proctor.manager.api.reading import is_maximized, node_resource, objective, reason_of, shown_number, trial_reason
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.lifecycle.states import TrialStatus
@@ -107,6 +107,7 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
     drawn, latest, losses, ranks = await database.read(read_metrics)
     values = {
         "trial": trial,
+        "reason": trial_reason(context, trial, rows[-1].node_id if rows else None),
         "experiment": experiment,
         "losses": losses,
         "ranks": [_rank(found) for found in ranks] if any(found.member != report_from for found in ranks) else [],

@@ -2,8 +2,8 @@
 
 import difflib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from proctor.sdk.space.choices import Branch, Choice, NestedChoice, canonical
 from proctor.sdk.space.parameters import MOST_DEVIATIONS, Normal, Parameter, RandInt, Uniform, is_number
@@ -25,23 +25,37 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 """Every `_type` and what its `_value` lists."""
 
 
-def parse_search_space(mapping: Any, *, nested: bool = True) -> SearchSpace:
+class _Choices(NamedTuple):
+    """How choices are read; see `parse_search_space`."""
+
+    nested: bool = True
+    mixed: bool = False
+
+    def are_nested(self, named: Sequence[bool]) -> bool:
+        """Whether a choice is a nested one, or meant to be.
+
+        :param named: of each of its options, whether it has a `_name`.
+        """
+        return self.nested and (all(named) if self.mixed else any(named))
+
+
+def parse_search_space(mapping: Any, *, nested: bool = True, mixed: bool = False) -> SearchSpace:
     """Read a search space as NNI writes it: `{name: {"_type": ..., "_value": [...]}}`.
 
     Raises SearchSpaceError with all problems found, not only the first.
 
     :param nested: whether a choice of mappings with `_name` is a nested one; if not, its options are plain values.
+    :param mixed: whether a choice of which only some options have a `_name` is one of plain values, as in earlier
+        versions; if not, it is a problem.
     """
     problems: list[SpaceProblem] = []
-    parameters = _read_parameters((), mapping, problems, nested=nested)
+    parameters = _read_parameters((), mapping, problems, _Choices(nested, mixed))
     if problems:
         raise SearchSpaceError(problems)
     return SearchSpace(parameters)
 
 
-def _read_parameters(
-    path: Path, mapping: Any, problems: list[SpaceProblem], *, nested: bool = True
-) -> dict[str, Parameter]:
+def _read_parameters(path: Path, mapping: Any, problems: list[SpaceProblem], choices: _Choices) -> dict[str, Parameter]:
     if not isinstance(mapping, Mapping):
         problems.append(SpaceProblem(path, f"expected a mapping of parameter names, found {_shown(mapping)}"))
         return {}
@@ -52,13 +66,13 @@ def _read_parameters(
         if not isinstance(name, str):
             problems.append(SpaceProblem((*path, str(name)), f"a parameter name must be text, found {_shown(name)}"))
             continue
-        parameter = _read_parameter((*path, name), spec, problems, nested=nested)
+        parameter = _read_parameter((*path, name), spec, problems, choices)
         if parameter is not None:
             parameters[name] = parameter
     return parameters
 
 
-def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem], *, nested: bool) -> Parameter | None:
+def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem], choices: _Choices) -> Parameter | None:
     kind, value = _type_and_value(path, spec, problems)
     if kind is None:
         return None
@@ -66,7 +80,7 @@ def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem], *, nest
         problems.append(SpaceProblem((*path, "_value"), f"expected a list, found {_shown(value)}"))
         return None
     if kind == "choice":
-        return _read_choice((*path, "_value"), value, problems, nested=nested)
+        return _read_choice((*path, "_value"), value, problems, choices)
     names = ARGUMENTS[kind]
     if len(value) != len(names):
         wanted = f"{len(names)} numbers [{', '.join(names)}]"
@@ -97,18 +111,18 @@ def _type_and_value(path: Path, spec: Any, problems: list[SpaceProblem]) -> tupl
     return (None, None) if len(problems) > found else (kind, spec["_value"])
 
 
-def _read_choice(path: Path, options: Any, problems: list[SpaceProblem], *, nested: bool) -> Parameter | None:
+def _read_choice(path: Path, options: Any, problems: list[SpaceProblem], choices: _Choices) -> Parameter | None:
     if not options:
         problems.append(SpaceProblem(path, "a choice needs at least one option"))
         return None
-    named = [nested and isinstance(option, Mapping) and "_name" in option for option in options]
-    if not any(named):
+    named = [isinstance(option, Mapping) and "_name" in option for option in options]
+    if not choices.are_nested(named):
         return Choice(tuple(options))
     if not all(named):
         plain = (index for index, is_named in enumerate(named) if not is_named)
         problems.extend(_unnamed((*path, index), options[index]) for index in plain)
         return None
-    branches = [_read_branch((*path, index), option, problems) for index, option in enumerate(options)]
+    branches = [_read_branch((*path, index), option, problems, choices) for index, option in enumerate(options)]
     names: set[str] = set()
     for index, branch in enumerate(branches):
         if canonical(branch.name) in names:
@@ -122,9 +136,9 @@ def _unnamed(path: Path, option: Any) -> SpaceProblem:
     return SpaceProblem(path, message + "give every option a _name (a nested choice) or none (plain values)")
 
 
-def _read_branch(path: Path, option: Mapping[str, Any], problems: list[SpaceProblem]) -> Branch:
+def _read_branch(path: Path, option: Mapping[str, Any], problems: list[SpaceProblem], choices: _Choices) -> Branch:
     children = {key: spec for key, spec in option.items() if key != "_name"}
-    return Branch(option["_name"], _read_parameters(path, children, problems))
+    return Branch(option["_name"], _read_parameters(path, children, problems, choices))
 
 
 def _read_numeric(path: Path, kind: str, value: tuple[float, ...], problems: list[SpaceProblem]) -> Parameter | None:

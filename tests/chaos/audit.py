@@ -182,11 +182,10 @@ def check_values(ending: Ending) -> None:
         assert trial["latest_value"] == (newest[-1]["value"] if newest else None), f"{trial['id']}: {trial}"
 
 
-def check_nothing_left(ending: Ending, *, but: Collection[str] = ()) -> None:
-    """No lock is held, no temporary file and no half of anything is left, but files of these names."""
+def check_nothing_left(ending: Ending) -> None:
+    """No lock is held, no temporary file and no half of anything is left."""
     for pattern in TEMPORARY:
         found = {*ending.home.rglob(pattern), *ending.folder.rglob(pattern)}
-        found = {path for path in found if path.name not in but}
         assert not found, f"left behind: {sorted(found)}"
     locks = [ending.home / "manager.lock", ending.home / "nodes/local/keeper.lock"]
     for path in locks:

@@ -162,18 +162,18 @@ class House:
 
     # ---- the experiment
 
-    def create(self, config: Mapping[str, Any]) -> None:
+    def create(self, config: Mapping[str, Any], experiment_id: str = EXPERIMENT_ID) -> None:
         """Create the experiment, however often the manager dies meanwhile."""
         self.ask(lambda client: client.health())
 
         def attempt(client: Client) -> bool:
             with suppress(NotFound):
-                client.experiment(EXPERIMENT_ID)
+                client.experiment(experiment_id)
                 return True
             handover = self._hand_over()
             try:
                 client.create_experiment(
-                    config, directory=TRIAL_SCRIPT.parent, handover=handover, experiment_id=EXPERIMENT_ID
+                    config, directory=TRIAL_SCRIPT.parent, handover=handover, experiment_id=experiment_id
                 )
             finally:
                 (self.home / "incoming" / handover).unlink(missing_ok=True)
@@ -252,9 +252,16 @@ def save_archive(client: Client, archive: Path) -> None:
 
 
 @contextmanager
-def house(folder: Path, environment: Mapping[str, str] | None = None, *, home: Path | None = None) -> Iterator[House]:
+def house(
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    home: Path | None = None,
+    prefix: tuple[str | Path, ...] = (),
+) -> Iterator[House]:
     """A house with a manager in it. On leaving, nothing of it runs."""
     built = House(folder, environment, home=home)
+    built.prefix = prefix
     built.start()
     try:
         yield built

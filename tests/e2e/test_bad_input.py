@@ -45,7 +45,7 @@ class Loud(Tuner):
         print('got it')
 """
 
-OK, FAILED, CONFLICT, UNREACHABLE, EXPERIMENT_FAILED = 0, 1, 5, 6, 100
+OK, FAILED, USAGE, CONFLICT, UNREACHABLE, EXPERIMENT_FAILED = 0, 1, 2, 5, 6, 100
 
 
 @dataclass
@@ -155,8 +155,34 @@ def test_a_missing_script_fails_the_trial_with_what_python_said(shell: Shell) ->
     assert "trial.py" in shell.proctor("trial", "log", outcome.trial["id"], "--stderr").stdout
 
 
+@pytest.mark.parametrize(
+    ("settings", "words", "code", "said"),
+    [
+        ({"trialCommand": "pyton3 trial.py"}, ["--dry-run"], USAGE, "trialCommand: pyton3 is not found on the PATH"),
+        ({"trialCommand": "pyton3 trial.py"}, [], USAGE, "trialCommand: pyton3 is not found on the PATH"),
+        ({"trialGpuNumber": 4000}, ["--dry-run"], USAGE, "trialGpuNumber is 4000, and this machine has"),
+        ({"trialGpuNumber": 4000}, [], EXPERIMENT_FAILED, "needs 4000 GPUs, node local has"),
+    ],
+)
+def test_what_can_never_run_is_told_by_create(
+    shell: Shell, settings: dict[str, Any], words: list[str], code: int, said: str
+) -> None:
+    config = {
+        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+        "trialCommand": "python trial.py",
+        "trialConcurrency": 1,
+        "tuner": {"name": "Random"},
+        "trainingService": {"platform": "local"},
+    }
+    file = shell.write("never.yml", json.dumps({**config, **settings}))
+    done = shell.proctor("create", "--config", file, *words)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert bool(done.stdout) is (code == EXPERIMENT_FAILED)
+
+
 def test_a_command_that_is_not_found_fails_the_trial_with_its_name(shell: Shell) -> None:
-    outcome = shell.create(trialCommand="no-such-program --fast")
+    outcome = shell.create(trialCommand="true && no-such-program --fast")
     assert outcome.code == EXPERIMENT_FAILED
     assert outcome.trial["status"] == "FAILED"
     assert "no-such-program: command not found" in outcome.trial["reason"]

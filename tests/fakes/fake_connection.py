@@ -149,7 +149,7 @@ class FakeConnection:
         """As `trial_keeper/probe.py`."""
         self._check()
         if "look" in asked:
-            return self._look(python, asked["look"])
+            return self._look(python, asked["look"], asked["python_path"])
         if "take" in asked:
             return self._take(asked["take"], self._damaged(data), asked["sha256"])
         if "command" in asked:
@@ -169,11 +169,12 @@ class FakeConnection:
         answer: dict[str, Any] = getattr(self, f"_{name}")(given)
         return answer
 
-    def _look(self, python: str, key: str) -> dict[str, Any]:
+    def _look(self, python: str, key: str, python_path: str | None) -> dict[str, Any]:
         machine = self._machine
         version = machine.pythons[python]
         directory = f"/home/bob/.proctor/nodes/{key}"
         names = [path.rpartition("/")[2] for path in machine.files]
+        has_python = any(path.startswith(f"{python_path}/") for path in machine.pythons)
         return {
             "python": version,
             "too_old": tuple(map(int, version.split("."))) < (3, 10),
@@ -191,6 +192,7 @@ class FakeConnection:
             "exists": machine.exists,
             "archives": [name for name in names if name.endswith(".pyz")],
             "kills_at_logout": False,
+            "python_path_without": python_path if python_path and not has_python else "",
         }
 
     def _take(self, path: str, data: bytes, sha256: str) -> dict[str, Any]:

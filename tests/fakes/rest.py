@@ -44,6 +44,8 @@ class FakeRest(NodesOfRest):
         """How much of all logs was asked for."""
         self.asked: list[tuple[str, str, Any]] = []
         self.on_ask: dict[tuple[str, str], Any] = {}
+        self.machines: Row | None = None
+        """Of the experiments that are added from now on."""
         """Functions called after a request was answered, by (method, path): what happens next in the world."""
         self._events: list[Row] = []
         self._changed = threading.Condition()
@@ -97,6 +99,7 @@ class FakeRest(NodesOfRest):
             "active_seconds": 5.0,
             "directory": str(folder),
             "url": f"{self.url}/experiments/{identifier}",
+            "machines": self.machines,
         }
         made = schemas.Experiment(**{**fields, **changes}).model_dump(mode="json")
         self.experiments[identifier] = made

@@ -58,10 +58,14 @@ class SuspendableDispatchers:
         self.channels: list[SuspendableChannel] = []
         self.kills = 0
         self.killed = asyncio.Event()
+        self.obstacles: list[OSError] = []
+        """Why the next ones cannot be started."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[SuspendableChannel]:
         """An `Opener`."""
+        if self.obstacles:
+            raise self.obstacles.pop(0)
         channel = SuspendableChannel(self)
         self.channels.append(channel)
         try:

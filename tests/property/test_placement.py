@@ -374,12 +374,23 @@ def test_a_trial_that_has_waited_long_is_placed_when_the_jobs_of_then_have_ended
         if arrived and data.draw(st.booleans()):
             pool.release(arrived.pop(0))
         for number, ask in enumerate(newcomers):
+            demand = replace(demand, node_id=next(iter(hold(pool, [demand])), None))
             decision = place_beside(pool, ask, [demand])
             if isinstance(decision, Placed):
                 arrived.append(f"newcomer {number} after {ended}")
                 policy = ask.rules_for(decision.placement.node_id).policy
                 pool.reserve(arrived[-1], "t", "newcomer", decision.placement, policy)
     assert isinstance(large.place(pool), Placed)
+
+
+def test_what_is_held_does_not_move_to_another_node_that_lacks_as_little() -> None:
+    pool = make_pool([3, 3])
+    one_gpu, large = Ask(PlacementRequest(1), (GpuRules(),)), Ask(PlacementRequest(3), (GpuRules(),))
+    play(pool, [one_gpu] * 6)
+    demand = demand_of(pool, large, "large", LONG_AGO)
+    assert list(hold(pool, [demand])) == ["node-0"]
+    assert list(hold(pool, [replace(demand, node_id="node-1")])) == ["node-1"]
+    assert list(hold(pool, [replace(demand, node_id="gone")])) == ["node-0"]
 
 
 @any_speed

@@ -104,6 +104,8 @@ async def open_door(
     afterwards.
 
     :param key: the name of the keeper's directory.
+    :param python_path: looked into first. Where no Python of it will do, another one is kept all the same, so that what
+        is there can be taken away; where it has none, the facts say so.
     :param now: our clock, Unix time.
     :raises NoPython: there is none, or only older ones.
     """
@@ -112,7 +114,7 @@ async def open_door(
     while left:
         name = left.pop(0)
         async with connection.start_python(name, _source()) as process:
-            answer = await _look(process, name, key)
+            answer = await _look(process, name, key, python_path)
             if answer is not None and not answer["too_old"]:
                 yield Door(process, connection, NodeFacts.read(name, answer, now()))
                 await _close(process)
@@ -133,10 +135,11 @@ def _candidates(python_path: str | None) -> Sequence[str]:
     return (*first, *_NAMES)
 
 
-async def _look(process: Process, name: str, key: str) -> dict[str, Any] | None:
+async def _look(process: Process, name: str, key: str, python_path: str | None) -> dict[str, Any] | None:
     """What one interpreter says; None where there is none of that name."""
     what = f"the first look with {name}"
-    finished = await _converse(process, {"look": key}, b"", what, _LOOK_SECONDS)
+    request = {"look": key, "python_path": python_path}
+    finished = await _converse(process, request, b"", what, _LOOK_SECONDS)
     if finished.code in _NOT_FOUND and not finished.stdout:
         return None
     return read_answer(finished, what)

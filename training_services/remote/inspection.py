@@ -18,6 +18,7 @@ from proctor.training_services.remote.look import (
     NodeFacts,
     require_clock,
     require_home,
+    require_python_path,
     require_room,
     require_system,
 )
@@ -176,6 +177,7 @@ class Inspection:
 
 
 def _python(facts: NodeFacts) -> Found:
+    require_python_path(facts)
     require_system(facts)
     found = f"{facts.python} is {facts.version}"
     if facts.kills_at_logout:

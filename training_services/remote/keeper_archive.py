@@ -26,7 +26,8 @@ _NVML_MODULE = "pynvml"
 _HASH_LENGTH = 20
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
-_SDK_MODULES = ("sdk/bundle.py", "sdk/file_modes.py")  # what the keeper needs besides the trial side
+_SDK_MODULES = ("sdk/bundle.py", "sdk/file_modes.py", "sdk/open_files.py")
+"""What the keeper needs besides the trial side."""
 _MAIN = b"""import sys
 
 from proctor.trial_keeper.__main__ import main

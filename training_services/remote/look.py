@@ -3,9 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
-from proctor.training_services.remote.errors import NoRoom, NotWritable, RemoteError, WrongClock
+from proctor.training_services.remote.errors import NoPython, NoRoom, NotWritable, RemoteError, WrongClock
 
-__all__ = ["NodeFacts", "require_clock", "require_home", "require_room", "require_system", "require_usable"]
+__all__ = [
+    "NodeFacts",
+    "require_clock",
+    "require_home",
+    "require_python_path",
+    "require_room",
+    "require_system",
+    "require_usable",
+]
 
 LARGEST_CLOCK_DIFFERENCE_SECONDS = 300.0
 LEAST_FREE_MB = 64
@@ -32,6 +40,7 @@ class NodeFacts:
     free_inodes: int | None
     lacks: tuple[str, ...] = ()
     kills_at_logout: bool = False
+    python_path_without: str = ""  # the machine's pythonPath, if no Python is in it
     user: str = ""
     hostname: str = ""
 
@@ -57,15 +66,27 @@ class NodeFacts:
             kills_at_logout=answer["kills_at_logout"],
             user=answer["user"],
             hostname=answer["hostname"],
+            python_path_without=answer["python_path_without"],
         )
 
 
 def require_usable(facts: NodeFacts) -> None:
-    """Raises RemoteError, WrongClock, NotWritable or NoRoom where a keeper could not work."""
+    """Raises RemoteError, NoPython, WrongClock, NotWritable or NoRoom where a keeper or its trials could not work."""
+    require_python_path(facts)
     require_system(facts)
     require_clock(facts)
     require_room(facts)
     require_home(facts)
+
+
+def require_python_path(facts: NodeFacts) -> None:
+    """Raises NoPython where trials would silently run another Python than that of `pythonPath`."""
+    if facts.python_path_without:
+        raise NoPython(
+            f"pythonPath {facts.python_path_without} has no Python that can be executed, and its trials would run "
+            f"another one, such as {facts.python}; give the absolute path of a directory that has one, or "
+            "leave pythonPath out"
+        )
 
 
 def require_system(facts: NodeFacts) -> None:

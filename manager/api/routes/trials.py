@@ -44,7 +44,7 @@ async def list_trials(
 
     def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Trial]:
         page = trial_pages.page(connection, experiment_id, statuses=status, sort=order, cursor=cursor, limit=limit)
-        items = [_resource(connection, row, experiment.directory) for row in page.items]
+        items = [_resource(context, connection, row, experiment.directory) for row in page.items]
         return schemas.Page(items=items, next_cursor=page.next_cursor)
 
     return await context.manager.control.read(read)
@@ -65,7 +65,7 @@ async def find_trials(
     def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Trial]:
         found = trials.find_by_prefix(connection, id_prefix)
         homes = {row.experiment_id: experiments.get(connection, row.experiment_id).directory for row in found}
-        return schemas.Page(items=[_resource(connection, row, homes[row.experiment_id]) for row in found])
+        return schemas.Page(items=[_resource(context, connection, row, homes[row.experiment_id]) for row in found])
 
     return await context.manager.control.read(read)
 
@@ -208,7 +208,7 @@ async def _begin(context: ApiContext, trial_id: str, job: int | None, path: str,
 
 async def _read_resource(context: ApiContext, row: TrialRow) -> schemas.Trial:
     experiment = await context.manager.experiment(row.experiment_id)
-    return await context.manager.control.read(lambda c: _resource(c, row, experiment.directory))
+    return await context.manager.control.read(lambda c: _resource(context, c, row, experiment.directory))
 
 
 def _stored_order(sort: Sort, *, maximize: bool) -> str:
@@ -218,8 +218,8 @@ def _stored_order(sort: Sort, *, maximize: bool) -> str:
     return "-value" if (sort == "best") == maximize else "value"
 
 
-def _resource(connection: sqlite3.Connection, row: TrialRow, directory: str) -> schemas.Trial:
-    return trial_resource(row, experiment_directory=directory, node_id=newest_node(connection, row))
+def _resource(context: ApiContext, connection: sqlite3.Connection, row: TrialRow, directory: str) -> schemas.Trial:
+    return trial_resource(context, row, experiment_directory=directory, node_id=newest_node(connection, row))
 
 
 def newest_node(connection: sqlite3.Connection, row: TrialRow) -> str | None:

@@ -60,15 +60,17 @@ def check_algorithm(
     return tuple(problems)
 
 
-def read_search_space(tuner: Mapping[str, Any], space: Any) -> SearchSpace | None:
+def read_search_space(tuner: Mapping[str, Any], space: Any, *, is_new: bool = True) -> SearchSpace | None:
     """Return a search space as the tuner reads it; None for a class of the user's, whose space is its own.
 
     `tuner` is as in `check_algorithm`. Raises SearchSpaceError.
+
+    :param is_new: if not, an experiment has it already: what earlier versions accepted is read as they read it.
     """
     if tuner.get("class_name") is not None:
         return None
     builtin = find_builtin(TUNER, str(tuner.get("name")))
-    return parse_search_space(space, nested=builtin is None or not builtin.literal)
+    return parse_search_space(space, nested=builtin is None or not builtin.literal, mixed=not is_new)
 
 
 def fit_parameters(tuner: Mapping[str, Any], space: SearchSpace | None, parameters: Any) -> Any:

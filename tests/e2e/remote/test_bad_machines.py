@@ -29,6 +29,33 @@ def test_machines_without_python_or_room_are_shown_and_used_once_mended(stage: C
     scene.leave()
 
 
+def test_create_and_the_reason_name_machines_that_cannot_be_used(stage: Callable[..., Scene]) -> None:
+    scene = stage(3)
+    bare, wrong, good = scene.machines
+    bare.hide_python()
+    machines = [bare.entry(), wrong.entry(pythonPath="/opt/gone/bin"), good.entry()]
+    done = scene.manager.attempt("create", "--config", scene.write_config(machines=machines, maxTrialNumber=1))
+    assert done.returncode == 0, done.stderr
+    experiment = done.stdout.strip()
+    assert "2 of 3 machines cannot be used now:" in done.stderr
+    assert "pythonPath /opt/gone/bin has no Python that can be executed" in done.stderr
+    scene.until_running(experiment, 1)
+
+    def names_them() -> bool:
+        reason = scene.manager.client.experiment(experiment)["reason"]
+        return "2 of its 3 machines cannot be used now (node " in reason and "pythonPath /opt/gone/bin" in reason
+
+    scene.manager.look_for(names_them, "the reason to name both machines")  # they are tried again meanwhile
+    none = scene.write_config(machines=machines[1:2], maxTrialNumber=1)
+    refused = scene.manager.attempt("create", "--config", none)
+    assert refused.returncode == 100, refused.stderr
+    assert "No trial can run until one of them can be used" in refused.stderr
+    bare.show_python()
+    scene.let_go()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+    scene.leave()
+
+
 def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..., Scene]) -> None:
     scene = stage(2, disk_mb=90)
     full, _ = scene.machines

@@ -159,3 +159,42 @@ def test_steps_must_be_integers(job: Any) -> None:
     assert "a step must be an integer; found 1.5 of type float" in done.stderr
     assert not job.journal.exists()
     assert json.loads((job.folder / "parameter.json").read_text())["parameter_id"] == 3
+
+
+def test_a_metric_is_recorded_once_even_if_the_record_of_its_checkpoint_is_cut_short(job: Any) -> None:
+    job.run(f"""{SAVE}
+import proctor.sdk.journal as journal
+
+class CutsOnce:
+    cuts = 0
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def write(self, descriptor, data):
+        if b'"path"' in data and not self.cuts:
+            self.cuts += 1
+            return os.write(descriptor, data[:-10])
+        return os.write(descriptor, data)
+
+save(1)
+journal.os = CutsOnce()
+save(2)
+assert journal.os.cuts == 1
+""")
+    lines = job.journal.read_bytes().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines if line.endswith(b"}")]
+    assert kinds == ["intermediate", "checkpoint"] * 2
+    assert len(lines) == 5  # the half record is told from whole ones
+
+
+def test_a_forked_process_may_report_a_checkpoint_first(job: Any) -> None:
+    job.run(f"""{SAVE}
+import proctor
+proctor.get_next_parameter()
+if os.fork() == 0:
+    save(1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+""")
+    assert [record["kind"] for record in job.records()] == ["intermediate", "checkpoint"]

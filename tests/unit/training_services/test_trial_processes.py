@@ -1,10 +1,14 @@
 """Trials that a service starts without a keeper: what a full disk kept them from reporting."""
 
 import json
+import resource
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from proctor.sdk import open_files
 from proctor.sdk.reserve import Reserve
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.trial_processes import describe_exit, end_trials, prepare_trial
@@ -37,6 +41,17 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
+
+
+def test_a_trial_gets_the_limit_on_open_files_of_the_shell_again(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_files, "_limit_at_start", 99)  # as if this process had raised it
+    form = replace(job.form, command="ulimit -Sn; ulimit -Hn")
+    command = prepare_trial(form, platform="plug-in", bundle_directory=str(tmp_path / "bundles"))
+    done = subprocess.run(command.arguments, capture_output=True, text=True, check=True)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert done.stdout.splitlines() == ["99", str(hard)]
 
 
 def test_a_trial_that_has_lost_nothing_leaves_nothing(job: Job) -> None:

@@ -64,6 +64,19 @@ def test_a_machine_that_was_never_seen(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [], "looking leaves nothing"
 
 
+def test_a_python_path_without_a_python_is_told_of(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, mode in (("python3-config", 0o755), ("python3", 0o644)):
+        (folder / name).touch(mode=mode)
+    request = {"look": "m-n", "python_path": str(folder)}
+    assert ask(tmp_path, request)["python_path_without"] == str(folder)
+    (folder / "python3.8").symlink_to(sys.executable)
+    assert ask(tmp_path, request)["python_path_without"] == ""
+    assert ask(tmp_path, {**request, "python_path": str(tmp_path / "x")})["python_path_without"] == str(tmp_path / "x")
+    assert look(tmp_path)["python_path_without"] == ""
+
+
 def test_only_whole_archives_are_told_of(tmp_path: Path) -> None:
     directory = tmp_path / ".proctor" / "nodes" / "m-n"
     directory.mkdir(parents=True)

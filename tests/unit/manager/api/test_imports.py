@@ -60,6 +60,7 @@ async def test_nnis_export_is_read_as_it_was_meant(api: Any) -> None:
         ({"loss": 1}, '{"loss": 1}'),
         ('{"loss": 1}', '{"loss": 1}'),
         ({"default": "x"}, "x"),
+        (True, "true"),
     ],
 )
 async def test_a_value_without_a_number_is_refused_with_its_row(api: Any, value: Any, shown: str) -> None:

@@ -216,6 +216,15 @@ def test_import_skips_rows_outside_of_the_space_where_that_is_asked_for(
     )
 
 
+def test_import_takes_nan_as_python_writes_it(running: FakeRest, invoke, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(
+        '[{"parameter": {"x": 1}, "value": NaN}, {"parameter": {}, "value": -Infinity}]'
+    )
+    assert invoke("experiment", "import", "-f", str(tmp_path / "rows.json")).exit_code == 0
+    [(_, rows)] = running.requests("POST")
+    assert [row["value"] for row in rows] == ["NaN", "-Infinity"]
+
+
 def test_import_refuses_rows_without_values(running: FakeRest, invoke, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('[{"parameter": {}}]')
     result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"))

@@ -79,6 +79,59 @@ def test_a_dry_run_starts_nothing(invoke, file: Path, home: Path) -> None:
     assert not home.exists()
 
 
+def test_a_dry_run_looks_for_the_program_of_the_command(invoke, file: Path) -> None:
+    file.write_text(CONFIG.replace("COMMAND", "pyton3 trial.py"))
+    result = invoke("create", "--config", str(file), "--dry-run")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{file}: trialCommand: pyton3 is not found on the PATH of the trials" in result.stderr
+    remote = "remote, machineList: [{host: a, user: b}]"
+    file.write_text(CONFIG.replace("COMMAND", "pyton3 trial.py").replace("local", remote))
+    assert invoke("create", "--config", str(file), "--dry-run").exit_code == 0, "the machines may have it"
+
+
+def test_a_dry_run_counts_the_gpus_of_this_machine(invoke, file: Path) -> None:
+    file.write_text(CONFIG.replace("COMMAND", "python3 trial.py") + "trialGpuNumber: 4000\n")
+    result = invoke("create", "--config", str(file), "--dry-run")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "trialGpuNumber is 4000, and this machine has " in result.stderr
+
+
+def unusable(*names: str) -> list[dict[str, str]]:
+    return [{"node_id": name, "reason": f"node {name} is failed: it is off"} for name in names]
+
+
+def test_it_waits_for_machines_and_says_which_cannot_be_used(rest: FakeRest, invoke, file: Path) -> None:
+    rest.machines = {"total": 3, "pending": ["b", "c"], "unusable": unusable("a"), "never": ""}
+    known = {"total": 3, "pending": [], "unusable": unusable("a", "b"), "never": ""}
+    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", "RUNNING", machines=known)
+    result = invoke("create", "--config", str(file), "--id", "mine")
+    assert (result.exit_code, result.stdout) == (0, "mine\n")
+    assert "2 of 3 machines cannot be used now:\n  node a is failed: it is off\n  node b is" in result.stderr
+
+
+def test_no_machine_at_all_is_an_error_that_says_what_goes_on(rest: FakeRest, invoke, file: Path) -> None:
+    rest.machines = {"total": 1, "pending": [], "unusable": unusable("a"), "never": ""}
+    result = invoke("create", "--config", str(file), "--id", "mine")
+    assert (result.exit_code, result.stdout) == (100, "mine\n")
+    assert "No trial can run until one of them can be used; to give up: proctor stop mine" in result.stderr
+
+
+def test_what_can_never_run_is_an_error(rest: FakeRest, invoke, file: Path) -> None:
+    never = "needs 1 GPU, node local has no GPU"
+    rest.machines = {"total": 1, "pending": [], "unusable": unusable("local"), "never": never}
+    result = invoke("create", "--config", str(file), "--id", "mine")
+    assert (result.exit_code, result.stdout) == (100, "mine\n")
+    assert f"No trial of experiment mine can ever run: {never}" in result.stderr
+
+
+def test_an_experiment_that_fails_meanwhile_is_an_error(rest: FakeRest, invoke, file: Path) -> None:
+    rest.machines = {"total": 1, "pending": ["a"], "unusable": [], "never": ""}
+    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", "ERROR", reason="its tuner raised")
+    result = invoke("create", "--config", str(file), "--id", "mine")
+    assert result.exit_code == 100
+    assert "Experiment mine cannot run: its tuner raised" in result.stderr
+
+
 def test_an_id_that_is_taken_is_a_conflict(rest: FakeRest, invoke, file: Path) -> None:
     rest.add_experiment("mine")
     assert invoke("create", "--config", str(file), "--id", "mine").exit_code == 5

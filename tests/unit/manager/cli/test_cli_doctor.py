@@ -102,6 +102,7 @@ trainingService: {platform: local}
         ("python3 trial.py --fast", "ok", "trial.py"),
         ("A=1 B=2 python3 trial.py", "ok", "trial.py"),
         ("cd x && ./run", "ok", "cd x"),
+        ("no-such-program-here; python3 trial.py", "ok", "no-such-program-here"),
         ("./run.sh", "fail", "./run.sh is not found"),
         ("no-such-program-here x", "fail", "no-such-program-here is not found"),
         ("python3 missing.py", "fail", "missing.py"),

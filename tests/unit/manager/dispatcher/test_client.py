@@ -1,6 +1,7 @@
 """The manager's end of a dispatcher, under virtual time."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -234,3 +235,42 @@ def test_one_can_be_started_again_after_it_has_left() -> None:
 
     stage = play(scenario)
     assert set(stage.suggestions()) == {0, 1}
+
+
+def test_one_that_the_machine_cannot_start_is_tried_again_with_the_reason() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.dispatchers.obstacles += [OSError(errno.EMFILE, "Too many open files")] * 3
+        stage.request(0)
+        await asyncio.sleep(1.0)
+        assert stage.client.trouble == (
+            "the dispatcher cannot be started: Too many open files; it is tried again every 1 s"
+        )
+        await asyncio.sleep(10.0)
+        assert stage.client.trouble == ""
+
+    stage = play(scenario)
+    assert list(stage.suggestions()) == [0]
+    assert stage.restarts == []
+
+
+def test_one_that_can_never_be_started_is_an_error() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.dispatchers.obstacles.append(OSError(errno.EACCES, "Permission denied"))
+        with pytest.raises(OSError, match="Permission denied"):
+            await stage.client.run()
+
+    async def main(loop: object) -> None:
+        await scenario(Stage())
+
+    run_virtual(main)
+
+
+def test_an_experiment_that_is_stopped_does_not_wait_for_one_that_cannot_be_started() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.dispatchers.obstacles += [OSError(errno.ENOMEM, "Cannot allocate memory")] * 100
+        await asyncio.sleep(100.0)
+        stage.client.finish()
+        async with asyncio.timeout(0.1):
+            await stage.returned.wait()
+
+    play(scenario)

@@ -58,6 +58,13 @@ def test_a_finite_space_ends_in_no_more_and_goes_on_when_it_grows():
     assert [message.parameters for message in conversation.ask(3, 4)] == [{"x": 3}]
 
 
+def test_an_experiment_of_an_earlier_version_goes_on_with_a_choice_that_would_be_refused_now():
+    mixed = {"x": {"_type": "choice", "_value": [{"_name": "a"}, 1]}}
+    proposed = [message.parameters["x"] for message in Conversation(space=mixed).ask(1, 4, 5)]
+    assert {"_name": "a"} in proposed
+    assert 1 in proposed
+
+
 def test_a_restarted_session_goes_on_with_the_same_suggestions():
     first = Conversation(tuner="TPE", class_args={"tpe_args": {"n_startup_jobs": 2}})
     inputs = []

@@ -165,9 +165,9 @@ def test_a_lost_node_sends_the_trial_back_with_the_reason_and_a_pause(tmp_path: 
 
     def script(form: TrialJobForm) -> Iterable[Step]:
         starts.append(asyncio.get_running_loop().time())
-        yield Report(1.0, 0.1)
+        yield Start()
         if form.number < 3:
-            yield Exit(0.0, EndReason.NODE_LOST, code=None, detail="node gpu-3 is silent")
+            yield Exit(1.0, EndReason.NODE_LOST, code=None, detail="node gpu-3 is silent")
         yield Final(1.0, 0.5)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:

@@ -110,6 +110,33 @@ def test_of_two_creates_with_one_id_the_second_is_refused_and_harms_nothing(tmp_
     play(tmp_path, act)
 
 
+@pytest.mark.parametrize("fails", ["make_folder", "write_handover"])
+def test_what_a_failed_create_could_not_remove_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def refuse(folder: Path, *arguments: object) -> None:
+        folder.mkdir(exist_ok=True)
+        raise OSError(24, "Too many open files")
+
+    async def act(scene: Scene) -> None:
+        async with scene.manager() as manager:
+            with monkeypatch.context() as patch:
+                patch.setattr(creation, "remove_folder", refuse)
+                with monkeypatch.context() as later:
+                    later.setattr(creation, fails, refuse)
+                    with pytest.raises(
+                        Unavailable, match=r"cannot write the experiment's folder .*: Too many open files"
+                    ):
+                        await scene.create(manager)
+                with pytest.raises(Unavailable, match=r"cannot remove the folder .* of a failed request: Too many"):
+                    await scene.create(manager)
+            assert scene.left() == ["exp"]
+            await scene.create(manager)
+            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+
+    play(tmp_path, act)
+
+
 def test_a_resume_that_fails_leaves_the_experiment_where_it_was(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         async with scene.manager() as manager:

@@ -1,6 +1,7 @@
 """Which jobs of keepers are stopped as unknown: those that the control database explains, no others."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from proctor.manager.settings import Home
 from proctor.manager.simulation import Simulation
 from proctor.manager.store import identity, jobs
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.training_services.base import TrialJobForm
+from proctor.training_services.scripts import Final, Step
 from proctor.trial_keeper.protocol import JobReport, Registration
 
 CONFIG: dict[str, Any] = {
@@ -85,3 +88,22 @@ def test_a_job_that_the_database_has_no_word_of_goes_on_until_a_person_accepts_t
         assert manager.trouble == ""
 
     play(tmp_path, act)
+
+
+def test_jobs_of_a_service_that_places_by_itself_are_not_expected_of_keepers(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        yield Final(30.0, 1.0)
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = Simulation(Home(tmp_path / "home"), loop, script=script)
+        async with simulation.manager() as manager:
+            await manager.create_experiment(config=CONFIG, directory=str(tmp_path), experiment_id="digits")
+            await asyncio.sleep(10.0)
+        async with simulation.manager() as manager:
+            (job,) = await manager.control.read(lambda c: jobs.live(c, "digits"))
+            assert (job.placement, job.keeper_node) == (None, None)
+            await simulation.ended(manager, "digits")
+            assert await manager.control.read(lambda c: jobs.live(c, "digits")) == []
+            assert manager.hub.abandon("digits") == [], "nobody would ever have removed it"
+
+    run_virtual(main)

@@ -131,14 +131,26 @@ def test_a_failing_command_is_not_retried_by_default_and_infrastructure_is_with_
     failed = judge(EndReason.EXITED_ERROR, failures=0, infrastructure_failures=0, policy=policy)
     assert failed.status is TrialStatus.FAILED
     pauses = [
-        judge(EndReason.NODE_LOST, failures=0, infrastructure_failures=n, policy=policy).retry_after_seconds
+        judge(
+            EndReason.NODE_LOST, failures=0, infrastructure_failures=n, fruitless_jobs=n + 1, policy=policy
+        ).retry_after_seconds
         for n in range(6)
     ]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, None]
     patient = RetryPolicy(max_infrastructure_retries=10_000)
-    assert (
-        judge(EndReason.NODE_LOST, failures=0, infrastructure_failures=5_000, policy=patient).retry_after_seconds == 60
-    )
+    late = judge(EndReason.NODE_LOST, failures=0, infrastructure_failures=5_000, fruitless_jobs=5_001, policy=patient)
+    assert late.retry_after_seconds == 60
+
+
+@pytest.mark.parametrize("end", [end for end, meaning in MEANINGS.items() if meaning.charge is not Charge.FINAL])
+def test_a_trial_runs_again_at_once_after_a_job_that_has_got_on_and_else_after_growing_pauses(end: EndReason) -> None:
+    policy = RetryPolicy(max_trial_retries=100, max_infrastructure_retries=100)
+    found = [
+        judge(end, failures=n, infrastructure_failures=n, fruitless_jobs=fruitless, policy=policy).retry_after_seconds
+        for n, fruitless in enumerate([0, 1, 2, 3, 4, 0, 9])
+    ]
+    least = policy.no_room_seconds if end is EndReason.NO_ROOM else 0.0
+    assert found == [max(pause, least) for pause in (0.0, 1.0, 2.0, 4.0, 8.0, 0.0, 60.0)]
 
 
 def test_a_written_wish_to_stop_wins_over_how_the_job_left() -> None:

@@ -83,6 +83,14 @@ def test_a_mixed_choice_inside_of_a_nested_one_is_refused_too():
     assert list(problems) == [("a", "_value", 0, "c", "_value", 1)]
 
 
+def test_a_mixed_choice_of_an_experiment_that_has_it_already_is_one_of_plain_values():
+    space = parse_search_space({"a": {"_type": "choice", "_value": [{"_name": "x"}, 1]}}, mixed=True)
+    assert space.contains({"a": {"_name": "x"}})
+    assert space.contains({"a": 1})
+    named = parse_search_space({"a": {"_type": "choice", "_value": [{"_name": "x"}, {"_name": "y"}]}}, mixed=True)
+    assert named.is_nested
+
+
 def test_a_choice_is_nested_only_if_every_option_has_a_name():
     plain = parse_search_space({"a": {"_type": "choice", "_value": [{"x": 2}, {"y": 1}]}})
     assert not plain.is_nested

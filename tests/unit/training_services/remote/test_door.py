@@ -16,8 +16,9 @@ from fakes.ssh_server import FakeSshServer, Wanted, ssh_server
 
 from proctor.training_services.remote.connection import Connection
 from proctor.training_services.remote.door import Door, open_door, shut
-from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded
+from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded, NoPython
 from proctor.training_services.remote.keeper_archive import build
+from proctor.training_services.remote.look import require_usable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("home")]
 
@@ -70,9 +71,14 @@ async def test_one_session_is_enough_for_everything(there: Connection, home: Pat
     assert not directory.exists()
 
 
-async def test_every_python_that_is_missing_is_passed_over(there: Connection, home: Path) -> None:
+async def test_where_python_path_has_no_python_another_one_looks_and_says_so(there: Connection, home: Path) -> None:
     async with opened(there, str(home / "nowhere")) as door:
         assert os.path.basename(door.facts.python).startswith("python")
+        assert door.facts.python_path_without == str(home / "nowhere")
+        with pytest.raises(NoPython, match=f"pythonPath {home}/nowhere has no Python that can be executed"):
+            require_usable(door.facts)
+    async with opened(there) as door:
+        assert door.facts.python_path_without == ""
 
 
 async def test_a_python_that_is_killed_is_the_reason(there: Connection, home: Path) -> None:

@@ -59,6 +59,13 @@ async def test_every_step_of_a_machine_that_is_well_is_ok(provider: RemoteProvid
         ({"clock_ahead": 1000.0}, {}, "clock", FAIL, "1000 s ahead"),
         ({"free_mb": 3}, {}, "disk", FAIL, "3 MiB are free"),
         ({"why_not_writable": "/home/bob: Permission denied"}, {}, "home", FAIL, "Permission denied"),
+        (
+            {},
+            {"machine_list": [{"host": "gpu-1", "user": "bob", "python_path": "/opt/gone"}]},
+            "python",
+            FAIL,
+            "/opt/gone has no Python",
+        ),
         ({"damages": 1}, {}, "keeper", FAIL, "arrived damaged"),
         ({"forwards": False}, {}, "forwarding", NOTE, "a relay"),
         ({"devices": []}, {}, "gpus", NOTE, "no NVIDIA driver"),

@@ -153,6 +153,35 @@ def test_what_a_keeper_could_not_work_with_is_the_reason(tmp_path: Path, changes
     play(tmp_path, act)
 
 
+def test_a_machine_without_the_python_of_its_python_path_is_refused_and_others_are_used(tmp_path: Path) -> None:
+    machines = [{"host": "gpu-1", "python_path": "/opt/gone/bin"}, {"host": "gpu-2", "python_path": "/opt/old/bin"}]
+
+    async def act(scene: Scene) -> None:
+        scene.machine("gpu-2").pythons["/opt/old/bin/python3"] = "3.8.2"  # for the trials; the keeper takes the other
+        scene.claim("gpu-1", "gpu-2", machine_list=machines)
+        await scene.until_status("gpu-1", "FAILED", "pythonPath /opt/gone/bin has no Python that can be executed")
+        await scene.until_status("gpu-2", "CONNECTED")
+        assert scene.machine("gpu-1").commands == []
+        scene.machine("gpu-1").pythons["/opt/gone/bin/python"] = "3.12.1"
+        await scene.until_status("gpu-1", "CONNECTED")
+
+    play(tmp_path, act)
+
+
+def test_a_machine_whose_python_path_has_gone_is_left_all_the_same(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        machine = scene.machine("gpu-1")
+        machine.pythons["/opt/new/bin/python3"] = "3.12.1"
+        scene.claim(machine_list=[{"host": "gpu-1", "python_path": "/opt/new/bin"}])
+        await scene.until_status("gpu-1", "CONNECTED")
+        del machine.pythons["/opt/new/bin/python3"]
+        await scene.provider.release("E1")
+        await scene.until(lambda: not scene.provider.has("gpu-1"))
+        assert not machine.exists
+
+    play(tmp_path, act)
+
+
 def test_a_newer_python_beside_an_old_one_is_used(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         scene.machine("gpu-1").pythons = {"python3": "3.6.8", "/usr/bin/python3.12": "3.12.1"}
