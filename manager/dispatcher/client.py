@@ -111,7 +111,8 @@ class DispatcherClient:
         self._told = 0
         self._has_suggested = False
         self._awaited: set[int] = set()  # parameter ids that were asked for and not answered
-        self._awaited_since = 0.0  # or since the last answer, by the loop's clock
+        self._awaited_since = 0.0  # or since the last answer, by this clock, the loop's
+        self._monotonic: Callable[[], float] = lambda: 0.0
         self._bell = asyncio.Event()
         self._finishing = asyncio.Event()
         self._limit: asyncio.Timeout | None = None  # of the conversation
@@ -123,12 +124,13 @@ class DispatcherClient:
 
     @property
     def trouble(self) -> str:
-        """Why no suggestions come, as a clause, or '': the dispatcher is silent, cannot be started now, or computes."""
+        """Why no suggestions come, as a clause, or '': the dispatcher is silent, cannot be started now, or computes.
+        May be asked in any thread."""
         return (self._obstacle if self._pulse is None else self._pulse.trouble) or self._describe_wait()
 
     def _describe_wait(self) -> str:
         """It answers pings, but its tuner gives no suggestion."""
-        seconds = asyncio.get_running_loop().time() - self._awaited_since if self._awaited else 0.0
+        seconds = self._monotonic() - self._awaited_since if self._awaited else 0.0
         if seconds < SLOW_TUNER_SECONDS:
             return ""
         return f"the tuner has been computing for {seconds:.0f} s and has not suggested anything yet"
@@ -199,6 +201,7 @@ class DispatcherClient:
         """One dispatcher's life; returns why it ended."""
         self._told, self._unanswered, self._shot_for = 0, False, ""
         self._awaited.clear()
+        self._monotonic = asyncio.get_running_loop().time
         self._late.clear()
         nonsense: protocol.ProtocolError | None = None
         async with self._open_channel() as channel:
@@ -250,14 +253,14 @@ class DispatcherClient:
 
     def _note_answer(self, parameter_ids: Sequence[int]) -> None:
         self._awaited.difference_update(parameter_ids)
-        self._awaited_since = asyncio.get_running_loop().time()
+        self._awaited_since = self._monotonic()
 
     def _note_requests(self, messages: Sequence[ToDispatcher]) -> None:
         """Told by now: what the dispatcher owes."""
         for message in messages:
             if isinstance(message, protocol.RequestTrialJobs):
                 if not self._awaited:
-                    self._awaited_since = asyncio.get_running_loop().time()
+                    self._awaited_since = self._monotonic()
                 self._awaited.update(message.parameter_ids)
                 self._awaited.difference_update(answer.parameter_id for answer in message.answers)
 

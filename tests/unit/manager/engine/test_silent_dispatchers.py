@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ async def compute_long(dispatchers: SuspendableDispatchers, manager: Manager, ex
     await asyncio.sleep(110.0)
     trouble = manager.trouble_of(row)
     assert re.fullmatch(r"the tuner has been computing for 1[01]\d s and has not suggested anything yet", trouble)
+    with ThreadPoolExecutor() as threads:  # as the reader of a list of experiments asks
+        assert threads.submit(manager.trouble_of, row).result() == trouble
     assert dispatchers.kills == 0
     assert await notices(manager, experiment_id) == []
     await dispatchers.go_on()
