@@ -1,7 +1,7 @@
 """HTTP on an open socket: uvicorn without its signal handlers and its clock, and with limits.
 
 The limits hold for everyone who can connect, token or not: the bytes and the seconds that the head of a request may
-take, and the number of connections.
+take, the bytes between two pieces of its body (of a chunk's extensions, or of trailers), and the number of connections.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ SHUTDOWN_SECONDS = 3
 KEEP_ALIVE_SECONDS = 75
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers of one request."""
+MAX_BYTES_BETWEEN = 64 * 1024
+"""What may come after the head, or after a piece of the body, before the next piece or the end."""
 HEAD_SECONDS = 20.0
 """How long the head of a request may take, and how long a new connection may stay silent."""
 MAX_CONNECTIONS = 512
@@ -34,6 +36,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **keywords)
         self._head_bytes = 0
         self._head_is_complete = False
+        self._bytes_between = 0
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -62,8 +65,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             super().data_received(part)
             if self.transport.is_closing():
                 return
-        if data:
-            super().data_received(data)
+        while data and not self.transport.is_closing():
+            part, data = data[:MAX_BYTES_BETWEEN], data[MAX_BYTES_BETWEEN:]
+            self._bytes_between += len(part)
+            super().data_received(part)
+            # What followed the last piece within this part is not counted, so up to twice as much is read.
+            if self._bytes_between > MAX_BYTES_BETWEEN and not self.transport.is_closing():
+                if self.cycle is not None and self.cycle.response_started:
+                    self.transport.close()
+                problem = f"the extensions of a chunk, or the trailers, take more than {MAX_BYTES_BETWEEN} bytes"
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -74,13 +85,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Its head is read."""
         self._head_is_complete = True
+        self._bytes_between = 0
         self._stop_timer()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._bytes_between = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """It is read; what follows is the head of the next one."""
         self._head_is_complete = False
         self._head_bytes = 0
+        self._bytes_between = 0
         super().on_message_complete()
 
     def _expect_head(self) -> None:

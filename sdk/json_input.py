@@ -15,6 +15,10 @@ MAX_INTEGER_BITS = 1024
 """What still has a float beside it; a tuner may well use 64-bit seeds."""
 
 
+LATEST_TIME = 253_402_300_800.0
+"""Unix time of the year 10,000, the first moment that no date can show."""
+
+
 class RefusedValue(ValueError):
     """A value that is valid JSON but cannot be kept."""
 

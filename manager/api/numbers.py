@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainSerializer, WithJsonSchema
 
-from proctor.sdk.json_input import MAX_DEPTH, clean_text
+from proctor.sdk.json_input import LATEST_TIME, MAX_DEPTH, clean_text
 
 WORDS = ("NaN", "Infinity", "-Infinity")
 
@@ -42,8 +42,8 @@ def _json_to_wire(value: Any, levels: int) -> Any:
 
 
 def utc(seconds: float) -> datetime:
-    """The moment of a Unix time."""
-    return datetime.fromtimestamp(seconds, UTC)
+    """The moment of a Unix time; one that no calendar has becomes the nearest that it has."""
+    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME - 1.0), UTC)
 
 
 def utc_or_none(seconds: float | None) -> datetime | None:

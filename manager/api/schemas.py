@@ -26,9 +26,13 @@ class Resource(BaseModel):
         """No text may keep a list from being answered; that of JSON values is cleaned when it is serialized."""
         if not isinstance(fields, dict):
             return fields
-        unclean = {
-            name: clean_text(text) for name, text in fields.items() if isinstance(text, str) and not text.isascii()
-        }
+        unclean: dict[str, Any] = {}
+        for name, value in fields.items():
+            if isinstance(value, str):
+                if not value.isascii():
+                    unclean[name] = clean_text(value)
+            elif isinstance(value, list) and value and isinstance(value[0], str):
+                unclean[name] = [clean_text(text) if isinstance(text, str) else text for text in value]
         return {**fields, **unclean} if unclean else fields
 
 

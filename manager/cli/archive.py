@@ -15,6 +15,7 @@ import signal
 import stat
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from proctor.manager.cli.logins import find_logins, handed_over
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
+_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+"""What reading a damaged zip raises."""
 FORMAT = 1
 FOLDER, CODE = "experiment", "code"
 HEAD = "proctor.json"
@@ -148,16 +151,20 @@ def read_archive(path: Path) -> dict[str, Any]:
     """The experiment's resource in an archive. Raises CommandError where it is none, or of a newer kind."""
     try:
         with zipfile.ZipFile(path) as archive:
-            head = json.loads(archive.read(HEAD))
+            if (member := archive.getinfo(HEAD)).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise zipfile.BadZipFile(f"{HEAD} is compressed in another way than `save` does")
+            head = json.loads(archive.read(member))
+            found, experiment = head["format"], head["experiment"]
+            is_sound = isinstance(experiment, dict) and isinstance(experiment["config"], dict)
     except FileNotFoundError as error:
         raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+    except (*_DAMAGES, KeyError, TypeError, ValueError) as error:
         raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE) from error
-    if head.get("format") != FORMAT:
-        found = head.get("format")
+    if found != FORMAT:
         raise CommandError(f"{path} has format {found}; this version reads format {FORMAT}", ExitCode.USAGE)
-    experiment: dict[str, Any] = head["experiment"]
-    return experiment
+    if not is_sound:
+        raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE)
+    return dict(experiment)
 
 
 class _Selection:
@@ -355,12 +362,23 @@ def _write_member(archive: zipfile.ZipFile, member: Member, saved: Callable[[int
             saved(len(piece))
 
 
+def _check_room(path: Path, members: list[zipfile.ZipInfo], target: Path) -> None:
+    """Raise CommandError if these members do not fit on the disk of a folder that may not be there yet."""
+    needed = sum(member.file_size for member in members)
+    there = next(folder for folder in (target, *target.parents) if folder.exists())
+    if needed > (free := shutil.disk_usage(there).free):
+        raise CommandError(
+            f"the code in {path} takes {needed >> 20} MiB, and the disk of {there} has {free >> 20} left"
+        )
+
+
 def _unpack_code(path: Path, target: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if member.filename.startswith(f"{CODE}/")]
         if not members:
             raise CommandError(f"{path} holds no code; it was saved without --code", ExitCode.USAGE)
         root = target.absolute()
+        _check_room(path, members, root)
         for member in members:
             inside = (root / member.filename.removeprefix(f"{CODE}/")).resolve()
             if not inside.is_relative_to(root.resolve()):

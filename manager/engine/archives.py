@@ -5,6 +5,7 @@ every record is checked, and no member can write outside of its folder or bring 
 """
 
 import itertools
+import math
 import re
 import shutil
 import stat
@@ -12,16 +13,17 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
+from proctor.manager.config.quantities import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, Label
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import MetricRow
-from proctor.sdk.json_input import parse_json
+from proctor.sdk.json_input import LATEST_TIME, parse_json
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
@@ -30,6 +32,8 @@ FORMAT = 1
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 MAX_RECORD_BYTES = 4 * 1024 * 1024
 """More than a trial's parameters or a report may take."""
+MAX_TABLE_BYTES = 256 * 1024 * 1024
+"""All trials, or all jobs: they are held in memory."""
 SPARE_BYTES = 256 * 1024 * 1024
 """What loading an archive leaves free on the disk, for the experiments that run."""
 FOLDER = "experiment"
@@ -38,8 +42,23 @@ HEAD = "proctor.json"
 RECORDS = ("trials.jsonl", "jobs.jsonl", "metrics.jsonl")
 NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
 
+COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""Those that `save` uses. The modules of others fail in their own ways."""
+
+
+def _storable(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    if not 0.0 <= (moment - datetime.fromtimestamp(0, UTC)).total_seconds() < LATEST_TIME:
+        raise ValueError("a time must be after 1970")
+    return moment
+
+
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
+Moment = Annotated[datetime, AfterValidator(_storable)]
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -47,19 +66,19 @@ class SavedExperiment(BaseModel):
     """What is taken over of an experiment's resource."""
 
     id: str
-    name: str
+    name: Label
     status: ExperimentStatus
     reason: str = ""
     config: dict[str, Any]
     search_space: Any
-    trial_concurrency: Annotated[int, Field(ge=1)]
-    max_trial_number: int | None
-    max_experiment_duration_seconds: float | None
-    max_trial_duration_seconds: float | None
-    created_at: datetime
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    active_seconds: float = 0.0
+    trial_concurrency: Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS)]
+    max_trial_number: Annotated[int, Field(ge=1, lt=2**63)] | None
+    max_experiment_duration_seconds: Duration | None
+    max_trial_duration_seconds: Duration | None
+    created_at: Moment
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+    active_seconds: Annotated[float, Field(ge=0, lt=math.inf)] = 0.0
 
 
 class SavedTrial(BaseModel):
@@ -77,16 +96,16 @@ class SavedTrial(BaseModel):
     final_data: Any = None
     latest_value: float | str | None = None
     intermediate_count: Count = 0
-    created_at: datetime
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
+    created_at: Moment
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
 
 
 class SavedJob(BaseModel):
     """What is taken over of a job's resource."""
 
     trial_id: TrialId
-    number: Annotated[int, Field(ge=1)]
+    number: Annotated[int, Field(ge=1, lt=2**63)]
     status: TrialJobStatus
     stop_reason: EndReason | None = None
     end_reason: EndReason | None = None
@@ -99,13 +118,13 @@ class SavedJob(BaseModel):
     start_reason: str = ""
     node_id: str | None = None
     gpus: list[GpuSlot] | None = None
-    pid: int | None = None
-    exit_code: int | None = None
-    signal: int | None = None
+    pid: Whole | None = None
+    exit_code: Whole | None = None
+    signal: Whole | None = None
     code_fingerprint: str | None = None
-    submitted_at: datetime | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
+    submitted_at: Moment | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
 
 
 class SavedMetric(BaseModel):
@@ -113,13 +132,13 @@ class SavedMetric(BaseModel):
 
     id: Annotated[int, Field(ge=1, lt=2**63)]
     trial_id: TrialId
-    job: Annotated[int, Field(ge=1)]
+    job: Annotated[int, Field(ge=1, lt=2**63)]
     member: Count = 0
     kind: Annotated[str, Field(pattern=f"^({KIND_INTERMEDIATE}|{KIND_FINAL}|{KIND_LOST}|unreadable)$")]
     sequence: Count
-    step: int | None = None
+    step: Whole | None = None
     data: Any = None
-    time: datetime
+    time: Moment
 
     def row(self) -> MetricRow:
         """As the store has it; `data` is what was reported. Its place in the journal is not kept."""
@@ -199,9 +218,14 @@ class Archive:
     def _check_names(self, file: zipfile.ZipFile) -> None:
         seen: set[str] = set()
         for member in file.infolist():
-            name, parts = member.filename, PurePosixPath(member.filename).parts
+            name, inside = member.filename, PurePosixPath(member.filename)
+            parts = inside.parts
             if not parts or name.startswith("/") or {"..", "\\", "\0"} & {*parts, *name}:
                 raise self._bad(f"the name of its member {name!r} leads out of its folder")
+            if str(inside) != name.removesuffix("/"):
+                raise self._bad(f"the name of its member {name!r} is not in its shortest form")
+            if member.compress_type not in COMPRESSIONS:
+                raise self._bad(f"its member {name!r} is compressed in another way than `save` does")
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise self._bad(f"its member {name!r} is a link")
             if name == FOLDER:
@@ -213,6 +237,9 @@ class Archive:
             seen.add(name)
         if missing := {HEAD, *RECORDS} - seen:
             raise self._bad(f"it holds no {min(missing)}")
+        for name in ("trials.jsonl", "jobs.jsonl"):
+            if (size := file.getinfo(name).file_size) > MAX_TABLE_BYTES:
+                raise self._bad(f"its {name} takes {size} bytes unpacked, and {MAX_TABLE_BYTES} at most are read")
 
     def _records(self, name: str, kind: type[R]) -> Iterator[R]:
         with self._open() as file, file.open(name) as lines:

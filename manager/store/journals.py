@@ -11,7 +11,7 @@ from proctor.manager.store.journal_records import finite_number, read_lines, spl
 from proctor.manager.store.json_columns import encode
 from proctor.manager.store.queries import query
 from proctor.manager.store.rows import CheckpointRow
-from proctor.sdk.json_input import RefusedValue
+from proctor.sdk.json_input import LATEST_TIME, RefusedValue, clean_text
 from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 
 KIND_UNREADABLE = "unreadable"
@@ -156,7 +156,8 @@ class _Journal:
         for position, record in read_lines(data):
             if record is not None and record.get("kind") == KIND_INTERMEDIATE and "step" not in record:
                 value, time = record.get("value"), record.get("time")
-                if value.__class__ is float and time.__class__ is float and isfinite(value) and isfinite(time):
+                is_plain = value.__class__ is float and time.__class__ is float
+                if is_plain and isfinite(value) and 0.0 <= time < LATEST_TIME:
                     place, sequence, row_id = self.offset + position, self._first + self._intermediates, self._next_id
                     append_row(
                         (row_id, trial_id, job, member, place, KIND_INTERMEDIATE, sequence, None, value, None, time)
@@ -180,7 +181,7 @@ class _Journal:
         """Whether the record was one of those that the protocol knows."""
         kind, step = record.get("kind"), whole_number(record.get("step"))
         given = finite_number(record.get("time"))
-        time = arrived if given is None else given
+        time = arrived if given is None or not 0.0 <= given < LATEST_TIME else given
         if kind in (KIND_INTERMEDIATE, KIND_FINAL) and "value" in record:
             return self._take_value(place, kind, record["value"], step, time)
         if kind == KIND_CHECKPOINT:
@@ -227,8 +228,9 @@ class _Journal:
             self._add(place, KIND_LOST, self._losses, value=float(count), time=time)
             self._news.lost += count
         elif isinstance(why, str):
-            self._add(place, KIND_LOST, self._losses, data=encode(why[:_KEPT_CHARACTERS]), time=time)
-            self._news.uncounted.append(why[:_KEPT_CHARACTERS])
+            why = clean_text(why[:_KEPT_CHARACTERS])
+            self._add(place, KIND_LOST, self._losses, data=encode(why), time=time)
+            self._news.uncounted.append(why)
         else:
             return False
         self._losses += 1

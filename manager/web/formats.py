@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
+
+from proctor.manager.api.numbers import utc
 
 
 def show_number(value: Any) -> str:
@@ -53,12 +54,12 @@ def between(started: float | None, ended: float | None, now: float) -> str:
 
 def show_time(seconds: float | None) -> str:
     """A moment in UTC; the script turns it into the reader's own time."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "" if seconds is None else utc(seconds).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def machine_time(seconds: float | None) -> str:
     """A moment for the `datetime` attribute."""
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return "" if seconds is None else utc(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def query_text(values: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from proctor.manager.store import events, experiments, jobs, metrics, trial_page
 from proctor.manager.store.rows import ExperimentRow, MetricRow
 from proctor.manager.web import formats
 from proctor.manager.web.charts import Series, chart, share_bar
+from proctor.sdk.json_input import clean_text
 
 router = APIRouter(include_in_schema=False)
 
@@ -194,7 +195,7 @@ async def _page(
     """A page. `root`: the way from it to the first page, so that any prefix works."""
     shared = {"root": root, "trouble": context.manager.trouble, "now": context.manager.clock.now()}
     text = _environment().get_template(template).render(**shared, **values)
-    return HTMLResponse(text, status_code=status_code, headers={"Cache-Control": "no-store"})
+    return HTMLResponse(clean_text(text), status_code=status_code, headers={"Cache-Control": "no-store"})
 
 
 async def _problem(context: ApiContext, error: ManagerError, root: str) -> HTMLResponse:

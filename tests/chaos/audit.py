@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,10 +182,13 @@ def check_values(ending: Ending) -> None:
         assert trial["latest_value"] == (newest[-1]["value"] if newest else None), f"{trial['id']}: {trial}"
 
 
-def check_nothing_left(ending: Ending) -> None:
-    """No lock is held, no temporary file and no half of anything is left."""
+def check_nothing_left(ending: Ending, *, but: Set[str] = frozenset()) -> None:
+    """No lock is held, no temporary file and no half of anything is left.
+
+    :param but: names of files that may be left.
+    """
     for pattern in TEMPORARY:
-        found = {*ending.home.rglob(pattern), *ending.folder.rglob(pattern)}
+        found = {path for path in (*ending.home.rglob(pattern), *ending.folder.rglob(pattern)) if path.name not in but}
         assert not found, f"left behind: {sorted(found)}"
     locks = [ending.home / "manager.lock", ending.home / "nodes/local/keeper.lock"]
     for path in locks:

@@ -20,7 +20,25 @@ from proctor.manager.errors import BadRequest, Unavailable
 pytestmark = pytest.mark.slow
 
 TRIAL = "import proctor; proctor.report_intermediate_result(1); proctor.report_final_result(2)"
-STRANGE = [None, [], {}, "", "\x00", "\ud800", -1, 0, 2**63, 10**400, 1e308, True, "NaN", "2026-02-30T99:00:00Z", [[]]]
+STRANGE = [
+    None,
+    [],
+    {},
+    "",
+    "\x00",
+    "\ud800",
+    -1,
+    0,
+    2**63,
+    10**400,
+    1e308,
+    True,
+    "NaN",
+    "2026-02-30T99:00:00Z",
+    [[]],
+    -5,
+]
+STRANGE += ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00", 1e303, "a\x1b[31m\0b"]
 
 
 class Loader:
@@ -51,7 +69,11 @@ class Loader:
         answer = self.client.post("experiments/load", json={"archive": "x.zip", "experiment_id": "loaded"})
         assert answer.status_code in {201, 409, 422, 503}, answer.text
         if answer.status_code == 201:
-            assert self.client.get("experiments/loaded/export?intermediate=true").status_code == 200
+            trials = self.client.get("experiments/loaded/trials").json()["items"]
+            seen = ["", "/loaded", "/loaded/export?intermediate=true", "/loaded/trials"]
+            for address in [f"experiments{each}" for each in seen] + [f"trials/{trials[0]['id']}/metrics"]:
+                assert self.client.get(address).status_code == 200, address
+            assert self.client.get("../../").status_code == 200
             assert self.client.delete("experiments/loaded").status_code == 204
         else:
             assert answer.json()["detail"]
@@ -77,6 +99,40 @@ def zipped(path: Path, members: dict[str, bytes]) -> Path:
 
 def test_a_sound_archive_is_taken_in(loader: Loader) -> None:
     assert loader.load(loader.sound) == 201
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_an_archive_that_is_compressed_in_another_way_is_refused(loader: Loader, tmp_path: Path, method: int) -> None:
+    members = loader.members()
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in members.items():
+            file.writestr(name, data, compress_type=method if name == "trials.jsonl" else None)
+    assert loader.load(tmp_path / "x.zip") == 422
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("trial_concurrency", 2_936_544),
+        ("max_trial_number", -5),
+        ("max_trial_duration_seconds", 1e303),
+        ("active_seconds", "Infinity"),
+        ("name", "a\x1b[31m"),
+        ("created_at", "0001-01-01T00:00:00+14:00"),
+    ],
+)
+def test_what_no_experiment_may_have_is_refused_by_its_name(
+    loader: Loader, tmp_path: Path, key: str, value: object
+) -> None:
+    members = loader.members()
+    head = json.loads(members["proctor.json"])
+    head["experiment"][key] = value
+    shutil.copyfile(
+        zipped(tmp_path / "x.zip", members | {"proctor.json": json.dumps(head).encode()}), loader.incoming / "x.zip"
+    )
+    answer = loader.client.post("experiments/load", json={"archive": "x.zip", "experiment_id": "loaded"})
+    assert answer.status_code == 422
+    assert key in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -114,7 +170,10 @@ def _spoil(draw: random.Random, record: dict[str, Any]) -> None:
         record[key] = draw.choice(STRANGE)
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "experiment/../../x", "experiment", "experiment/environment.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "/x", "experiment/../../x", "experiment", "./experiment", "experiment/.", "experiment/environment.json"],
+)
 def test_a_member_whose_name_leads_elsewhere_is_refused(loader: Loader, tmp_path: Path, name: str) -> None:
     assert loader.load(zipped(tmp_path / "x.zip", loader.members() | {name: b"x"})) == 422
 

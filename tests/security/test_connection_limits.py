@@ -53,6 +53,24 @@ def test_an_endless_head_is_refused_when_it_is_too_long(manager: RealManager, he
     assert manager.client.health()["status"] == "ok"
 
 
+CHUNKED = b"POST /api/v1/experiments HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("rest", [b"0\r\nX: ", b"1;x="], ids=["trailer", "extension of a chunk"])
+def test_what_stands_between_the_pieces_of_a_body_ends_too(manager: RealManager, rest: bytes) -> None:
+    with connect(manager) as connection:
+        connection.sendall(CHUNKED + rest)
+        connection.settimeout(60)
+        sent, piece = 0, b"a" * 65536
+        try:
+            while sent < 64 * MAX_HEAD_BYTES:
+                sent += connection.send(piece)
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        assert sent < 64 * MAX_HEAD_BYTES
+    assert manager.client.health()["status"] == "ok"
+
+
 def test_a_long_body_behind_a_short_head_is_no_long_head(manager: RealManager) -> None:
     body = b'{"parameters": {"text": "' + b"a" * (4 * MAX_HEAD_BYTES) + b'"}}'
     url = f"{manager.client.url}/api/v1/experiments/nonesuch/trials"

@@ -1,6 +1,7 @@
 """Experiments and what comes out of them, over REST."""
 
 import json
+import sqlite3
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -12,12 +13,31 @@ from proctor.manager.api.reading import reason_of
 from proctor.manager.config import load_experiment_mapping
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
-from proctor.manager.store import inputs, metrics, trials
+from proctor.manager.store import events, inputs, metrics, trials
 from proctor.manager.store.changes import update_row
 from proctor.manager.store.database import HEALTHY
 from proctor.manager.store.rows import TrialRow
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_what_an_earlier_version_has_stored_keeps_nothing_from_being_answered(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    path = f"/api/v1/experiments/{created['id']}"
+    [trial, *_] = (await api.client.get(f"{path}/trials")).json()["items"]
+
+    def spoil(connection: sqlite3.Connection) -> None:
+        notice = {"text": "lost \ud800"}
+        events.append(connection, time=1.0, kind=events.NOTICE, data=notice, experiment_id=created["id"])
+        connection.execute("UPDATE experiments SET created_at = -1e18, started_at = 1e300")
+        connection.execute("UPDATE trials SET ended_at = 1e18")
+
+    await api.manager.control.write(spoil)
+    addresses = ["/api/v1/experiments", path, f"{path}/trials", f"/api/v1/trials/{trial['id']}", f"{path}/export"]
+    for address in [*addresses, "/", f"/experiments/{created['id']}", f"/trials/{trial['id']}"]:
+        assert (await api.client.get(address)).status_code == 200, address
+    assert (await api.client.get(path)).json()["notices"][-1] == "lost \\ud800"
 
 
 async def test_an_experiment_is_created_runs_and_shows_its_best(api: Any) -> None:

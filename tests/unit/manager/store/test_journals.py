@@ -88,6 +88,15 @@ def test_a_record_without_a_time_gets_that_of_its_arrival(metrics_database: sqli
     assert [row.time for row in _rows(metrics_database)] == [99.0, 99.0]
 
 
+@pytest.mark.parametrize("time", ["1e18", "-1.0", "NaN", "253402300800.0", "253402300800", "true", '"noon"'])
+@pytest.mark.parametrize("record", ['"kind":"intermediate","value":1.0', '"kind":"lost","count":1'])
+def test_a_record_with_a_time_that_no_calendar_has_gets_that_of_its_arrival(
+    metrics_database: sqlite3.Connection, record: str, time: str
+) -> None:
+    _store(metrics_database, f'{{{record},"time":{time}}}\n'.encode())
+    assert [row.time for row in _rows(metrics_database)] == [99.0]
+
+
 def test_kinds_are_counted_each_for_itself(metrics_database: sqlite3.Connection) -> None:
     data = b"".join(
         [
@@ -231,6 +240,9 @@ def test_however_it_is_cut_and_repeated_a_journal_is_stored_once(
 
 
 def test_losses_that_nobody_could_count_are_told_with_their_reason(metrics_database: sqlite3.Connection) -> None:
+    line = b'{"kind":"lost","why":"\\ud800","time":7.0}\n'
+    assert _store(metrics_database, line, member=1).uncounted == ["\\ud800"]
+    metrics_database.execute("DELETE FROM metrics")
     why = "the trial cut its journal back"
     line = json.dumps({"kind": "lost", "why": why, "time": 7.0}).encode() + b"\n"
     stored = metrics.store_chunk(metrics_database, trial_id="t", job=1, member=0, offset=0, data=line)
