@@ -154,15 +154,15 @@ def read_archive(path: Path) -> dict[str, Any]:
             if (member := archive.getinfo(HEAD)).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"{HEAD} is compressed in another way than `save` does")
             head = json.loads(archive.read(member))
-            found, experiment = head["format"], head["experiment"]
-            is_sound = isinstance(experiment, dict) and isinstance(experiment["config"], dict)
+            found = head["format"]
     except FileNotFoundError as error:
         raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
     except (*_DAMAGES, KeyError, TypeError, ValueError) as error:
         raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE) from error
     if found != FORMAT:
         raise CommandError(f"{path} has format {found}; this version reads format {FORMAT}", ExitCode.USAGE)
-    if not is_sound:
+    experiment = head.get("experiment")
+    if not isinstance(experiment, dict) or not isinstance(experiment.get("config"), dict):
         raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE)
     return dict(experiment)
 

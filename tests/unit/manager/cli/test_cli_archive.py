@@ -88,6 +88,15 @@ def test_a_file_that_is_no_archive_is_refused(rest: FakeRest, invoke, tmp_path: 
     assert "is not an experiment saved by" in result.stderr
 
 
+@pytest.mark.parametrize("head", ["[]", '{"format": 1}', '{"format": 1, "experiment": []}', "[" * 300_000])
+def test_an_archive_whose_head_is_no_experiment_is_refused(rest: FakeRest, invoke, tmp_path: Path, head: str) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("proctor.json", head)
+    result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
+    assert result.exit_code == 2
+    assert "is not an experiment saved by" in result.stderr
+
+
 def test_an_archive_of_a_newer_kind_is_refused(rest: FakeRest, invoke, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("proctor.json", json.dumps({"format": 2, "experiment": {}}))
