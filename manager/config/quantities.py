@@ -172,6 +172,15 @@ def _something(value: Any) -> Any:
     return value
 
 
+def _duration_schema(bound: str) -> WithJsonSchema:
+    """A number from 0, or text with a unit.
+
+    :param bound: the keyword that says whether 0 is one.
+    """
+    text = {"type": "string", "pattern": r"^\s*(\d+\.?\d*|\.\d+)\s*[smhd]?\s*$"}
+    return WithJsonSchema({"anyOf": [{"type": "number", bound: 0}, text]})
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 # The limits stand before the validator, so that the JSON Schema shows them.
 Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
@@ -194,30 +203,8 @@ Mapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 Something = Annotated[Any, BeforeValidator(_something)]
 """Any JSON value but null."""
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
-Seconds = Annotated[
-    float,
-    BeforeValidator(seconds),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": r"^\s*(\d+\.?\d*|\.\d+)\s*[smhd]?\s*$"},
-            ]
-        }
-    ),
-]
-SecondsOrZero = Annotated[
-    float,
-    BeforeValidator(_seconds_or_zero),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0},
-                {"type": "string", "pattern": r"^\s*(\d+\.?\d*|\.\d+)\s*[smhd]?\s*$"},
-            ]
-        }
-    ),
-]
+Seconds = Annotated[float, BeforeValidator(seconds), _duration_schema("exclusiveMinimum")]
+SecondsOrZero = Annotated[float, BeforeValidator(_seconds_or_zero), _duration_schema("minimum")]
 GpuIndices = Annotated[
     tuple[int, ...],
     BeforeValidator(_indices),

@@ -92,9 +92,10 @@ def test_what_is_no_model_or_no_data_module_is_named(model: Any, data: Any, told
 
 
 def test_a_root_that_is_no_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "root").write_text("a file")
-    trainer = Trainer("run", total_steps=1, use_cpu=True, chkpt_root=tmp_path / "root")
-    with pytest.raises(ConfigurationError, match=f"chkpt_root must be a folder .*{tmp_path}/root/run"):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.write_text("a file")
+    trainer = Trainer("run", total_steps=1, use_cpu=True, chkpt_root=checkpoints)
+    with pytest.raises(ConfigurationError, match=f"chkpt_root must be a folder .*{checkpoints / 'run'}"):
         trainer.fit(RecordingModel(), RangeData())
 
 
