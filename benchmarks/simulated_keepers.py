@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 from benchmarks.simulated_machines import SECRET
-from proctor.trial_keeper.file_answers import FileAnswers, JobPlaces
-from proctor.trial_keeper.job import Job
-from proctor.trial_keeper.link import ManagerLink
-from proctor.trial_keeper.outbox import Outbox
+from proctor.trial_keeper.files.server import FileAnswers, JobPlaces
+from proctor.trial_keeper.jobs.job import Job
+from proctor.trial_keeper.jobs.outbox import Outbox
+from proctor.trial_keeper.jobs.records import JobRecord, ProcessIdentity, ProcessRecord
 from proctor.trial_keeper.protocol import (
     Command,
     EndReason,
@@ -26,7 +26,7 @@ from proctor.trial_keeper.protocol import (
     RegistrationAnswer,
     from_json,
 )
-from proctor.trial_keeper.records import JobRecord, ProcessIdentity, ProcessRecord
+from proctor.trial_keeper.uplink.session import ManagerLink
 
 BOOT = "simulated"
 

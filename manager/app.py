@@ -29,7 +29,7 @@ from proctor.training_services.local.keeper import LocalKeeper, ensure_local_kee
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes import NodePool
 from proctor.training_services.providers import ProviderContext, Providers
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.linux.files import replace_file
 from proctor.trial_keeper.start import stop_keeper
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from proctor.manager.settings import Home
-from proctor.trial_keeper.files import replace_file
-from proctor.trial_keeper.identity import boot_id, open_process, start_time
+from proctor.trial_keeper.linux.files import replace_file
+from proctor.trial_keeper.linux.identity import boot_id, open_process, start_time
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

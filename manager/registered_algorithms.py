@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from proctor.trial_keeper.files import make_folder, replace_file
+from proctor.trial_keeper.linux.files import make_folder, replace_file
 
 FILE = "algorithms.json"
 KINDS = ("tuner", "assessor", "advisor")

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from proctor.manager.settings import Home
-from proctor.trial_keeper.files import sync_folder
+from proctor.trial_keeper.linux.files import sync_folder
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 

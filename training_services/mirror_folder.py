@@ -13,7 +13,7 @@ from pathlib import Path
 
 from proctor.sdk.disk_errors import advise
 from proctor.training_services.errors import CollectionFailed
-from proctor.trial_keeper.files import remove_file, sync_folder
+from proctor.trial_keeper.linux.files import remove_file, sync_folder
 from proctor.trial_keeper.protocol import FileFacts
 
 __all__ = ["PART_SUFFIX", "MirrorFolder", "UnusableName"]

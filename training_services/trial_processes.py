@@ -17,13 +17,12 @@ from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.launches import write_launch
-from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle
-from proctor.trial_keeper.exits import classify, last_line_of
-from proctor.trial_keeper.files import remove_replacement
-from proctor.trial_keeper.job_files import list_files, read_file
-from proctor.trial_keeper.launching import prepare_directory
-from proctor.trial_keeper.losses import find_losses, remove_reserve, write_endings
-from proctor.trial_keeper.processes import ProcessFacts, end_members, find_members, read_tag, survey
+from proctor.trial_keeper.files.access import list_files, read_file
+from proctor.trial_keeper.jobs.launching import CapturedEnvironments, build_environment, keep_bundle, prepare_directory
+from proctor.trial_keeper.jobs.losses import find_losses, remove_reserve, write_endings
+from proctor.trial_keeper.linux.files import remove_replacement
+from proctor.trial_keeper.linux.processes import ProcessFacts, end_members, find_members, read_tag, survey
+from proctor.trial_keeper.reaper.exits import classify, last_line_of
 
 __all__ = [
     "JobTag",

@@ -17,18 +17,18 @@ import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.sdk.file_modes import keep_files_private
 from proctor.sdk.open_files import raise_open_files
-from proctor.trial_keeper import kernel
-from proctor.trial_keeper.devices import DeviceFacts, DeviceSurvey
-from proctor.trial_keeper.disk import DiskWatch
-from proctor.trial_keeper.file_answers import FILE_ORDERS, FileAnswers, FileOrder, JobPlaces
-from proctor.trial_keeper.files import replace_file
-from proctor.trial_keeper.identity import boot_id, start_time
-from proctor.trial_keeper.jobs import JobTable
-from proctor.trial_keeper.launch_paths import absolute_launch
-from proctor.trial_keeper.launching import RequestBuilder, Spawner
-from proctor.trial_keeper.link import ManagerLink
-from proctor.trial_keeper.origin import ARCHIVE
-from proctor.trial_keeper.outbox import Outbox
+from proctor.trial_keeper.files.server import FILE_ORDERS, FileAnswers, FileOrder, JobPlaces
+from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
+from proctor.trial_keeper.jobs.disk_space import DiskWatch
+from proctor.trial_keeper.jobs.journal_watch import LOOK_SECONDS
+from proctor.trial_keeper.jobs.launching import RequestBuilder, Spawner, absolute_launch
+from proctor.trial_keeper.jobs.outbox import Outbox
+from proctor.trial_keeper.jobs.records import RecordFolder, Stop
+from proctor.trial_keeper.jobs.table import JobTable
+from proctor.trial_keeper.linux import processes
+from proctor.trial_keeper.linux.files import replace_file
+from proctor.trial_keeper.linux.identity import boot_id, start_time
+from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import (
     ORDERS,
     Cancel,
@@ -41,8 +41,8 @@ from proctor.trial_keeper.protocol import (
     Update,
     from_json,
 )
-from proctor.trial_keeper.records import RecordFolder, Stop
 from proctor.trial_keeper.settings import (
+    ARCHIVE,
     BUNDLE_FOLDER,
     FACTS_FILE,
     JOBS_FOLDER,
@@ -53,8 +53,7 @@ from proctor.trial_keeper.settings import (
     default_lock_folder,
     read_settings,
 )
-from proctor.trial_keeper.tasks import TaskGroup
-from proctor.trial_keeper.watching import LOOK_SECONDS
+from proctor.trial_keeper.uplink.session import ManagerLink
 
 _LOG_BYTES = 1024 * 1024
 _LEASE_GRACE_SECONDS = 5.0
@@ -115,8 +114,8 @@ class Keeper:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leaving.set)
-        loop.add_signal_handler(signal.SIGCHLD, kernel.reap_children)
-        kernel.become_subreaper()  # of what a spawner that was killed leaves behind
+        loop.add_signal_handler(signal.SIGCHLD, processes.reap_children)
+        processes.become_subreaper()  # of what a spawner that was killed leaves behind
         raise_open_files()  # two descriptors a job, whatever the number of jobs
         await asyncio.to_thread(self._survey.open)
         await self._look_at_devices()

@@ -4,7 +4,7 @@ KeeperError
 ├── SettingsError      config.json is missing or wrong
 ├── KeeperNotStarted   the daemon did not come up
 ├── PlaceRefused       a question about files leads where the manager has nothing to do
-├── CommandRefused     a command on the node (`commands.py`) cannot be carried out; says why and what to do
+├── CommandRefused     a command on the node (`commands/`)  cannot be carried out; says why and what to do
 ├── RelayBroken        what came over a relay is not a relay's
 └── LinkError          talking to the manager failed; try again (temporary)
     └── SessionLost    the manager does not know our session: register again

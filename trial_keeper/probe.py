@@ -26,7 +26,7 @@ It ends with its input. What can be asked, and what is answered:
     {}                                        which is durable, with the hash expected, before it has its name
 
     {"command": "prepare", "file": "/home/bob/.../keeper-0123....pyz", ...}      a command of the keeper's one file, see
-    its answer                                trial_keeper/commands.py; always of the same file
+    its answer                                trial_keeper/commands/main.py; always of the same file
 
     {"list": "<manager id>-check-"}           the names in ~/.proctor/nodes that begin so
     {"names": [...]}
@@ -147,7 +147,7 @@ def carry_out(asked: "dict[str, object]", source: "BinaryIO") -> "dict[str, obje
     """A command of the keeper's one file."""
     if asked["file"] not in sys.path:
         sys.path.insert(0, str(asked["file"]))
-    from proctor.trial_keeper.commands import answer_to
+    from proctor.trial_keeper.commands.main import answer_to
 
     return answer_to(str(asked["command"]), asked, source)
 

@@ -15,10 +15,16 @@ from pathlib import Path
 from proctor.sdk.file_modes import users_umask
 from proctor.sdk.open_files import users_open_files
 from proctor.trial_keeper.errors import KeeperNotStarted
-from proctor.trial_keeper.exits import last_line_of
-from proctor.trial_keeper.identity import boot_id, open_process
-from proctor.trial_keeper.origin import PACKAGE_ROOT
-from proctor.trial_keeper.settings import FACTS_FILE, LOG_FILE, SPAWNER_LOG_FILE, KeeperSettings, write_settings
+from proctor.trial_keeper.linux.identity import boot_id, open_process
+from proctor.trial_keeper.reaper.exits import last_line_of
+from proctor.trial_keeper.settings import (
+    FACTS_FILE,
+    LOG_FILE,
+    PACKAGE_ROOT,
+    SPAWNER_LOG_FILE,
+    KeeperSettings,
+    write_settings,
+)
 
 _START_SECONDS = 60.0
 _OTHER_SECONDS = 2.0

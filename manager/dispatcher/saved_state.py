@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proctor.trial_keeper.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
+from proctor.trial_keeper.linux.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
 
 
 class SavedDecision(NamedTuple):

@@ -19,7 +19,7 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, MetricRow
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
-from proctor.trial_keeper.files import sync_tree
+from proctor.trial_keeper.linux.files import sync_tree
 
 _NOT_UNPACKED = frozenset({creation.CONFIG_FILE, creation.UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
 """A tuner's saved state belongs to the old input log; the results are told to a new one."""

@@ -16,7 +16,7 @@ from typing import Self
 
 from proctor.manager.store import identity
 from proctor.manager.store.identity import Identity
-from proctor.trial_keeper.files import replace_file, sync_folder
+from proctor.trial_keeper.linux.files import replace_file, sync_folder
 
 _RECORD = re.compile(r"([0-9a-f]{32}) ([0-9]{20}) ([0-9a-f]{8})\n")
 

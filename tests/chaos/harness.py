@@ -18,7 +18,7 @@ from chaos.processes import TAG, tagged
 from proctor.manager.cli.archive import find_contents, write_archive
 from proctor.sdk.client import Client
 from proctor.sdk.client.errors import ClientError, NotFound, ProblemError
-from proctor.trial_keeper.identity import start_time
+from proctor.trial_keeper.linux.identity import start_time
 
 TRIAL_SCRIPT = Path(__file__).with_name("trial_script.py")
 EXPERIMENT_ID = "chaos"

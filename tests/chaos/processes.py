@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from proctor.trial_keeper.identity import open_process, start_time, stat_fields
+from proctor.trial_keeper.linux.identity import open_process, start_time, stat_fields
 
 TAG = "PROCTOR_CHAOS_TAG"
 """In the environment of everything that descends from a manager under test, trials included."""

@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_code_the_sql_and_the_page(tmp_path: Path) -> None:
         "proctor/py.typed",
         "proctor/sdk/trial.py",
         "proctor/sdk/compat/nni/__init__.py",
-        "proctor/trial_keeper/reaper.py",
+        "proctor/trial_keeper/reaper/reaper.py",
         "proctor/manager/store/queries.sql",
         "proctor/manager/store/migrations/control/0001.sql",
         "proctor/manager/web/templates/base.html",

@@ -18,8 +18,8 @@ from fakes.keeper_node import kill_and_wait
 from fakes.launches import make_launch
 
 from proctor.training_services.remote.keeper_archive import KeeperArchive, build
-from proctor.trial_keeper.job_ending import find_processes
-from proctor.trial_keeper.processes import end_members
+from proctor.trial_keeper.jobs.cleanup import find_processes
+from proctor.trial_keeper.linux.processes import end_members
 from proctor.trial_keeper.protocol import Launch
 from proctor.trial_keeper.start import find_keeper
 

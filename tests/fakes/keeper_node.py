@@ -13,10 +13,10 @@ from typing import Any
 from fakes.keeper_manager import NODE_ID, SECRET, FakeManager
 from fakes.launches import make_launch
 
-from proctor.trial_keeper.leftovers import end_leftovers
-from proctor.trial_keeper.processes import find_members
+from proctor.trial_keeper.jobs.cleanup import end_leftovers
+from proctor.trial_keeper.jobs.records import ProcessRecord, RecordFolder
+from proctor.trial_keeper.linux.processes import find_members
 from proctor.trial_keeper.protocol import Launch
-from proctor.trial_keeper.records import ProcessRecord, RecordFolder
 from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper
 
 

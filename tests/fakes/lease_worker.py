@@ -12,8 +12,8 @@ import sys
 import time
 from typing import Any
 
-from proctor.trial_keeper import lease_survey
-from proctor.trial_keeper.leases import LeaseRefused, acquire, release, remove_unused
+from proctor.trial_keeper import gpus
+from proctor.trial_keeper.reaper.leases import LeaseRefused, acquire, release, remove_unused
 
 FOLDER = "./locks"
 STOP = "./stop"
@@ -34,7 +34,7 @@ def main() -> None:
     while not os.path.exists(STOP):
         number += 1
         if told["looks"]:
-            _say(log, {"seen": sum(len(held) for held in lease_survey.read(FOLDER).values())})
+            _say(log, {"seen": sum(len(held) for held in gpus.read(FOLDER).values())})
             time.sleep(0.001)
         else:
             _take_and_give_back(log, told["gpus"], number=number, chance=chance)

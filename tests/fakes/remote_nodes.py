@@ -14,8 +14,8 @@ from proctor.training_services.errors import ServiceUnavailable, UnknownNode
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool
 from proctor.training_services.remote.code_archive import CodeArchive
-from proctor.trial_keeper.file_answers import FileAnswers, JobPlaces
-from proctor.trial_keeper.launch_paths import absolute_launch
+from proctor.trial_keeper.files.server import FileAnswers, JobPlaces
+from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import (
     ORDERS,
     Cancel,

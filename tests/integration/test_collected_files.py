@@ -16,7 +16,7 @@ from proctor.training_services.collected_files import CollectedFiles
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.nodes import NodePool, NodeStatus
-from proctor.trial_keeper.job_files import list_files
+from proctor.trial_keeper.files.access import list_files
 from proctor.trial_keeper.protocol import FileFacts
 from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper
 

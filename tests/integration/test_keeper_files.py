@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.keeper_node import Node, open_node
 
-from proctor.trial_keeper.file_answers import AT_ONCE
+from proctor.trial_keeper.files.server import AT_ONCE
 from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, ReadFiles, RemoveFolder
 
 pytestmark = pytest.mark.anyio

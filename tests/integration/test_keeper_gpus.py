@@ -9,9 +9,9 @@ import pytest
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node
 from fakes.nvidia import FakeGpus, find_compiler, gpu
 
-from proctor.trial_keeper.leases import LeaseRefused, acquire, release
-from proctor.trial_keeper.processes import survey
+from proctor.trial_keeper.linux.processes import survey
 from proctor.trial_keeper.protocol import Cancel, Device, EndReason, GpuSlot
+from proctor.trial_keeper.reaper.leases import LeaseRefused, acquire, release
 
 pytestmark = pytest.mark.anyio
 

@@ -15,11 +15,11 @@ from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readab
 
 from proctor import trial_keeper
 from proctor.trial_keeper.errors import KeeperNotStarted
-from proctor.trial_keeper.identity import boot_id, is_alive, open_process, start_time
-from proctor.trial_keeper.launching import prepare_directory
-from proctor.trial_keeper.processes import survey
+from proctor.trial_keeper.jobs.launching import prepare_directory
+from proctor.trial_keeper.jobs.records import JobRecord
+from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_process, start_time
+from proctor.trial_keeper.linux.processes import survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, to_json
-from proctor.trial_keeper.records import JobRecord
 from proctor.trial_keeper.start import find_keeper
 
 pytestmark = pytest.mark.anyio
@@ -362,7 +362,7 @@ async def test_only_one_keeper_serves_a_directory(node: Node) -> None:
 
 
 def test_all_places_of_the_source_are_tried() -> None:
-    source = "".join(path.read_text() for path in Path(trial_keeper.__file__).parent.glob("*.py"))
+    source = "".join(path.read_text() for path in Path(trial_keeper.__file__).parent.rglob("*.py"))
     places = [place.partition("@")[0] for place in (*STARTING, *ENDING, *STOPPING, *WITHOUT_REAPER)]
     assert set(re.findall(r'failpoint\("([^"]+)"\)', source)) == {*places, *IN_SOFT_STOPS}
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
 
-from proctor.trial_keeper.identity import open_process
-from proctor.trial_keeper.processes import descendants, survey
+from proctor.trial_keeper.linux.identity import open_process
+from proctor.trial_keeper.linux.processes import descendants, survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Launch, Shutdown, Update
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from fakes import lease_worker
 
-from proctor.trial_keeper import lease_survey
-from proctor.trial_keeper.leases import acquire, release, remove_unused
+from proctor.trial_keeper import gpus
+from proctor.trial_keeper.reaper.leases import acquire, release, remove_unused
 
 GPUS = ["GPU-a", "GPU-b", "GPU-c"]
 NOBODY, GAMES = 65534, 60
@@ -123,7 +123,7 @@ class Arena:
                 assert len(together) <= min(held.limit for held in together), (gpu, together)
                 slots = [slot for held in together for uuid, slot in held.slots if uuid == gpu]
                 assert len(slots) == len(set(slots)), (gpu, together)
-        assert lease_survey.read(str(self.locks)) == {}
+        assert gpus.read(str(self.locks)) == {}
         release(acquire(str(self.locks), [(gpu, 0) for gpu in GPUS], {}))
         remove_unused(str(self.locks))
         assert not self.locks.exists()
@@ -186,7 +186,8 @@ def test_those_who_look_disturb_nobody(arena: Arena) -> None:
 CRASHES = """
 import os, signal, sys
 import fcntl
-from proctor.trial_keeper import leases, shared_locks
+from proctor.trial_keeper.linux import locks
+from proctor.trial_keeper.reaper import leases
 
 ends, folder = int(sys.argv[1]), sys.argv[2]
 calls = 0
@@ -230,7 +231,7 @@ def test_dying_at_any_call_to_the_kernel_leaves_everything_usable_by_everybody(t
     number = 1
     while (code := crash(number, folder)) != 0:
         assert code == -signal.SIGKILL
-        assert lease_survey.read(str(folder)) == {}
+        assert gpus.read(str(folder)) == {}
         for path in (folder, *folder.iterdir()) if folder.exists() else ():
             assert stat.S_IMODE(path.stat().st_mode) == (0o1777 if path == folder else 0o666), (number, path)
         release(acquire(str(folder), [("GPU-a", 0), ("GPU-b", 1)], {}))

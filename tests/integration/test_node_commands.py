@@ -15,8 +15,8 @@ from fakes.archive_node import ArchiveNode, open_archive_node
 from fakes.keeper_node import eventually, kill_and_wait
 
 from proctor.training_services.remote.keeper_archive import KeeperArchive
+from proctor.trial_keeper.jobs.records import RecordFolder, read_exit
 from proctor.trial_keeper.protocol import Cancel, EndReason
-from proctor.trial_keeper.records import RecordFolder, read_exit
 
 pytestmark = pytest.mark.anyio
 
@@ -163,7 +163,7 @@ async def test_a_job_whose_reaper_was_not_there_yet_never_starts_after_the_remov
         await node.bring()
         await node.start()
         await start_job(node)
-        spawner = next(pid for pid in node.processes() if "trial_keeper.spawner" in command_line(pid))
+        spawner = next(pid for pid in node.processes() if "trial_keeper.reaper.spawner" in command_line(pid))
         os.kill(spawner, signal.SIGSTOP)  # what it is told now stays in its queue
         await node.manager.command(node.launch("U.1", "touch started; sleep 600"))
         await eventually((node.directory / "jobs" / "U.1.json").exists, seconds=SECONDS)

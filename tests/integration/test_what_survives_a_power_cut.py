@@ -20,10 +20,10 @@ from proctor.sdk.tuner import Tuner
 from proctor.training_services.remote.collection_notes import CollectionNote
 from proctor.training_services.remote.host_keys import HostKeys
 from proctor.training_services.remote.node_folder import NodeFolder, NodeRecord
-from proctor.trial_keeper.files import sync_tree
-from proctor.trial_keeper.journal_anchor import Anchor, write_anchor
+from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder
+from proctor.trial_keeper.journal import Anchor, write_anchor
+from proctor.trial_keeper.linux.files import sync_tree
 from proctor.trial_keeper.protocol import Launch
-from proctor.trial_keeper.records import JobRecord, RecordFolder
 
 
 @pytest.fixture

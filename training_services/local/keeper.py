@@ -11,7 +11,7 @@ from proctor.training_services.keeper_hub import KeeperHub
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes import LOCAL_KIND, NodePool, NodeStatus
 from proctor.trial_keeper.errors import KeeperError
-from proctor.trial_keeper.identity import describe_stop, start_time
+from proctor.trial_keeper.linux.identity import describe_stop, start_time
 from proctor.trial_keeper.settings import SECRET_FILE
 from proctor.trial_keeper.start import start_keeper
 

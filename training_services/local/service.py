@@ -12,7 +12,7 @@ from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.launches import require_launchable, user_name, write_launch
 from proctor.training_services.local.settings import LocalSettings
 from proctor.training_services.registry import ServiceContext
-from proctor.trial_keeper.job_files import list_files, read_file
+from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.protocol import Launch
 
 LOCAL_NODE = "local"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from proctor.training_services.remote.errors import CommandFailed
 from proctor.training_services.remote.node_keeper import NodeKeeper
-from proctor.trial_keeper.uploads import hash_file
+from proctor.trial_keeper.commands.unpack import hash_file
 
 __all__ = ["Cargo", "Carrier", "CodeLike", "Progress"]
 

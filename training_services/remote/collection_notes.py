@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from proctor.trial_keeper.files import make_folder, replace_file
+from proctor.trial_keeper.linux.files import make_folder, replace_file
 from proctor.trial_keeper.protocol import FileFacts
 
 SUFFIX = ".collected.json"

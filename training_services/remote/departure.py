@@ -16,7 +16,7 @@ __all__ = ["Departure", "FolderRemover"]
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
-PAUSE_SECONDS = 1.0
+RELEASE_PAUSE_SECONDS = 1.0
 
 
 class FolderRemover(Protocol):
@@ -69,7 +69,7 @@ class Departure:
             except TrainingServiceError:
                 if attempt == ATTEMPTS or self._pool.absence(node_id):
                     raise
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(RELEASE_PAUSE_SECONDS)
 
     def _warn(self, node_id: str, clause: str) -> None:
         extra = {"action": "node.depart", "node_id": node_id, "experiment_id": self._experiment_id}

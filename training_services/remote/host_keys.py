@@ -16,7 +16,7 @@ from pathlib import Path
 
 from proctor.training_services.remote.errors import HostKeyRefused
 from proctor.training_services.remote.ssh_config import Hop, shortened
-from proctor.trial_keeper.files import make_folder, replace_file
+from proctor.trial_keeper.linux.files import make_folder, replace_file
 
 REVOKED = "revoked"
 AUTHORITY = "cert-authority"

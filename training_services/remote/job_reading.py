@@ -8,7 +8,7 @@ from proctor.training_services.collected_files import NodeFiles
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.mirror_folder import PART_SUFFIX
 from proctor.training_services.remote.collection_notes import CollectionNote
-from proctor.trial_keeper.job_files import list_files, read_file
+from proctor.trial_keeper.files.access import list_files, read_file
 
 __all__ = ["JobReader"]
 

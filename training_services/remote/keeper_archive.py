@@ -11,11 +11,12 @@ import zipfile
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from proctor.sdk.bundle import PACKAGES, bundle_files
 from proctor.training_services.remote.errors import RemoteError
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.linux.files import replace_file
 
 __all__ = ["OLDEST_PYTHON", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
 
@@ -79,11 +80,20 @@ def archive_files() -> dict[str, bytes]:
     content = {_source(name): data for name, data in bundle_files().items()}
     for name in _SDK_MODULES:
         content[f"proctor/{name}"] = package.joinpath(*name.split("/")).read_bytes()
-    for entry in package.joinpath("trial_keeper").iterdir():
-        if entry.name.endswith(".py"):
-            content[f"proctor/trial_keeper/{entry.name}"] = entry.read_bytes()
+    content.update(_read_package(package.joinpath("trial_keeper"), "proctor/trial_keeper"))
     content["__main__.py"] = _MAIN
     return content | _read_nvml()
+
+
+def _read_package(folder: Traversable, target: str) -> dict[str, bytes]:
+    """The Python files of a package and of the packages in it, by their names in the archive."""
+    found: dict[str, bytes] = {}
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found.update(_read_package(entry, f"{target}/{entry.name}"))
+        elif entry.name.endswith(".py"):
+            found[f"{target}/{entry.name}"] = entry.read_bytes()
+    return found
 
 
 def _source(name: str) -> str:

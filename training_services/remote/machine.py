@@ -26,7 +26,7 @@ from proctor.training_services.remote.reasons import REFUSALS, advise, say_why_k
 from proctor.training_services.remote.settings import MachineSettings
 from proctor.training_services.remote.tenancy import Tenancy
 from proctor.training_services.remote.visit import Visit, leave
-from proctor.trial_keeper.tasks import until_first_ends
+from proctor.trial_keeper.linux.tasks import until_first_ends
 
 __all__ = ["Machine"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from proctor.training_services.providers import RECORD_FILE
 from proctor.training_services.remote.claims import Claim
-from proctor.trial_keeper.files import make_folder, replace_file
+from proctor.trial_keeper.linux.files import make_folder, replace_file
 
 __all__ = ["KIND", "NodeFolder", "NodeRecord", "choose_node_id", "keeper_folder", "read_records"]
 

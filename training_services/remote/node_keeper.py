@@ -112,7 +112,7 @@ class NodeKeeper:
 
     async def probe(self, *paths: str) -> dict[str, Any]:
         """What a keeper would find there: its devices, and whether the paths are folders; see
-        `proctor.trial_keeper.commands`."""
+        `proctor.trial_keeper.commands.main`."""
         return await self.ask("probe", {"paths": list(paths)}, timeout_seconds=_QUICK_SECONDS)
 
     async def ask(

@@ -1,7 +1,7 @@
 """The manager's end of a relay: its keeper socket, reached from a machine whose SSH server forbids forwarding.
 
 The node's end is the command `relay` of the keeper's archive, run over the same SSH connection; see
-`trial_keeper/relay.py`.
+`trial_keeper/relay/node.py`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded
 from proctor.trial_keeper.errors import RelayBroken
-from proctor.trial_keeper.relay_channels import Connection, Relay, WireReader, WireWriter
+from proctor.trial_keeper.relay.channels import Connection, Relay, WireReader, WireWriter
 
 __all__ = ["LineReader", "open_relay", "serve_relay"]
 

@@ -13,7 +13,7 @@ from proctor.training_services.remote.errors import CommandFailed, ConnectionEnd
 from proctor.training_services.remote.manager_socket import lead_to_manager
 from proctor.training_services.remote.node_keeper import NodeKeeper, Prepared
 from proctor.training_services.remote.status_watch import StatusWatch, watch_status
-from proctor.trial_keeper.tasks import until_first_ends
+from proctor.trial_keeper.linux.tasks import until_first_ends
 
 __all__ = ["Visit", "is_there", "leave"]
 

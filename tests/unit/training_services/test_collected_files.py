@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proctor.training_services.collected_files import CollectedFiles
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.mirror_folder import MirrorFolder
-from proctor.trial_keeper.job_files import list_files, read_file
+from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.protocol import FileFacts
 
 pytestmark = pytest.mark.anyio

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from proctor.trial_keeper import node_directory
-from proctor.trial_keeper.command_input import CommandInput
-from proctor.trial_keeper.commands import COMMANDS
-from proctor.trial_keeper.commands import __doc__ as described
+from proctor.trial_keeper.commands import directory as node_directory
+from proctor.trial_keeper.commands.directory import fresh_socket, point, prepare
+from proctor.trial_keeper.commands.input import CommandInput
+from proctor.trial_keeper.commands.keeper import remove
+from proctor.trial_keeper.commands.main import COMMANDS
+from proctor.trial_keeper.commands.main import __doc__ as described
+from proctor.trial_keeper.commands.survey import probe
+from proctor.trial_keeper.commands.unpack import unpack
 from proctor.trial_keeper.errors import CommandRefused
-from proctor.trial_keeper.node_directory import fresh_socket, point, prepare
-from proctor.trial_keeper.node_survey import probe
-from proctor.trial_keeper.removal import remove
 from proctor.trial_keeper.settings import KeeperSettings, write_settings
-from proctor.trial_keeper.uploads import unpack
 
 
 def run(name: str, text: bytes) -> tuple[int, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.connection import HttpConnection
 from proctor.trial_keeper.errors import LinkError
+from proctor.trial_keeper.uplink.http_client import HttpConnection
 
 pytestmark = pytest.mark.anyio
 

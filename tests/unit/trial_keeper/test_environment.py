@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proctor.sdk.protocol import ENV_INHERITED_LAUNCHES, find_rank
-from proctor.trial_keeper.environment import CapturedEnvironments, build_environment, keep_bundle, visible_devices
+from proctor.trial_keeper.jobs.launching import CapturedEnvironments, build_environment, keep_bundle, visible_devices
 from proctor.trial_keeper.protocol import GpuSlot, Launch
 
 LAUNCH = Launch("T.1", "token", "E", "T", 3, "/job", "true", "/code", "{}", None)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.trial_keeper.exits import classify, last_line_of
 from proctor.trial_keeper.protocol import EndReason
+from proctor.trial_keeper.reaper.exits import classify, last_line_of
 
 
 def status(code: int = 0, number: int = 0) -> int:

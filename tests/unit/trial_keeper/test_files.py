@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.files import replace_file
+from proctor.trial_keeper.linux.files import replace_file
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.job_files import list_files, read_file
+from proctor.trial_keeper.files.access import list_files, read_file
 
 
 @pytest.fixture

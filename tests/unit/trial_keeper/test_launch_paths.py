@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from proctor.trial_keeper.launch_paths import absolute_launch
+from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import Launch
 
 LAUNCH = Launch("T.1", "token", "E", "T", 3, "/job", "true", "/code", "{}", None)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.lease_survey import read
-from proctor.trial_keeper.leases import (
+from proctor.trial_keeper.gpus import read
+from proctor.trial_keeper.reaper.leases import (
     GuardBusy,
     LeaseRefused,
     UnsafeFolder,

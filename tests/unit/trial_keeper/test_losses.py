@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proctor.sdk.reserve import RESERVE_BYTES, Reserve, read_content
-from proctor.trial_keeper.job import Job
-from proctor.trial_keeper.losses import find_losses, is_reserve_used
+from proctor.trial_keeper.jobs.job import Job
+from proctor.trial_keeper.jobs.losses import find_losses, is_reserve_used
+from proctor.trial_keeper.jobs.records import JobRecord
 from proctor.trial_keeper.protocol import EndReason, Exit, Launch
-from proctor.trial_keeper.records import JobRecord
 
 END = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
 

@@ -9,10 +9,10 @@ import pytest
 
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.sdk.protocol import MAX_RECORD_BYTES
-from proctor.trial_keeper.job import Job
-from proctor.trial_keeper.outbox import LEAST_SHARE_BYTES, REPORT_BYTES, ROOM_FOR_RUNNING_BYTES, Outbox, Report
+from proctor.trial_keeper.jobs.job import Job
+from proctor.trial_keeper.jobs.outbox import LEAST_SHARE_BYTES, REPORT_BYTES, ROOM_FOR_RUNNING_BYTES, Outbox, Report
+from proctor.trial_keeper.jobs.records import JobRecord, ProcessIdentity, ProcessRecord
 from proctor.trial_keeper.protocol import Acknowledgement, EndReason, Exit, Launch, ReportAnswer
-from proctor.trial_keeper.records import JobRecord, ProcessIdentity, ProcessRecord
 
 pytestmark = pytest.mark.anyio
 

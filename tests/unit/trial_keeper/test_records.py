@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot, Launch
-from proctor.trial_keeper.records import (
+from proctor.trial_keeper.jobs.records import (
     JobRecord,
     RecordFolder,
     Stop,
@@ -18,6 +17,7 @@ from proctor.trial_keeper.records import (
     with_stop,
     write_exit,
 )
+from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot, Launch
 
 LAUNCH = Launch(
     "T.1", "token", "E", "T", 3, "/job", "true", "/code", "{}", None, environment={"A": "1"}, gpus=[GpuSlot("GPU-a", 1)]

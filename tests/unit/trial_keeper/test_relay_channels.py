@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from proctor.trial_keeper.errors import RelayBroken
-from proctor.trial_keeper.relay_channels import Connection, Relay
-from proctor.trial_keeper.relay_frames import WINDOW_BYTES, Kind, encode
+from proctor.trial_keeper.relay.channels import Connection, Relay
+from proctor.trial_keeper.relay.frames import WINDOW_BYTES, Kind, encode
 
 pytestmark = pytest.mark.anyio
 

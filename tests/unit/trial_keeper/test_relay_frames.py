@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.trial_keeper.errors import RelayBroken
-from proctor.trial_keeper.relay_frames import LONGEST_PAYLOAD, Frame, FrameDecoder, Kind, encode, encode_credit
+from proctor.trial_keeper.relay.frames import LONGEST_PAYLOAD, Frame, FrameDecoder, Kind, encode, encode_credit
 
 CHANNELS = st.integers(0, 2**32 - 1)
 FRAMES = st.one_of(

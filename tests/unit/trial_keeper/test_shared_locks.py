@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.shared_locks import (
+from proctor.trial_keeper.linux.locks import (
     EXCLUSIVE,
     SHARED,
     lock,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proctor.trial_keeper.tasks import TaskGroup, until_first_ends
+from proctor.trial_keeper.linux.tasks import TaskGroup, until_first_ends
 
 pytestmark = pytest.mark.anyio
 

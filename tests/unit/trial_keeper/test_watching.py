@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.inotify import IN_MODIFY, Inotify
-from proctor.trial_keeper.job import Job
+from proctor.trial_keeper.jobs.job import Job
+from proctor.trial_keeper.jobs.journal_watch import JournalWatch
+from proctor.trial_keeper.jobs.records import JobRecord
+from proctor.trial_keeper.linux.inotify import IN_MODIFY, Inotify
 from proctor.trial_keeper.protocol import Launch
-from proctor.trial_keeper.records import JobRecord
-from proctor.trial_keeper.watching import JournalWatch
 
 pytestmark = pytest.mark.anyio
 

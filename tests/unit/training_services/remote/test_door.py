@@ -50,7 +50,7 @@ def odd_file(folder: Path, body: str) -> str:
     with zipfile.ZipFile(path, "w") as archive:
         for name in ("proctor/__init__.py", "proctor/trial_keeper/__init__.py"):
             archive.writestr(name, "")
-        archive.writestr("proctor/trial_keeper/commands.py", f"def answer_to(name, body, source):\n    {body}\n")
+        archive.writestr("proctor/trial_keeper/commands/main.py", f"def answer_to(name, body, source):\n    {body}\n")
     return str(path)
 
 

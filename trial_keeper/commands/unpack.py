@@ -1,0 +1,164 @@
+"""Unpacking a .tar.gz from somebody else: nothing of it lands, or leads, outside its folder.
+
+As strict as `tarfile`'s filter "data", which Python 3.10 does not have everywhere: only files, folders and links; no
+absolute names, no "..", no way through a link to the outside; owners, set-id bits and write permission for others are
+dropped.
+"""
+
+import hashlib
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
+from proctor.trial_keeper.commands.input import CommandInput
+from proctor.trial_keeper.errors import CommandRefused
+from proctor.trial_keeper.linux.files import remove_file, sync_tree
+
+_FOLDER_MODE = 0o755
+_MODES = 0o755
+_OURS = 0o600
+
+
+def unpack_archive(archive: Path, folder: Path) -> tuple[int, int]:
+    """Unpack into a new folder and make it durable; returns the number of files and their bytes.
+
+    :raises CommandRefused: it is no archive, or holds what it must not.
+    :raises OSError: the disk.
+    """
+    root = os.path.realpath(folder)
+    os.makedirs(root, mode=0o700)
+    files = size = 0
+    modes: list[tuple[str, int, float]] = []
+    try:
+        with tarfile.open(archive, "r|gz") as source:
+            for member in source:
+                path = _place(member, root)
+                if member.isdir():
+                    os.makedirs(path, exist_ok=True)
+                    modes.append((path, member.mode & _MODES | 0o700, member.mtime))
+                else:
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    _write(source, member, path=path, root=root)
+                    files, size = files + 1, size + member.size
+                source.members = []  # type: ignore[attr-defined] # it would remember them all
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise CommandRefused(f"{archive} is no whole .tar.gz: {error}") from error
+    for path, mode, changed in reversed(modes):
+        os.chmod(path, mode)
+        os.utime(path, (changed, changed))
+    sync_tree(root)  # before the folder gets its name
+    return files, size
+
+
+def _place(member: tarfile.TarInfo, root: str) -> str:
+    """Where a member goes, with all links on the way there followed."""
+    parts = member.name.split("/")
+    if member.name.startswith("/") or ".." in parts:
+        raise CommandRefused(f"the archive holds {member.name!r}, which leads out of its folder; it was not unpacked")
+    path = os.path.normpath(os.path.join(root, member.name))
+    if path != root:
+        parent = os.path.realpath(os.path.dirname(path))
+        path = os.path.join(parent, os.path.basename(path))
+    if not _is_within(path, root) or (path == root and not member.isdir()):
+        raise CommandRefused(f"the archive holds {member.name!r}, which leads out of its folder; it was not unpacked")
+    return path
+
+
+def _write(source: tarfile.TarFile, member: tarfile.TarInfo, *, path: str, root: str) -> None:
+    if member.issym():
+        _check_link(member, os.path.join(os.path.dirname(path), member.linkname), root)
+        os.symlink(member.linkname, path)
+    elif member.islnk():
+        target = os.path.join(root, member.linkname)
+        _check_link(member, target, root)
+        os.link(os.path.realpath(target), path)
+    elif member.isfile():
+        content = source.extractfile(member)
+        assert content is not None  # a file has one
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _OURS)
+        with open(descriptor, "wb") as file:
+            shutil.copyfileobj(content, file, 1024 * 1024)
+            os.fchmod(file.fileno(), member.mode & _MODES | _OURS)
+        os.utime(path, (member.mtime, member.mtime))
+    else:
+        raise CommandRefused(f"the archive holds {member.name!r}, which is neither file nor folder nor link")
+
+
+def _check_link(member: tarfile.TarInfo, target: str, root: str) -> None:
+    if os.path.isabs(member.linkname) or not _is_within(os.path.realpath(target), root):
+        raise CommandRefused(f"the archive's link {member.name!r} leads to {member.linkname!r}, out of its folder")
+
+
+def _is_within(path: str, root: str) -> bool:
+    return path == root or path.startswith(f"{root}{os.sep}")
+
+
+# ---- uploads --------------------------------------------------------------------------------------------------------
+# What was uploaded to a node: checked by its hash, then put in its place whole or not at all.
+
+_BLOCK = 1024 * 1024
+
+
+def unpack(given: CommandInput) -> dict[str, Any]:
+    """The command `unpack`; see `commands/main.py`."""
+    directory = given.directory()
+    archive, target = given.path("archive", directory), given.path("target", directory)
+    data = given.following("size")
+    there_already = target.is_dir()
+    files = size = 0
+    if not there_already:
+        if data:
+            _write_archive(archive, data)
+        _check(archive, given.text("sha256"))
+        files, size, there_already = _unpack_to(archive, target)
+    remove_file(str(archive))
+    return {"target": str(target), "there_already": there_already, "files": files, "bytes": size}
+
+
+def _check(archive: Path, sha256: str) -> None:
+    if not archive.exists():
+        raise CommandRefused(f"the upload {archive} is not there; upload it again")
+    found = hash_file(archive)
+    if found != sha256:
+        remove_file(str(archive))
+        raise CommandRefused(
+            f"the upload {archive} was damaged on its way (its SHA-256 is {found}, expected {sha256}); it was removed, "
+            "upload it again"
+        )
+
+
+def _write_archive(archive: Path, data: bytes) -> None:
+    try:
+        with open(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise CommandRefused(f"{archive} cannot be written: {error.strerror or error}") from error
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal. Blocks; raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _unpack_to(archive: Path, target: Path) -> tuple[int, int, bool]:
+    """Number and bytes of the files, and whether somebody else was faster."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    remove_unfinished(str(target.parent))
+    unfinished = name_unfinished(str(target.parent))
+    try:
+        files, size = unpack_archive(archive, Path(unfinished))
+        os.rename(unfinished, target)
+    except OSError as error:
+        if target.is_dir():
+            return 0, 0, True
+        raise CommandRefused(f"{archive.name} cannot be unpacked to {target}: {error.strerror or error}") from error
+    finally:
+        remove_tree(unfinished)
+    return files, size, False

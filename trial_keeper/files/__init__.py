@@ -1,0 +1,4 @@
+"""Files of jobs that the manager asks for.
+
+Entry: `server`, which answers a few requests at a time. `access` decides which paths may be read.
+"""

@@ -1,0 +1,128 @@
+"""Where on this node the manager's questions about files may lead. This protects against mistakes, not against the
+manager, which may run any command here.
+
+Everything is judged by where it really lies, so no link leads out.
+"""
+
+import os
+import stat
+from collections.abc import Sequence
+
+from proctor.trial_keeper.errors import PlaceRefused
+from proctor.trial_keeper.protocol import FileFacts
+from proctor.trial_keeper.settings import BUNDLE_FOLDER, EXPERIMENTS_FOLDER, JOBS_FOLDER, SOCKET_FOLDER
+
+_KEPT = (BUNDLE_FOLDER, JOBS_FOLDER, SOCKET_FOLDER)
+
+
+class FilePlaces:
+    """The folders below a keeper's directory, and those of its jobs."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def readable(self, folder: str, jobs: Sequence[str]) -> str:
+        """The real path of a folder that may be read: one below the keeper's directory, a job's directory or below it,
+        or one of an experiment on another node that shares our home. Raises PlaceRefused, FileNotFoundError.
+
+        :param jobs: the directories of the jobs this keeper knows.
+        """
+        root, found = self._real(self._directory), self._real(folder)
+        in_jobs = any(_is_within(found, self._real(job)) for job in jobs)
+        if not (_is_below(found, root) or in_jobs or _is_of_neighbour(found, root)):
+            raise PlaceRefused(f"{folder} lies neither below the keeper's directory {root} nor in one of its jobs")
+        if not os.path.isdir(found):
+            raise FileNotFoundError(f"{folder} is not there" if not os.path.exists(found) else f"{folder} is no folder")
+        return found
+
+    def removable(self, folder: str, busy: Sequence[tuple[str, str]]) -> str:
+        """The path of a folder that may be removed: one below the keeper's directory that is not the keeper's own, and
+        in which no job runs. It need not be there; a link is itself meant. Raises PlaceRefused.
+
+        :param busy: (job id, path) of what running jobs need.
+        """
+        root = self._real(self._directory)
+        self._real(folder)  # refuses what is no name
+        named = os.path.normpath(os.path.join(self._directory, folder))
+        found = os.path.join(self._real(os.path.dirname(named)), os.path.basename(named))
+        if not _is_below(found, root):
+            raise PlaceRefused(f"{folder} does not lie below the keeper's directory {root}; it is left")
+        if os.path.relpath(found, root).split(os.sep)[0] in _KEPT:
+            raise PlaceRefused(f"{folder} is the keeper's own; it is left")
+        for job_id, path in busy:
+            if _is_within(self._real(path), found):
+                raise PlaceRefused(f"job {job_id} still runs in {folder}; stop it before its files are removed")
+        return found
+
+    def _real(self, path: str) -> str:
+        try:
+            return os.path.realpath(os.path.join(self._directory, path))
+        except ValueError:  # a zero byte
+            raise PlaceRefused(f"{path!r} is not the name of a folder") from None
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or _is_below(path, folder)
+
+
+def _is_of_neighbour(path: str, root: str) -> bool:
+    """Whether it belongs to an experiment of a keeper whose directory lies beside ours."""
+    parent = os.path.dirname(root)
+    return _is_below(path, parent) and os.path.relpath(path, parent).split(os.sep)[1:2] == [EXPERIMENTS_FOLDER]
+
+
+# ---- job files ------------------------------------------------------------------------------------------------------
+# Reading the files of a job's directory, and nothing outside it.
+
+
+def read_file(directory: str, path: str, offset: int, limit: int) -> bytes:
+    """At most `limit` bytes of a regular file from `offset`; a negative offset counts from the end.
+
+    Raises FileNotFoundError for what is not there, is not a regular file, or lies outside the directory, also when it
+    is reached by a link.
+    """
+    found = _inside(directory, path)
+    try:
+        # O_NONBLOCK: opening a pipe must not wait for its other end
+        descriptor = os.open(found, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileNotFoundError(f"{path} cannot be read in {directory}: {error.strerror}") from error
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise FileNotFoundError(f"{path} in {directory} is not a regular file")
+        start = max(0, facts.st_size + offset) if offset < 0 else offset
+        return os.pread(descriptor, max(0, limit), start)
+    finally:
+        os.close(descriptor)
+
+
+def list_files(directory: str) -> list[FileFacts]:
+    """Every regular file with its size and modification time, by path; links are not followed, and what may not be
+    read is left out. A directory that is not there has none."""
+    found = []
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                facts = os.lstat(path)
+            except OSError:
+                continue  # removed meanwhile
+            if stat.S_ISREG(facts.st_mode):
+                found.append(FileFacts(os.path.relpath(path, directory), facts.st_size, facts.st_mtime))
+    return sorted(found, key=lambda file: file.path)
+
+
+def _inside(directory: str, path: str) -> str:
+    try:
+        root = os.path.realpath(directory)
+        found = os.path.realpath(os.path.join(root, path))
+    except ValueError:  # a zero byte
+        raise FileNotFoundError(f"{path!r} is not the name of a file") from None
+    if os.path.isabs(path) or not found.startswith(root + os.sep):
+        raise FileNotFoundError(f"{path} is not a file inside the job's directory {directory}")
+    return found

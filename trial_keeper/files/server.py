@@ -1,0 +1,152 @@
+"""Answers the manager's questions about files, a few at a time and in threads of their own, so that a slow disk delays
+neither launches nor reports.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from proctor.trial_keeper.errors import PlaceRefused
+from proctor.trial_keeper.files.access import FilePlaces, list_files, read_file
+from proctor.trial_keeper.protocol import (
+    FileAnswer,
+    FileFacts,
+    ListFiles,
+    ReadFile,
+    ReadFiles,
+    RemoveFolder,
+    to_json,
+)
+
+AT_ONCE = 4
+MOST_BYTES = 4 * 1024 * 1024
+_PAGE_FILES = 2000
+_REMOVAL_TRIES = 3
+
+FileOrder = ListFiles | ReadFile | ReadFiles | RemoveFolder
+FILE_ORDERS = (ListFiles, ReadFile, ReadFiles, RemoveFolder)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobPlaces:
+    """Where the jobs of this node are: the directories of those that are known, and (job id, path) of everything that
+    running ones need."""
+
+    known: Sequence[str]
+    busy: Sequence[tuple[str, str]]
+
+
+class FileAnswers:
+    """The orders about files that were taken and not answered yet.
+
+    :param directory: the keeper's, absolute.
+    :param jobs: asked when an order's turn has come.
+    """
+
+    def __init__(self, directory: str, jobs: Callable[[], JobPlaces]) -> None:
+        self._places = FilePlaces(directory)
+        self._jobs = jobs
+        self._orders: asyncio.Queue[FileOrder] = asyncio.Queue()
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
+
+    def take(self, order: FileOrder) -> None:
+        """Answer this when its turn comes."""
+        self._orders.put_nowait(order)
+
+    def begin_session(self) -> None:
+        """What an earlier session has asked for is not answered any more."""
+        while not self._orders.empty():
+            self._orders.get_nowait()
+
+    async def next(self, session: str) -> bytes:
+        """Wait for an order, carry it out; the body of its answer: one line of JSON, then bytes."""
+        order = await self._orders.get()
+        jobs = self._jobs()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, order, session, jobs)
+
+    def close(self) -> None:
+        """Begin nothing new. What is being done is finished before the process ends."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _answer(self, order: FileOrder, session: str, jobs: JobPlaces) -> bytes:
+        """In a thread. Whatever goes wrong is an answer, too."""
+        blank, data = FileAnswer(session, order.request), b""
+        try:
+            answer, data = self._carry_out(order, blank, jobs)
+        except FileNotFoundError as error:
+            answer = replace(blank, error=str(error), missing=True)
+        except PlaceRefused as error:
+            answer = replace(blank, error=str(error))
+        except OSError as error:
+            answer = replace(blank, error=f"{error.filename or order.folder}: {error.strerror}")
+        except Exception as error:
+            log.exception("a %s of %s has failed", type(order).__name__, order.folder)
+            answer = replace(blank, error=f"{type(order).__name__} of {order.folder} has failed: {error!r}")
+        return json.dumps(to_json(answer)).encode() + b"\n" + data
+
+    def _carry_out(self, order: FileOrder, blank: FileAnswer, jobs: JobPlaces) -> tuple[FileAnswer, bytes]:
+        if isinstance(order, RemoveFolder):
+            _remove(self._places.removable(order.folder, jobs.busy))
+            return blank, b""
+        folder = self._places.readable(order.folder, jobs.known)
+        if isinstance(order, ListFiles):
+            files = list_files(folder)
+            first = bisect_right([file.path for file in files], order.after) if order.after else 0
+            page = files[first : first + _PAGE_FILES]
+            return replace(blank, files=page, more=first + len(page) < len(files)), b""
+        if isinstance(order, ReadFile):
+            return blank, read_file(folder, order.path, order.offset, min(order.limit, MOST_BYTES))
+        files, data = _read_small(folder, order)
+        return replace(blank, files=files), data
+
+
+def _read_small(folder: str, order: ReadFiles) -> tuple[list[FileFacts], bytes]:
+    """As many of the files as fit into one answer."""
+    files: list[FileFacts] = []
+    parts: list[bytes] = []
+    left = MOST_BYTES
+    for path in order.paths:
+        try:
+            data = read_file(folder, path, 0, min(order.limit, MOST_BYTES))
+        except FileNotFoundError:
+            continue
+        left -= len(data)
+        if left < 0:
+            break
+        files.append(FileFacts(path, len(data)))
+        parts.append(data)
+    return files, b"".join(parts)
+
+
+def _remove(path: str) -> None:
+    """Whatever trials have left in it: folders that may not be written to, files that come and go meanwhile."""
+    if os.path.islink(path):
+        os.unlink(path)
+        return
+    for left in reversed(range(_REMOVAL_TRIES)):
+        if not os.path.lexists(path):
+            return
+        try:
+            shutil.rmtree(path)
+        except OSError:
+            if not left:
+                raise
+            _open_folders(path)
+
+
+def _open_folders(path: str) -> None:
+    """Let the owner write in every folder below `path`, itself included."""
+    os.chmod(path, 0o700)
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inner = os.path.join(folder, name)
+            if not os.path.islink(inner):
+                os.chmod(inner, 0o700)

@@ -1,0 +1,318 @@
+"""Ending what is left of a job whose reaper is gone."""
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import CAN_SAVE_FILE, CHECKPOINT_FOLDER, CONTROL_FILE
+from proctor.trial_keeper.jobs.records import (
+    JobRecord,
+    ProcessRecord,
+    RecordFolder,
+    Stop,
+    exit_trouble,
+    read_exit,
+    with_stop,
+    write_exit,
+)
+from proctor.trial_keeper.linux import processes
+from proctor.trial_keeper.linux.files import remove_file, replace_file
+from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_process, start_time
+from proctor.trial_keeper.linux.processes import ProcessFacts, descendants, end_members, find_members, read_tag, survey
+from proctor.trial_keeper.protocol import EndReason, Exit, Launch
+from proctor.trial_keeper.settings import ENV_KEEPER, JOBS_FOLDER, SPAWNER_CODE_END
+
+_GRACE_SECONDS = 2.0
+_REAPER_LEAVES_SECONDS = 70.0  # it gives what does not react to SIGKILL a minute
+
+
+def end_leftovers(
+    tag: tuple[str, str], process: ProcessRecord | None, *, grace_seconds: float = _GRACE_SECONDS
+) -> None:
+    """Block until nothing of the job is left. Its trial is known by identity, the rest by descent, session and tag
+    (the job's id and directory), and by having no parent any more but a spawner or this keeper."""
+    failpoint("keeper.stop.before")
+    session, adopters = _living_session(process), _adopters(process)
+
+    def find() -> list[ProcessFacts]:
+        found = find_members(tag, ancestors=() if session is None else (session,), session=session)
+        found += _itself(session) if session is not None else []
+        found += _find_orphans(tag, adopters) if adopters else []
+        return list({member.pid: member for member in found}.values())
+
+    end_members(find, grace_seconds=grace_seconds, wait=time.sleep)
+    failpoint("keeper.stop.after")
+
+
+def end_strays(ended: set[tuple[str, str]]) -> None:
+    """End processes that carry the tag of a job that has ended, as far as they were not found when it ended."""
+    for process in survey().values():
+        tag = read_tag(process.pid)
+        if tag is not None and tag in ended:
+            end_leftovers(tag, None)
+
+
+def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float) -> Exit:
+    """The end of a job of which neither a process nor an exit record that can be read is there."""
+    started_at = process.started_at if process is not None else now
+    if record.stop is not None:
+        return Exit(EndReason(record.stop.reason), None, None, started_at, now, record.stop.detail)
+    if (record if process is None else process).boot_id != boot_id():
+        detail = "the machine was restarted while it ran"
+    else:
+        detail = "its reaper was killed; what was left of the trial was stopped"
+    trouble = exit_trouble(record.launch.directory)
+    return Exit(EndReason.EXIT_UNKNOWN, None, None, started_at, now, f"{detail}; {trouble}" if trouble else detail)
+
+
+def end_lost_job(folder: RecordFolder, job_id: str) -> None:
+    """Block until nothing is left of a job whose record cannot be read, so that its manager may start it anew: by its
+    reaper where that lives. Its process record goes."""
+    process = folder.read_process(job_id)
+    tag = None if process is None or process.boot_id != boot_id() else read_tag(process.trial.pid)
+    reaper = find_reaper(folder, job_id)
+    if reaper is not None:
+        end_reaper(reaper)
+    end_leftovers(tag or (job_id, ""), process)
+    remove_file(folder.process_file(job_id))
+
+
+def find_reaper(folder: RecordFolder, job_id: str) -> int | None:
+    """A pidfd of the reaper that has claimed a job: by its record, or as the process that has this record open."""
+    process = folder.read_process(job_id)
+    if process is not None:
+        return open_process(process.reaper.pid, process.reaper.started) if process.boot_id == boot_id() else None
+    path = folder.process_file(job_id)
+    for found in survey().values():
+        if found.pid != os.getpid() and _has_open(found.pid, path):
+            return open_process(found.pid, found.started)
+    return None
+
+
+def end_reaper(reaper: int) -> None:
+    """Have a reaper end its job, and wait for it; one that does not come to an end is killed. Closes the pidfd."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(reaper, number)
+                signal.pidfd_send_signal(reaper, signal.SIGCONT)
+            if select.select([reaper], [], [], _REAPER_LEAVES_SECONDS)[0]:
+                return
+    finally:
+        os.close(reaper)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    try:
+        return any(os.readlink(f"/proc/{pid}/fd/{name}") == path for name in os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
+
+
+def _living_session(process: ProcessRecord | None) -> int | None:
+    """The trial's pid, which is its session's id, as long as that number cannot mean anybody else."""
+    if process is None or process.boot_id != boot_id():
+        return None
+    return process.trial.pid if start_time(process.trial.pid) in (None, process.trial.started) else None
+
+
+def _adopters(process: ProcessRecord | None) -> list[int]:
+    """The processes whose children the children of a killed reaper have become: the spawner from which the reaper was
+    forked, or, where that was killed before, the keeper."""
+    found = [os.getpid()] if processes.is_subreaper() else []
+    if process is not None and process.spawner is not None and process.boot_id == boot_id():
+        spawner = process.spawner
+        if is_alive(spawner.pid, spawner.started) and _is_ours(spawner.pid):
+            found.append(spawner.pid)
+    return found
+
+
+def _find_orphans(tag: tuple[str, str], adopters: list[int]) -> list[ProcessFacts]:
+    """The children that these processes have not started themselves, with all descendants: only the death of a reaper
+    brings them there. What carries another job's tag is left to the end of that job."""
+    table = survey()
+    orphans = {
+        process.pid
+        for process in table.values()
+        if process.parent in adopters and not _is_ours(process.pid) and read_tag(process.pid) in (None, tag)
+    }
+    return [table[pid] for pid in orphans | descendants(table, orphans)]
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether it is a spawner, a reaper (a fork of one), or this keeper's fork that is about to become a spawner."""
+    arguments = _command_line(pid)
+    is_spawner = any(argument.endswith(SPAWNER_CODE_END.encode()) for argument in arguments)
+    return is_spawner or arguments == _command_line(os.getpid())
+
+
+def _command_line(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _itself(pid: int) -> list[ProcessFacts]:
+    found = survey().get(pid)
+    return [] if found is None else [found]
+
+
+# ---- soft stops -----------------------------------------------------------------------------------------------------
+# What a trial is told when it is to stop, and whether it has shown that it can save before it is signaled.
+
+
+def can_save(launch: Launch) -> bool:
+    """Whether the trial has called `should_stop()`, or has registered a checkpoint, in this job or in an earlier one.
+    Reads the job's directory, so it may block on the disk."""
+    if launch.resume_checkpoint is not None or os.path.exists(os.path.join(launch.directory, CAN_SAVE_FILE)):
+        return True
+    try:
+        return any(name.isdigit() for name in os.listdir(os.path.join(launch.directory, CHECKPOINT_FOLDER)))
+    except OSError:
+        return False
+
+
+def write_control(directory: str, stop: Stop, *, now: float) -> None:
+    """Tell the trial to stop. Raises OSError.
+
+    :param now: Unix time; the deadline of a stop that leaves no time to save.
+    """
+    body = {
+        "stop": True,
+        "reason": stop.detail or stop.reason,
+        "request": stop.request,
+        "deadline": now + stop.seconds_left(now),
+    }
+    replace_file(os.path.join(directory, CONTROL_FILE), json.dumps(body).encode(), durable=False, mode=0o644)
+
+
+# ---- job ending -----------------------------------------------------------------------------------------------------
+# Ending all jobs of a keeper that is gone: through their reapers where they live, in their stead where they do not.
+#
+# Whoever calls it holds the keeper's lock, so that no keeper adopts or starts jobs meanwhile. What is written down is
+# what the keeper itself would have written, so that one that is started later reports the ends.
+
+_DETAIL = "its machine was left by the manager"
+_LOOK_SECONDS = 0.25
+_REAPER_SECONDS = 10.0
+
+
+def count_running(directory: Path) -> int:
+    """How many jobs of the records have not ended."""
+    return sum(read_exit(record.launch.directory) is None for record in _read_records(directory)[1])
+
+
+def end_jobs(directory: Path, *, grace_seconds: float) -> tuple[int, list[str]]:
+    """End every job with all its processes; returns how many had not ended, and sentences on what could not be."""
+    folder, records = _read_records(directory)
+    for job_id in folder.lost():
+        end_lost_job(folder, job_id)
+    stop = Stop(EndReason.CANCELED.value, grace_seconds, _DETAIL)
+    running = [with_stop(record, stop) for record in records if read_exit(record.launch.directory) is None]
+    for record in running:
+        _tell(folder, record)
+    gives_up = time.monotonic() + grace_seconds + _REAPER_SECONDS
+    pending, told = running, set[int]()
+    while pending and time.monotonic() < gives_up:
+        pending = [record for record in pending if not _has_ended(folder, record, told)]
+        if pending:
+            time.sleep(_LOOK_SECONDS)
+    for record in pending:
+        _end_without_reaper(folder, record)
+    return len(running), _end_strays(directory, grace_seconds)
+
+
+def _read_records(directory: Path) -> tuple[RecordFolder, list[JobRecord]]:
+    folder = RecordFolder(directory / JOBS_FOLDER)
+    return folder, folder.read_all()[0] if folder.path.is_dir() else []
+
+
+def _tell(folder: RecordFolder, record: JobRecord) -> None:
+    """Write the stop down for reaper and trial. On a full disk the reaper calls it a signal from outside."""
+    with contextlib.suppress(OSError):
+        folder.write([record])
+    if record.stop is not None:
+        with contextlib.suppress(OSError):
+            write_control(record.launch.directory, record.stop, now=time.time())
+
+
+def _has_ended(folder: RecordFolder, record: JobRecord, told: set[int]) -> bool:
+    """Whether nothing runs this job any more; a reaper that does is told to stop, once."""
+    job_id = record.launch.job_id
+    process = folder.read_process(job_id)
+    if process is not None and process.boot_id == boot_id():
+        reaper = open_process(process.reaper.pid, process.reaper.started)
+        if reaper is not None:
+            try:
+                if process.reaper.pid not in told:
+                    told.add(process.reaper.pid)
+                    signal.pidfd_send_signal(reaper, signal.SIGTERM)
+                    signal.pidfd_send_signal(reaper, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(reaper)
+            return False
+    if process is None and folder.is_claimed(job_id):
+        return False  # a reaper is about to start it
+    _end_without_reaper(folder, record)
+    return True
+
+
+def _end_without_reaper(folder: RecordFolder, record: JobRecord) -> None:
+    """End what is left and write the end down. The claim keeps reapers away that were asked for and have not come."""
+    launch = record.launch
+    process = folder.read_process(launch.job_id)
+    with contextlib.suppress(OSError), open(folder.process_file(launch.job_id), "ab") as claim:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if process is not None:
+            _kill(process.reaper.pid, process.reaper.started)
+        end_leftovers((launch.job_id, launch.directory), process)
+        if read_exit(launch.directory) is None:
+            write_exit(launch.directory, unknown_exit(record, process, now=time.time()))
+
+
+def _kill(pid: int, started: int) -> None:
+    descriptor = open_process(pid, started)
+    if descriptor is not None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
+
+
+def _end_strays(directory: Path, grace_seconds: float) -> list[str]:
+    """End whatever else says that it belongs to this directory: spawners of killed keepers, jobs without records."""
+    left = end_members(lambda: find_processes(directory), grace_seconds=grace_seconds, wait=time.sleep)
+    return [f"process {pid} does not react to SIGKILL" for pid in left]
+
+
+def find_processes(directory: Path) -> list[ProcessFacts]:
+    """All living processes of the keeper of `directory` and of its jobs, except this one."""
+    mine = f"{ENV_KEEPER}={directory}".encode(errors="surrogateescape")
+    return [
+        process
+        for pid, process in survey().items()
+        if pid != os.getpid() and (_is_below(read_tag(pid), directory) or mine in _environment(pid))
+    ]
+
+
+def _is_below(tag: tuple[str, str] | None, directory: Path) -> bool:
+    return tag is not None and tag[1].startswith(f"{directory}{os.sep}")
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []

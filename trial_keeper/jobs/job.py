@@ -1,0 +1,117 @@
+"""One job on this node, as the keeper knows it at the moment."""
+
+import asyncio
+import socket
+from dataclasses import dataclass, field, replace
+
+from proctor.trial_keeper.jobs.losses import Losses
+from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord
+from proctor.trial_keeper.journal import FIRST_MEMBER, JournalTail, find_members
+from proctor.trial_keeper.protocol import Exit, JobReport
+
+
+@dataclass(eq=False)
+class Job:
+    """What is written down of a job, who runs it, and how far its journals have been sent."""
+
+    record: JobRecord
+    process: ProcessRecord | None = None
+    reaper: int | None = None  # a pidfd while the reaper lives
+    exit: Exit | None = None
+    of_earlier_boot: bool = False
+    start_told: bool = False
+    attempts: int = 0
+    stop_unwritten: bool = False  # its record does not say that it is to stop: the disk is full
+    channel: socket.socket | None = None  # to its reaper, if this keeper has had it started
+    losses: Losses | None = None  # what it has lost, once it has ended and something was
+    deadline: asyncio.TimerHandle | None = None
+    saving: asyncio.TimerHandle | None = None  # until it is over the trial may save; then comes SIGTERM
+    tails: dict[str, JournalTail] = field(default_factory=dict)
+
+    @property
+    def job_id(self) -> str:
+        """Its id."""
+        return self.record.launch.job_id
+
+    @property
+    def token(self) -> str:
+        """The fencing token of its launch."""
+        return self.record.launch.token
+
+    @property
+    def tag(self) -> tuple[str, str]:
+        """What its processes carry in their environment."""
+        return self.job_id, self.directory
+
+    @property
+    def directory(self) -> str:
+        """Its directory."""
+        return self.record.launch.directory
+
+    @property
+    def backlog(self) -> int:
+        """About how many bytes of its journals are not acknowledged."""
+        return sum(tail.backlog for tail in self.tails.values())
+
+    def find_journals(self) -> None:
+        """Take notice of all journals that are there."""
+        for member in find_members(self.directory):
+            if member not in self.tails:
+                self.tails[member] = self._tail(member)
+
+    def open_journals(self) -> None:
+        """Open all journals that are there, before their trial can rename them."""
+        self.find_journals()
+        for tail in self.tails.values():
+            tail.open()
+
+    def acknowledge(self, offsets: dict[str, int]) -> None:
+        """Start all journals from what a manager says it has; 0 for what it does not name."""
+        for member in offsets:
+            if member not in self.tails:
+                self.tails[member] = self._tail(member)
+        for member, tail in self.tails.items():
+            tail.acknowledged = offsets.get(member, 0)
+
+    def end(self, end: Exit, losses: Losses) -> None:
+        """It has ended; what it has lost is told behind its journals, and with its end."""
+        if losses.lost or losses.endings:
+            self.losses = losses
+        detail = "; ".join(filter(None, (end.detail, losses.describe())))
+        self.exit = replace(end, detail=detail, lost=losses.lost, lost_finals=losses.finals, memory="")
+        for member in (FIRST_MEMBER, *losses.endings):
+            if member not in self.tails:
+                self.tails[member] = self._tail(member)
+            must_exist = member == FIRST_MEMBER and self.process is not None
+            self.tails[member].end(losses.endings.get(member, b""), must_exist=must_exist)
+
+    def _tail(self, member: str) -> JournalTail:
+        return JournalTail(self.directory, member, of_earlier_boot=self.of_earlier_boot)
+
+    def close(self) -> None:
+        """Close its files and forget its timer."""
+        for tail in self.tails.values():
+            tail.close()
+        self.rest()
+
+    def rest(self) -> None:
+        """Close the files that can be opened again, and forget its timer."""
+        for tail in self.tails.values():
+            tail.rest()
+        for timer in (self.deadline, self.saving):
+            if timer is not None:
+                timer.cancel()
+        self.deadline = self.saving = None
+
+    def report(self) -> JobReport:
+        """What is told of it at registration."""
+        self.find_journals()
+        return JobReport(
+            job_id=self.job_id,
+            token=self.token,
+            pid=self.process.trial.pid if self.process is not None else None,
+            started_at=self.process.started_at if self.process is not None else 0.0,
+            sizes={member: tail.size for member, tail in self.tails.items()},
+            exit=self.exit,
+            experiment_id=self.record.launch.experiment_id,
+        )

@@ -1,0 +1,303 @@
+"""Getting reapers started: the job's directory, the request, and the spawner process that forks them."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from proctor.sdk.disk_errors import is_full
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.file_modes import users_umask
+from proctor.sdk.open_files import users_open_files
+from proctor.sdk.protocol import (
+    ENV_INHERITED_LAUNCHES,
+    EXIT_FILE,
+    JOURNAL_FILE,
+    NNI_2_BARRIER,
+    NNI_2_BARRIER_TARGET,
+    OUTPUT_FOLDER,
+    PARAMETER_FILE,
+    RESERVE_FILE,
+    STDOUT_FILE,
+    describe_launches,
+    trial_environment,
+)
+from proctor.sdk.reserve import RESERVE_BYTES
+from proctor.sdk.unfinished import remove_tree
+from proctor.trial_keeper.jobs.records import RecordFolder
+from proctor.trial_keeper.linux.files import (
+    allocate_file,
+    allocate_replacement,
+    remove_file,
+    remove_replacement,
+    replace_file,
+)
+from proctor.trial_keeper.linux.identity import describe_stop, start_time
+from proctor.trial_keeper.protocol import JsonObject, Launch
+from proctor.trial_keeper.settings import PACKAGE_ROOT, SPAWNER_CODE
+
+# ---- environment ----------------------------------------------------------------------------------------------------
+# The environment a trial starts in: the captured one of the user, the launch's own, ours on top. And its command, in
+# which assignments of PYTHONPATH keep the folder that makes `import proctor` work.
+
+BUNDLE_VARIABLE = "PROCTOR_PYTHONPATH"
+"""The variable of a trial's environment that names the folder first on PYTHONPATH."""
+
+_ASSIGNMENT = re.compile(r"""(?<![^\s;&|(`"'])PYTHONPATH=(?P<end>[\s;&|)]|$)?""")
+"""PYTHONPATH=… where a shell or `env` takes it for an assignment; `end` matches where the value is empty."""
+_PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+
+_KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_COUNTER")
+
+
+class CapturedEnvironments:
+    """What `create` captured of its caller, in files that are each read once as long as they do not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, int], dict[str, str], int]] = {}
+
+    def read(self, path: str | None) -> Mapping[str, str]:
+        """The environment in the file; without a file, the keeper's own. Raises OSError and ValueError."""
+        return os.environ if path is None else self._document(path)[0]
+
+    def umask(self, path: str | None) -> int:
+        """The umask in the file; where there is none, the keeper's own at its start. Raises as `read`."""
+        return users_umask() if path is None else self._document(path)[1]
+
+    def _document(self, path: str) -> tuple[dict[str, str], int]:
+        facts = os.stat(path)
+        identity = (facts.st_ino, facts.st_mtime_ns)
+        if path not in self._known or self._known[path][0] != identity:
+            with open(path, encoding="utf-8") as file:
+                document = json.load(file)
+            environment = {str(name): str(value) for name, value in document["environment"].items()}
+            self._known = {path: (identity, environment, int(document.get("umask", users_umask())))}
+        return self._known[path][1:]
+
+
+def visible_devices(launch: Launch) -> str | None:
+    """CUDA_VISIBLE_DEVICES for this launch; None when its GPUs are not managed."""
+    if launch.gpus is None:
+        return None
+    return ",".join(dict.fromkeys(slot.uuid for slot in launch.gpus))
+
+
+def build_environment(launch: Launch, captured: Mapping[str, str], bundle: str) -> dict[str, str]:
+    """Everything the trial will find in its environment.
+
+    :param bundle: the folder that makes `import proctor` work; it goes first on PYTHONPATH.
+    """
+    environment = {**captured, **launch.environment}
+    for name in _KEPT_FROM_TRIALS:
+        environment.pop(name, None)
+    python_path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{bundle}{os.pathsep}{python_path}" if python_path else bundle
+    environment[BUNDLE_VARIABLE] = bundle
+    if launch.search_path:
+        environment["PATH"] = f"{launch.search_path}{os.pathsep}{environment.get('PATH') or os.defpath}"
+    devices = visible_devices(launch)
+    if devices is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = devices
+    environment.pop(ENV_INHERITED_LAUNCHES, None)
+    if launches := describe_launches(environment):
+        environment[ENV_INHERITED_LAUNCHES] = launches
+    environment.update(
+        trial_environment(
+            experiment_id=launch.experiment_id,
+            trial_id=launch.trial_id,
+            job_id=launch.job_id,
+            sequence_id=launch.sequence_id,
+            job_directory=launch.directory,
+            code_directory=launch.code_directory,
+            platform=launch.platform,
+            resume_checkpoint=launch.resume_checkpoint,
+        )
+    )
+    return environment
+
+
+def keep_bundle(command: str, bundle: str) -> str:
+    """The trial's command, with the bundle first in every value that it assigns to PYTHONPATH. What a script sets that
+    the command calls is not seen here (docs/decisions/0025).
+
+    A path with characters that are special to a shell is named by a variable, because how the assignment is quoted is
+    not known.
+    """
+    prefix = bundle if _PLAIN_PATH.fullmatch(bundle) else f"${{{BUNDLE_VARIABLE}}}"
+
+    def assign(found: "re.Match[str]") -> str:
+        end: str | None = found["end"]
+        return f"PYTHONPATH={prefix}{os.pathsep if end is None else end}"
+
+    return _ASSIGNMENT.sub(assign, command)
+
+
+# ---- launch paths ---------------------------------------------------------------------------------------------------
+# The paths of a launch, as this node sees them.
+
+
+def absolute_launch(launch: Launch, directory: str) -> Launch:
+    """The launch with every path absolute; relative ones are below the keeper's `directory`. An empty search path
+    stays empty."""
+
+    def below(path: str) -> str:
+        return path if os.path.isabs(path) else os.path.normpath(os.path.join(directory, path))
+
+    def below_or_none(path: str | None) -> str | None:
+        return None if path is None else below(path)
+
+    return replace(
+        launch,
+        directory=below(launch.directory),
+        code_directory=below(launch.code_directory),
+        environment_file=below_or_none(launch.environment_file),
+        resume_checkpoint=below_or_none(launch.resume_checkpoint),
+        search_path=below(launch.search_path) if launch.search_path else "",
+    )
+
+
+_END_SECONDS = 2.0
+_EXIT_BYTES = 4096
+_MOST_LOG_BYTES = 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+def prepare_directory(launch: Launch) -> None:
+    """Make what a job's directory holds before its trial starts, with the room that its end will need. Raises
+    OSError."""
+    os.makedirs(os.path.join(launch.directory, OUTPUT_FOLDER), exist_ok=True)
+    parameters = os.path.join(launch.directory, PARAMETER_FILE)
+    replace_file(parameters, launch.parameter_file.encode(), durable=False, mode=0o644)
+    journal = os.path.join(launch.directory, JOURNAL_FILE)
+    os.close(os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+    with contextlib.suppress(FileExistsError):
+        os.symlink(NNI_2_BARRIER_TARGET, os.path.join(launch.directory, NNI_2_BARRIER))
+    if not os.path.exists(os.path.join(launch.directory, EXIT_FILE)):  # it has ended before: it will not run
+        _allocate_room(launch.directory)
+
+
+def _allocate_room(directory: str) -> None:
+    """What the end of a job needs, and what its trial reports while the disk is full. A file system that cannot
+    allocate (some network file systems) has no room of that kind."""
+    try:
+        allocate_replacement(os.path.join(directory, EXIT_FILE), _EXIT_BYTES)
+        allocate_file(os.path.join(directory, RESERVE_FILE), RESERVE_BYTES, mode=0o644)
+    except OSError as error:
+        release_room(directory)
+        if is_full(error):
+            raise
+        log.warning("no room can be allocated in %s: %s", directory, error)
+
+
+def release_room(directory: str) -> None:
+    """Give back what was allocated for a job that never ran. Raises OSError."""
+    remove_replacement(os.path.join(directory, EXIT_FILE))
+    remove_file(os.path.join(directory, RESERVE_FILE))
+
+
+def discard_directory(directory: str) -> None:
+    """Give back all that was made for a job which no reaper has begun to start; what cannot be removed stays."""
+    begun = any(os.path.exists(os.path.join(directory, name)) for name in (STDOUT_FILE, EXIT_FILE))
+    if not begun:
+        remove_tree(directory)
+
+
+class RequestBuilder:
+    """Puts together what a reaper needs to know."""
+
+    def __init__(self, folder: RecordFolder, *, bundle: str, gpu_lock_directory: str) -> None:
+        self._folder = folder
+        self._bundle = bundle
+        self._gpu_lock_directory = gpu_lock_directory
+        self._captured = CapturedEnvironments()
+
+    def build(self, launch: Launch) -> JsonObject:
+        """The request for a launch. Raises OSError and ValueError when its environment cannot be read."""
+        return {
+            "job_id": launch.job_id,
+            "directory": launch.directory,
+            "command": keep_bundle(launch.command, self._bundle),
+            "code_directory": launch.code_directory,
+            "environment": build_environment(launch, self._captured.read(launch.environment_file), self._bundle),
+            "umask": self._captured.umask(launch.environment_file),
+            "gpus": [[slot.uuid, slot.slot] for slot in launch.gpus or ()],
+            "max_trials_per_gpu": launch.max_trials_per_gpu,
+            "gpu_lock_directory": self._gpu_lock_directory,
+            "holder": launch.holder,
+            "record_file": self._folder.record_file(launch.job_id),
+            "process_file": self._folder.process_file(launch.job_id),
+        }
+
+
+class Spawner:
+    """The keeper's end of the spawner process, which is started at need and again when it dies."""
+
+    def __init__(self, log_file: Path) -> None:
+        self._log_file = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._started = 0
+
+    def describe_stop(self) -> str:
+        """That the spawner is suspended, and what to do, as a clause; "" while it is not."""
+        clause = describe_stop(self._process.pid, self._started) if self._process is not None else ""
+        return f"the keeper's spawner {clause}" if clause else ""
+
+    def launch(self, request: JsonObject) -> socket.socket:
+        """Have a reaper forked; returns the socket on which it tells that the trial runs.
+
+        :raises OSError: the spawner cannot be started or has just died; the launch may have happened.
+        """
+        if self._socket is None:
+            self._start()
+        assert self._socket is not None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        failpoint("keeper.launch.before")
+        with theirs, open(os.memfd_create("launch"), "wb", buffering=0) as memory:
+            memory.write(json.dumps(request).encode())
+            try:
+                socket.send_fds(self._socket, [b"!"], [memory.fileno(), theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        failpoint("keeper.launch.after")
+        return ours
+
+    def close(self, *, has_reapers: bool) -> None:
+        """Let the spawner end; reapers live on, and as long as there are some, so does it."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._process is not None and not has_reapers:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it ends by itself once its socket is closed
+                self._process.wait(_END_SECONDS)
+        self._process = None
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-S", "-E", "-c", SPAWNER_CODE, str(users_open_files()), PACKAGE_ROOT]
+        mode = "wb" if self._log_file.exists() and self._log_file.stat().st_size > _MOST_LOG_BYTES else "ab"
+        with theirs, open(self._log_file, mode) as file:
+            self._process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=file, stderr=file, start_new_session=True
+            )
+        self._socket = ours
+        self._started = start_time(self._process.pid) or 0
+        asyncio.get_running_loop().add_reader(ours, self._died)
+        log.info("the spawner was started with pid %d", self._process.pid)
+
+    def _died(self) -> None:
+        """The spawner never writes, so a readable socket is a closed one."""
+        log.warning("the spawner has ended; it will be started again at the next launch")
+        self.close(has_reapers=False)

@@ -1,0 +1,240 @@
+"""What the keeper still has to tell the manager, and the next report made of it.
+
+One report is under way at a time; whatever happens meanwhile goes into the next one, so that reports grow with the load
+and an idle keeper answers at once.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from proctor.trial_keeper.jobs.job import Job
+from proctor.trial_keeper.protocol import Chunk, Device, End, ReportAnswer, ReportHeader, Start, to_json
+
+REPORT_BYTES = 1024 * 1024
+LEAST_SHARE_BYTES = 16 * 1024  # what one job gets of a report, if it gets anything
+ROOM_FOR_RUNNING_BYTES = REPORT_BYTES // 4  # which the journals of jobs that have ended leave to the others
+_START_PATIENCE_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Report:
+    """One report: the header, the bytes of its chunks, and which jobs it speaks of."""
+
+    header: ReportHeader
+    data: list[bytes] = field(default_factory=list)
+    started: list[Job] = field(default_factory=list)
+    ended: list[Job] = field(default_factory=list)
+    sent: set[str] = field(default_factory=set)
+
+    @property
+    def has_news(self) -> bool:
+        """It says more than that the keeper lives."""
+        return bool(self.sent or self.started or self.ended)
+
+    @property
+    def body(self) -> bytes:
+        """The body of the HTTP request."""
+        return b"".join([json.dumps(to_json(self.header)).encode(), b"\n", *self.data])
+
+
+class Outbox:
+    """Jobs with news. `on_stored` is called for each job whose end the manager has stored, `on_fenced` for each that
+    is not the manager's any more."""
+
+    def __init__(self, *, on_stored: Callable[[Job], None], on_fenced: Callable[[Job], None]) -> None:
+        self._on_stored = on_stored
+        self._on_fenced = on_fenced
+        self._dirty: dict[str, Job] = {}
+        self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._start_timer: asyncio.TimerHandle | None = None
+        self._devices: list[Device] | None = None
+        self.notes: list[str] = []
+        self.disk_free_mb: int | None = None
+        self.full: dict[str, str] = {}
+        self.stopped: dict[str, str] = {}
+
+    def mark(self, job: Job) -> None:
+        """The job has something to tell: journal bytes or its end."""
+        self._dirty[job.job_id] = job
+        self._wake.set()
+        if job.exit is not None:
+            self._urgent.set()
+
+    def mark_start(self, job: Job) -> None:
+        """The job runs. A short job's start travels with its end: it waits a moment for company."""
+        self._dirty[job.job_id] = job
+        if self._start_timer is None:
+            loop = asyncio.get_running_loop()
+            self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._tell_starts)
+
+    def mark_devices(self, devices: list[Device]) -> None:
+        """The devices have changed; told with the next report."""
+        self._devices = devices
+
+    def mark_full(self, full: dict[str, str]) -> None:
+        """Where no jobs can be started has changed."""
+        if full != self.full:
+            self.full = full
+            self._wake.set()
+
+    def mark_stopped(self, stopped: dict[str, str]) -> None:
+        """What is held up by suspended processes has changed."""
+        if stopped != self.stopped:
+            self.stopped = stopped
+            self._wake.set()
+
+    def drop(self, job: Job) -> None:
+        """Nobody wants to hear of this job."""
+        self._dirty.pop(job.job_id, None)
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is something to tell, or the time is over."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    async def rest(self, seconds: float) -> None:
+        """Between two reports, so that a manager of many nodes gets fewer and larger ones; a start or an end does not
+        wait."""
+        if seconds > 0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._urgent.wait(), seconds)
+
+    def build(self, session: str) -> Report:
+        """The next report. The jobs share its room fairly, those that have ended come first: an end can be reported
+        only with the last byte of its journals, and it frees a place for another trial."""
+        self._wake.clear()
+        self._urgent.clear()
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        header = ReportHeader(
+            session,
+            devices=self._devices,
+            disk_free_mb=self.disk_free_mb,
+            notes=list(self.notes),
+            full=self.full,
+            stopped=self.stopped,
+        )
+        report = Report(header)
+        ended = [job for job in self._dirty.values() if job.exit is not None]
+        running = [job for job in self._dirty.values() if job.exit is None]
+        for job in ended:
+            job.find_journals()
+        kept = min(sum(job.backlog for job in running), ROOM_FOR_RUNNING_BYTES)
+        used = self._add_fairly(report, ended, REPORT_BYTES - kept)
+        self._add_fairly(report, running, max(REPORT_BYTES - used, kept))
+        return report
+
+    def settle(self, report: Report, answer: ReportAnswer) -> bool:
+        """Take the manager's answer to a report; returns whether anything that was told is now done with."""
+        for job in report.started:
+            job.start_told = True
+        known = {job.job_id: job for job in (*self._dirty.values(), *report.ended)}
+        moved = bool(report.started) or bool(answer.fenced)
+        for item in answer.acknowledged:
+            owner = known.get(item.job_id)
+            tail = owner.tails.get(item.member) if owner is not None else None
+            if tail is None:
+                continue
+            moved = moved or tail.acknowledged != item.offset
+            tail.acknowledged = item.offset
+        for job_id in answer.ended:
+            if job_id in known:
+                moved = True
+                self._on_stored(known[job_id])
+        for job_id in answer.fenced:
+            if job_id in known:
+                self._on_fenced(known[job_id])
+        if report.header.devices is self._devices:
+            self._devices = None
+        self._clean(report)
+        return moved
+
+    def _tell_starts(self) -> None:
+        self._wake.set()
+        self._urgent.set()
+
+    def _add_fairly(self, report: Report, jobs: Sequence[Job], room: int) -> int:
+        """Add what is new of these jobs, with about `room` bytes of their journals; returns how many bytes.
+
+        Who gets a share of the room goes to the end of `_dirty`, so that who gets none comes first in the next report.
+        """
+        backlogs = [job.backlog for job in jobs]
+        used = 0
+        for job, backlog, share in zip(jobs, backlogs, _shares_in_turn(backlogs, room), strict=True):
+            if backlog and (not share or used >= room):
+                self._add_start(report, job)
+                self._wake.set()
+            elif size := self._add(report, job, share):
+                used += size
+                self._dirty[job.job_id] = self._dirty.pop(job.job_id)
+        return used
+
+    def _add(self, report: Report, job: Job, share: int) -> int:
+        """Add what is new of a job, and about `share` bytes of its journals; returns how many bytes."""
+        header, size, complete = report.header, 0, True
+        self._add_start(report, job)
+        tails = list(job.tails.values())
+        shares = [share] if len(tails) == 1 else _shares([tail.backlog for tail in tails], share)
+        for tail, limit in zip(tails, shares, strict=True):
+            try:
+                data = tail.read(final=job.exit is not None, limit=max(limit, LEAST_SHARE_BYTES))
+            except OSError as error:  # a failing disk: the other jobs need not wait for it
+                log.error("%s cannot be read; it is tried again: %s", tail.path, error.strerror)
+                data, complete = b"", False
+            if data:
+                header.chunks.append(Chunk(job.job_id, job.token, tail.member, tail.acknowledged, len(data)))
+                report.data.append(data)
+                size += len(data)
+            complete = complete and tail.is_complete(after=len(data))
+        if job.exit is not None and complete:
+            header.ends.append(End(job.job_id, job.token, job.exit))
+            report.ended.append(job)
+        if size:
+            report.sent.add(job.job_id)
+        return size
+
+    def _add_start(self, report: Report, job: Job) -> None:
+        if not job.start_told and job.process is not None:
+            report.header.starts.append(Start(job.job_id, job.token, job.process.trial.pid, job.process.started_at))
+            report.started.append(job)
+
+    def _clean(self, report: Report) -> None:
+        """Forget what has been told; what remains goes into the next report. A line that is still being written wakes
+        us by itself when it is whole."""
+        for job in list(self._dirty.values()):
+            more = any(tail.is_behind for tail in job.tails.values())
+            if job.exit is not None or (more and job.job_id in report.sent):
+                self._wake.set()
+            elif not more and (job.start_told or job.process is None):
+                del self._dirty[job.job_id]
+
+
+def _shares_in_turn(wanted: Sequence[int], room: int) -> list[int]:
+    """Divide the room of a report among jobs in the order of their turns: each gets what it wants or an equal share,
+    but not less than LEAST_SHARE_BYTES; those that come too late for that get nothing."""
+    served, taken = 0, 0
+    for amount in wanted:
+        taken += min(amount, LEAST_SHARE_BYTES)
+        if taken > room:
+            break
+        served += 1
+    return _shares(wanted[:served], room) + [0] * (len(wanted) - served)
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """Divide `room`: who wants less than an equal share gets what it wants, the others share the rest equally."""
+    shares = [0] * len(wanted)
+    left = len(wanted)
+    for number in sorted(range(left), key=wanted.__getitem__):
+        shares[number] = min(wanted[number], room // left)
+        room -= shares[number]
+        left -= 1
+    return shares

@@ -1,0 +1,270 @@
+"""What a keeper has written down about each of its jobs, so that another keeper process can go on with them.
+
+jobs/<job id>.json      the keeper's: the launch it was told to do, and the stop, if any (JobRecord)
+jobs/<job id>.process   the reaper's: who the reaper and the trial are; locked while the reaper lives (ProcessRecord)
+"""
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import EXIT_FILE
+from proctor.trial_keeper.linux.files import (
+    open_regular_file,
+    read_regular_file,
+    remove_file,
+    replace_file,
+    sync_folder,
+    write_replacement,
+)
+from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
+
+_RECORD_SUFFIX = ".json"
+_PROCESS_SUFFIX = ".process"
+_UNREADABLE_SUFFIX = ".unreadable"
+_LAST_TIME = 253_402_300_799.0  # of the year 9999
+_MOST_EXIT_BYTES = 1024 * 1024  # it holds a reserve of 64 KiB at most
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The decision to stop a job: the end reason it will get, how long it has after SIGTERM, a sentence, and for the
+    trial: what comes after the stop, how long it may save, and the Unix time at which that is over."""
+
+    reason: str
+    grace_seconds: float
+    detail: str = ""
+    request: str = "stop"
+    save_seconds: float = 0.0
+    deadline: float = 0.0  # 0: at once
+
+    def seconds_left(self, now: float) -> float:
+        """How long the trial may still save at Unix time `now`; a clock that was set back prolongs nothing."""
+        return max(0.0, min(self.deadline - now, self.save_seconds))
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """The intent to run a job; written before its reaper exists. `forgotten`: nobody wants to know its end."""
+
+    launch: Launch
+    boot_id: str
+    stop: Stop | None = None
+    forgotten: bool = False
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A pid and when it started, in clock ticks since boot."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """Who runs a job. `started_monotonic` is CLOCK_MONOTONIC in seconds, for the duration limit; `spawner` is the
+    process from which the reaper was forked."""
+
+    reaper: ProcessIdentity
+    trial: ProcessIdentity
+    boot_id: str
+    started_at: float
+    started_monotonic: float
+    spawner: ProcessIdentity | None = None
+
+
+class RecordFolder:
+    """The folder `jobs/` of a keeper. All methods block on the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def record_file(self, job_id: str) -> str:
+        """Where the keeper's record of a job lies."""
+        return str(self.path / f"{job_id}{_RECORD_SUFFIX}")
+
+    def process_file(self, job_id: str) -> str:
+        """Where the reaper's record of a job lies."""
+        return str(self.path / f"{job_id}{_PROCESS_SUFFIX}")
+
+    def write(self, records: list[JobRecord]) -> None:
+        """Write records durably, with one sync of the folder for all of them."""
+        for record in records:
+            failpoint("keeper.intent.before")
+            data = json.dumps(asdict(record)).encode()
+            replace_file(self.record_file(record.launch.job_id), data, durable=True, syncs_folder=False)
+            failpoint("keeper.intent.after")
+        sync_folder(str(self.path))
+
+    def read_all(self) -> tuple[list[JobRecord], list[str]]:
+        """All records, and a sentence for each that cannot be read and was set aside (a power cut cannot cause one:
+        they are synced). What runs their jobs is told by `lost`."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        records, problems = [], []
+        for file in sorted(self.path.iterdir()):
+            if file.suffix == ".new" or (file.suffix == _PROCESS_SUFFIX and self._is_left_over(file)):
+                file.unlink(missing_ok=True)
+            if file.suffix != _RECORD_SUFFIX:
+                continue
+            try:
+                records.append(_read_record(json.loads(file.read_bytes())))
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                aside = file.with_suffix(_UNREADABLE_SUFFIX)
+                problems.append(f"the job record {file} cannot be read ({error}); it was set aside as {aside.name}")
+                file.rename(aside)
+        return records, problems
+
+    def lost(self) -> list[str]:
+        """The ids of the jobs whose records were set aside and whose reapers have claimed them."""
+        return [file.stem for file in sorted(self.path.glob(f"*{_UNREADABLE_SUFFIX}")) if self._has_process(file.stem)]
+
+    def _is_left_over(self, process_file: Path) -> bool:
+        """Whether a keeper was killed while it removed the records of this job: the first is gone, the second not."""
+        return not any(process_file.with_suffix(suffix).exists() for suffix in (_RECORD_SUFFIX, _UNREADABLE_SUFFIX))
+
+    def read_process(self, job_id: str) -> ProcessRecord | None:
+        """Who runs the job, or None when no reaper has come that far, or its record cannot be read."""
+        return parse_process(self._read_process_file(job_id))
+
+    def is_damaged(self, job_id: str) -> bool:
+        """Whether there is a process record that cannot be read."""
+        data = self._read_process_file(job_id)
+        return bool(data) and parse_process(data) is None
+
+    def set_process_aside(self, job_id: str) -> str:
+        """Keep a process record that cannot be read, for people; a sentence that says so."""
+        path = self.process_file(job_id)
+        with suppress(OSError):
+            os.rename(path, path + _UNREADABLE_SUFFIX)
+        return f"the process record {path} could not be read; it was set aside as {path}{_UNREADABLE_SUFFIX}"
+
+    def is_claimed(self, job_id: str) -> bool:
+        """Whether a living reaper holds the job's process record."""
+        try:
+            descriptor = os.open(self.process_file(job_id), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _has_process(self, job_id: str) -> bool:
+        return os.path.exists(self.process_file(job_id))
+
+    def _read_process_file(self, job_id: str) -> bytes:
+        try:
+            return Path(self.process_file(job_id)).read_bytes()
+        except OSError:
+            return b""
+
+    def remove(self, job_ids: list[str]) -> None:
+        """Forget jobs: the manager has stored their ends, or nobody wants them."""
+        for job_id in job_ids:
+            failpoint("keeper.exit.ack.before")
+            remove_file(self.record_file(job_id))
+            remove_file(self.process_file(job_id))
+            failpoint("keeper.exit.ack.after")
+
+
+def parse_process(data: bytes) -> ProcessRecord | None:
+    """A process record from its JSON, or None when that is empty, torn (a power cut) or no such record."""
+    try:
+        body = json.loads(data)
+        return ProcessRecord(
+            reaper=ProcessIdentity(**body["reaper"]),
+            trial=ProcessIdentity(**body["trial"]),
+            boot_id=body["boot_id"],
+            started_at=body["started_at"],
+            started_monotonic=body["started_monotonic"],
+            spawner=ProcessIdentity(**body["spawner"]) if "spawner" in body else None,
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def parse_exit(data: bytes) -> Exit | None:
+    """An end from its JSON, or None when there is none that can be read, or one that no reaper has written."""
+    try:
+        end = from_json(Exit, json.loads(data.strip(b"\0")))  # zeros: room that was allocated for it (a power cut)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    are_times = all(0 <= time <= _LAST_TIME for time in (end.started_at, end.ended_at))  # NaN is none either
+    are_numbers = all(number is None or 0 <= number < 2**31 for number in (end.code, end.signal))
+    return end if are_times and are_numbers else None
+
+
+def read_exit(directory: str) -> Exit | None:
+    """The end that was recorded in a job's directory, or None when there is none that can be read: then it is not
+    known whether anything of the job still runs."""
+    try:
+        return parse_exit(read_regular_file(os.path.join(directory, EXIT_FILE), _MOST_EXIT_BYTES))
+    except OSError:
+        return None
+
+
+def exit_trouble(directory: str) -> str:
+    """Why the recorded end of a job cannot be read, as a clause; "" where there is none, or one of nothing or zero
+    bytes (a power cut)."""
+    path = os.path.join(directory, EXIT_FILE)
+    try:
+        data = read_regular_file(path, _MOST_EXIT_BYTES).strip(b"\0")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return f"{path} should hold how the job ended, found {data[:40]!r}" if data and not read_exit(directory) else ""
+
+
+def write_exit(directory: str, end: Exit) -> None:
+    """Write exit.json in a reaper's stead; a directory that cannot be written to is no error, the end is reported."""
+    with suppress(OSError):
+        write_replacement(os.path.join(directory, EXIT_FILE), json.dumps(to_json(end)).encode())
+
+
+def sync_exit(directory: str) -> None:
+    """Make exit.json survive a power cut; with the file, file systems with a journal store the rename before it.
+
+    A failure is none here: the end is reported, and the manager stores it.
+    """
+    failpoint("keeper.exit.sync.before")
+    with suppress(OSError):
+        descriptor = open_regular_file(os.path.join(directory, EXIT_FILE), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    failpoint("keeper.exit.sync.after")
+
+
+def with_stop(record: JobRecord, stop: Stop) -> JobRecord:
+    """The record with a stop; the first decision stays, only its times may become shorter."""
+    first = record.stop
+    if first is None:
+        return replace(record, stop=stop)
+    grace, save = min(first.grace_seconds, stop.grace_seconds), min(first.save_seconds, stop.save_seconds)
+    deadline = min(first.deadline, stop.deadline)
+    return replace(record, stop=replace(first, grace_seconds=grace, save_seconds=save, deadline=deadline))
+
+
+def with_duration(record: JobRecord, seconds: float | None) -> JobRecord:
+    """The record with another duration limit."""
+    return replace(record, launch=replace(record.launch, max_duration_seconds=seconds))
+
+
+def _read_record(body: JsonObject) -> JobRecord:
+    stop = body.get("stop")
+    return JobRecord(
+        launch=from_json(Launch, body["launch"]),
+        boot_id=body["boot_id"],
+        stop=None if stop is None else Stop(**stop),
+        forgotten=bool(body.get("forgotten")),
+    )

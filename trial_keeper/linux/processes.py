@@ -1,0 +1,194 @@
+"""Finding and ending every process of a job, wherever it has hidden.
+
+A process belongs to a job when it descends from one of the given processes, is in the trial's session or process
+group, or carries the job's environment tag: its id and its directory, for another manager may use the same id. That
+covers `setsid`, double forks, and what `torchrun` leaves behind.
+
+Used by the reaper, so it imports as little as possible.
+"""
+
+import ctypes
+import os
+import signal
+from time import monotonic
+
+from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_JOB_ID
+from proctor.trial_keeper.linux.identity import open_process, stat_fields
+
+# ---- kernel ---------------------------------------------------------------------------------------------------------
+# The few calls to the kernel that Python has no function for, and what the kernel says about memory.
+#
+# Used by the reaper, so it imports as little as possible.
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Make all orphaned descendants of this process its children."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def is_subreaper() -> bool:
+    """Whether the orphaned descendants of this process become its children."""
+    answer = ctypes.c_int(0)
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(answer))
+    return answer.value != 0
+
+
+def reap_children() -> bool:
+    """Collect what has ended; whether any child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def oom_kills() -> int:
+    """How many processes this machine's kernel has killed for memory since boot; 0 where it does not say."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            _, found, rest = file.read().partition(b"\noom_kill ")
+    except OSError:
+        return 0
+    return int(rest.split(b"\n", 1)[0]) if found else 0
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+_JOB_ID = ENV_JOB_ID.encode()
+_DIRECTORY = ENV_JOB_DIRECTORY.encode()
+
+
+class ProcessFacts:
+    """One living process as `/proc` shows it."""
+
+    __slots__ = ("group", "parent", "pid", "session", "started")
+
+    def __init__(self, pid: int, fields: list[bytes]) -> None:
+        self.pid = pid
+        self.parent = int(fields[1])
+        self.group = int(fields[2])
+        self.session = int(fields[3])
+        self.started = int(fields[19])
+
+
+def survey() -> dict[int, ProcessFacts]:
+    """All living processes of the machine by pid; zombies are dead."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        fields = stat_fields(int(name))
+        if fields and fields[0] not in (b"Z", b"X"):
+            found[int(name)] = ProcessFacts(int(name), fields)
+    return found
+
+
+def read_tag(pid: int) -> tuple[str, str] | None:
+    """The job id and the job's directory in a process's environment, or None when it has none or may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read()
+    except OSError:
+        return None
+    values = dict(item.partition(b"=")[::2] for item in environment.split(b"\0"))
+    job_id, directory = values.get(_JOB_ID), values.get(_DIRECTORY)
+    if job_id is None or directory is None:
+        return None
+    return os.fsdecode(job_id), os.fsdecode(directory)
+
+
+def descendants(table: dict[int, ProcessFacts], roots: "Collection[int]") -> set[int]:
+    """The pids below `roots`, themselves not included."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    pending = list(roots)
+    while pending:
+        for child in children.get(pending.pop(), ()):
+            if child not in found and child not in roots:
+                found.add(child)
+                pending.append(child)
+    return found
+
+
+def find_members(
+    tag: tuple[str, str], *, ancestors: "Collection[int]" = (), session: int | None = None
+) -> list[ProcessFacts]:
+    """The living processes of a job.
+
+    :param tag: the job's id and its directory.
+    :param ancestors: processes (the reaper, the trial) whose descendants belong to the job; they themselves do not.
+    :param session: the pid of the trial, which leads its own session and process group.
+    """
+    table = survey()
+    below = descendants(table, ancestors)
+    return [
+        process
+        for pid, process in table.items()
+        if pid not in ancestors
+        and pid != os.getpid()
+        and (
+            pid in below
+            or (session is not None and session in (process.session, process.group))
+            or read_tag(pid) == tag
+        )
+    ]
+
+
+def send(process: ProcessFacts, number: int) -> None:
+    """Signal exactly this process; one that has ended meanwhile is left alone."""
+    descriptor = open_process(process.pid, process.started)
+    if descriptor is None:
+        return
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        pass  # gone, or made itself another user's: nothing we can do
+    finally:
+        os.close(descriptor)
+
+
+def end_members(
+    find: "Callable[[], list[ProcessFacts]]",
+    *,
+    grace_seconds: float,
+    wait: "Callable[[float], None]",
+    limit_seconds: float = 60.0,
+) -> list[int]:
+    """SIGTERM, grace, then SIGKILL again and again until `find` finds nothing.
+
+    :param wait: waits at most so many seconds, less when something has ended.
+    :returns: the pids that could not be ended within `limit_seconds` after the grace (uninterruptible sleep).
+    """
+    members = find()
+    grace_ends = monotonic() + grace_seconds
+    told: set[tuple[int, int]] = set()
+    while members and monotonic() < grace_ends:
+        for process in members:
+            if (process.pid, process.started) not in told:
+                told.add((process.pid, process.started))
+                send(process, signal.SIGTERM)
+                send(process, signal.SIGCONT)
+        wait(min(0.25, max(0.0, grace_ends - monotonic())))
+        members = find()
+    gives_up = monotonic() + limit_seconds
+    while members and monotonic() < gives_up:
+        for process in members:
+            send(process, signal.SIGKILL)
+        wait(0.25)
+        members = find()
+    return [process.pid for process in members]

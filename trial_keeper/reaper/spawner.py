@@ -1,0 +1,92 @@
+"""The spawner: a small single-threaded process from which reapers are forked, because forking the keeper itself (an
+event loop, threads, a large heap) would be slow and unsafe.
+
+It takes one packet per launch on its standard input, a socket: two descriptors come with it, a memory file with the
+request (see `launching`) and the socket on which the reaper tells that the trial runs.
+
+It is the subreaper of its reapers: what a killed reaper leaves behind becomes its child, whatever it has done to its
+session, its parents or its environment. Any child that is no reaper is such an orphan, and the keeper ends it
+(`leftovers`). So the spawner outlives its keeper for as long as it has children.
+"""
+
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+
+from proctor.sdk.failpoints import failpoint
+from proctor.trial_keeper.linux import processes
+from proctor.trial_keeper.reaper import reaper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def main() -> None:
+    """Serve launches until the keeper is gone, then wait until all reapers are. `argv[1]` is the soft limit on open
+    files that trials shall have."""
+    processes.become_subreaper()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), hard))
+    signal.signal(signal.SIGCHLD, _collect)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keeper = socket.socket(fileno=0)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection in a fork would copy every page
+    while True:
+        packet, descriptors, _, _ = socket.recv_fds(keeper, 16, 2)
+        if not packet:
+            _wait_for_children()
+            return
+        for descriptor in descriptors:  # recv_fds drops the flag for this; a trial must not hold the keeper's channel
+            os.set_inheritable(descriptor, False)
+        _launch(keeper, nothing, *descriptors)
+
+
+def _launch(keeper: socket.socket, nothing: int, request: int, channel: int) -> None:
+    failpoint("spawner.fork.before")
+    try:
+        pid = os.fork()
+    except OSError:
+        pid = -1  # no processes left: the keeper sees the channel close, and tries again
+    if pid == 0:
+        os.dup2(nothing, keeper.detach())  # the keeper must see it close when the spawner dies
+        _be_reaper(request, channel)
+    os.close(request)
+    os.close(channel)
+    failpoint("spawner.fork.after")
+
+
+def _be_reaper(request: int, channel: int) -> None:
+    try:
+        with open(request, "rb") as file:
+            file.seek(0)
+            body = json.load(file)
+        reaper.run(body, socket.socket(fileno=channel))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+def _collect(number: int, frame: "FrameType | None") -> None:
+    """Reapers that have ended must not stay as zombies."""
+    processes.reap_children()
+
+
+def _wait_for_children() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+    while processes.reap_children():
+        signal.sigwaitinfo((signal.SIGCHLD,))
+
+
+if __name__ == "__main__":
+    main()
