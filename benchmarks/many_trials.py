@@ -14,7 +14,7 @@ from proctor.manager.settings import Home
 from proctor.manager.simulation import Simulation
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.scripts import Final, Step, sum_of_numbers
+from proctor.training_services.in_memory.scripts import Final, Step, sum_of_numbers
 
 TRIALS = 20_000
 SLICE = 1_000

@@ -24,10 +24,10 @@ from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, we
 from proctor.manager.store import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
 from proctor.training_services.local.service import LOCAL_NODE
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import ProviderContext, Providers
 from proctor.trial_keeper.linux.files import replace_file
 from proctor.trial_keeper.start import stop_keeper

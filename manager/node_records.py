@@ -11,7 +11,7 @@ from proctor.manager.events import ChangeFeed
 from proctor.manager.store import events, nodes
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow
-from proctor.training_services.nodes import Node, NodePool
+from proctor.training_services.nodes.pool import Node, NodePool
 
 log = logging.getLogger(__name__)
 

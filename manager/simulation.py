@@ -27,11 +27,11 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.virtual_time import VirtualTimeLoop
 from proctor.training_services.base import TrainingService
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.in_memory.scripts import Script, one_report
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Script, one_report
 
 _OVER = {ExperimentStatus.DONE, ExperimentStatus.STOPPED, ExperimentStatus.ERROR}
 

@@ -3,6 +3,8 @@ gets to its node, in what can be launched there, and in how files are read."""
 
 import asyncio
 import logging
+import os
+import pwd
 import time
 from abc import abstractmethod
 from collections import deque
@@ -26,12 +28,143 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
 )
+from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import KeeperError, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
-from proctor.training_services.keeper_reports import HubClient
-from proctor.training_services.launches import write_cancel
-from proctor.training_services.listeners import Listeners
+from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Cancel, Launch, Update
+
+__all__ = ["require_launchable", "user_name", "write_cancel", "write_launch"]
+
+
+# ---- launches -------------------------------------------------------------------------------------------------------
+# What a keeper is told to start, from a job's form, and to stop. The platforms differ only in where things lie.
+
+
+def write_launch(form: TrialJobForm, *, platform: str, owner: str, rules: GpuRules) -> Launch:
+    """The launch of a job, with the form's own paths.
+
+    :param owner: who wants the job's GPUs, up to the experiment, for people on the machine.
+    """
+    gpus = form.placement.gpus if form.placement is not None else None
+    if gpus is None and form.gpu_number == 0:
+        gpus = ()
+    return Launch(
+        job_id=form.job_id,
+        token=form.token,
+        experiment_id=form.experiment_id,
+        trial_id=form.trial_id,
+        sequence_id=form.sequence_id,
+        directory=form.directory,
+        command=form.command,
+        code_directory=form.code_directory,
+        parameter_file=form.parameter_file,
+        environment_file=form.environment_file,
+        platform=platform,
+        environment=dict(form.environment),
+        gpus=None if gpus is None else list(gpus),
+        max_duration_seconds=form.max_duration_seconds,
+        resume_checkpoint=form.resume_checkpoint,
+        lease_seconds=form.lease_seconds,
+        holder=f"{owner}, experiment {form.experiment_id}, trial {form.sequence_id}",
+        max_trials_per_gpu=rules.max_trials_per_gpu,
+    )
+
+
+def write_cancel(job_id: str, token: str, stop: SoftStop) -> Cancel:
+    """The order to stop a job softly."""
+    return Cancel(
+        job_id,
+        token,
+        request=stop.request,
+        reason=stop.reason,
+        save_seconds=stop.save_seconds,
+        only_if_able=stop.only_if_able,
+    )
+
+
+def require_launchable(form: TrialJobForm) -> None:
+    """Raise SubmissionRefused for a form that no keeper could start."""
+    if not form.command.strip():
+        raise SubmissionRefused("trialCommand is empty; it says how a trial is started, e.g. `python trial.py`")
+    wanted, placed = form.gpu_number or 0, len(form.placement.gpus or ()) if form.placement is not None else 0
+    if wanted and placed != wanted:
+        raise SubmissionRefused(
+            f"trial job {form.job_id} needs {wanted} GPUs and its placement names {placed}; GPUs are chosen before a "
+            "job is submitted"
+        )
+
+
+def user_name() -> str:
+    """Who the manager runs as, for people who wonder who holds a GPU."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container without a passwd entry
+        return str(os.getuid())
+
+
+# ---- listeners ------------------------------------------------------------------------------------------------------
+# The listeners of one training service, and how what they answer becomes one answer.
+
+
+class Listeners:
+    """Who is told of metrics and of status changes. `on_added` is called after one was added."""
+
+    def __init__(self, on_added: Callable[[], None] = lambda: None) -> None:
+        self._metric: list[MetricListener] = []
+        self._status: list[StatusListener] = []
+        self._on_added = on_added
+
+    @property
+    def hear_metrics(self) -> bool:
+        """Whether anybody listens to metrics."""
+        return bool(self._metric)
+
+    @property
+    def hear_status(self) -> bool:
+        """Whether anybody listens to status changes."""
+        return bool(self._status)
+
+    def add_metric(self, listener: MetricListener) -> None:
+        """Tell `listener` of metrics from now on; adding it twice is adding it once."""
+        if listener not in self._metric:
+            self._metric.append(listener)
+            self._on_added()
+
+    def remove_metric(self, listener: MetricListener) -> None:
+        """Tell it no more."""
+        if listener in self._metric:
+            self._metric.remove(listener)
+
+    def add_status(self, listener: StatusListener) -> None:
+        """Tell `listener` of status changes from now on; adding it twice is adding it once."""
+        if listener not in self._status:
+            self._status.append(listener)
+            self._on_added()
+
+    def remove_status(self, listener: StatusListener) -> None:
+        """Tell it no more."""
+        if listener in self._status:
+            self._status.remove(listener)
+
+    async def store(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        """Hand chunks to every listener; what is stored is what all of them have stored.
+
+        Raises whatever a listener raises: the chunks are to be delivered again.
+        """
+        if len(self._metric) == 1:
+            return await self._metric[0](chunks)
+        answers = [await listener(chunks) for listener in tuple(self._metric)]
+        if not answers:
+            return {}
+        common = set(answers[0]).intersection(*answers[1:])
+        return {key: min(answer[key] for answer in answers) for key in common}
+
+    async def tell(self, changes: Sequence[StatusChange]) -> None:
+        """Hand changes to every listener. Raises whatever a listener raises: they are to be delivered again."""
+        for listener in tuple(self._status):
+            await listener(changes)
+
 
 log = logging.getLogger(__name__)
 

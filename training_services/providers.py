@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.errors import UnknownNode, UnknownPlatform
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 
 __all__ = ["CheckStep", "CheckVerdict", "NodeProvider", "ProviderContext", "ProviderFactory", "Providers"]
 
@@ -29,7 +29,7 @@ RECORD_FILE = "node.json"
 
 log = logging.getLogger(__name__)
 
-BUILT_IN: Mapping[str, str] = {"remote": "proctor.training_services.remote.provider:RemoteProvider"}
+BUILT_IN: Mapping[str, str] = {"remote": "proctor.training_services.remote.machines.provider:RemoteProvider"}
 
 
 class CheckVerdict(StrEnum):

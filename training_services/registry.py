@@ -14,8 +14,8 @@ from typing import Any
 
 from proctor.training_services.base import SupportsEvents, TrainingService
 from proctor.training_services.errors import BrokenPlatform, TrainingServiceError, UnknownPlatform
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import Providers
 
 __all__ = ["ENTRY_POINT_GROUP", "ServiceContext", "create", "known_platforms"]
@@ -24,7 +24,7 @@ ENTRY_POINT_GROUP = "proctor.training_services"
 
 BUILT_IN: Mapping[str, str] = {
     "local": "proctor.training_services.local.service:LocalTrainingService",
-    "in_memory": "proctor.training_services.in_memory:from_context",
+    "in_memory": "proctor.training_services.in_memory.service:from_context",
     "remote": "proctor.training_services.remote.service:RemoteTrainingService",
 }
 

@@ -1,7 +1,7 @@
 """`python -m proctor.trial_keeper COMMAND`, and `python3 keeper-<hash>.pyz COMMAND` on a node.
 
-`serve --directory DIR` runs the keeper of DIR (`start.py` starts it detached); `relay` is described in `relay/node.py`, all
-other commands in `commands/`.
+`serve --directory DIR` runs the keeper of DIR (`start.py` starts it detached); `relay` is described in `relay/node.py`,
+all other commands in `commands/`.
 """
 
 import sys

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from proctor.manager.api.errors import problem_response
 from proctor.sdk.json_input import clean_value
 from proctor.training_services.errors import KeeperError
-from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, Registration, ReportHeader, from_json, to_json
 
 PREFIX = "/api/v1/keepers/"

@@ -13,7 +13,7 @@ from proctor.manager.engine.outlook import Outlook
 from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.training_services.capacity import GpuCapacity
-from proctor.training_services.nodes import Node, NodePool, Reservation
+from proctor.training_services.nodes.pool import Node, NodePool, Reservation
 from proctor.training_services.providers import CheckStep
 from proctor.trial_keeper.protocol import to_json
 

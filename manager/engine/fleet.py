@@ -32,7 +32,7 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.open_databases import OpenDatabases
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.nodes import LOCAL_KIND, NodeStatus
+from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import JobReport
 

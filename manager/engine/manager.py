@@ -38,8 +38,8 @@ from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.errors import TrainingServiceError, UnknownNode
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import Node, NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import Node, NodePool
 from proctor.training_services.providers import NodeProvider, Providers
 from proctor.training_services.registry import create as create_service
 

@@ -12,8 +12,8 @@ from proctor.manager.settings import Home
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.training_services.base import TrainingService
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import Providers
 from proctor.training_services.registry import ServiceContext
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from proctor.manager.placement import Impossible, PlacementRequest, obstacle, place
 from proctor.training_services.capacity import Candidate
-from proctor.training_services.nodes import Node, NodeStatus
+from proctor.training_services.nodes.pool import Node, NodeStatus
 
 MOST_NAMED = 5
 

@@ -16,7 +16,7 @@ from proctor.manager.placement import (
 )
 from proctor.training_services.base import NodePlacement, SupportsNodes
 from proctor.training_services.capacity import Candidate, GpuDemand, PlacementRequest
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes.pool import NodePool
 
 
 class Placer(Protocol):

@@ -8,7 +8,7 @@ from proctor.manager.dispatcher.client import FINISH_SECONDS
 from proctor.manager.engine.state import ExperimentState, LiveTrial
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.training_services.base import SoftStop
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes.pool import NodePool
 
 __all__ = ["awaited", "held_up", "save_time", "soft_stop"]
 

@@ -11,10 +11,10 @@ import uvicorn
 
 from proctor.manager.api.keepers import keeper_application
 from proctor.training_services.base import NodePlacement, TrainingService, TrialJobForm
-from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
 from proctor.training_services.local.service import LocalTrainingService
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import (
     COMMANDS,

@@ -10,8 +10,8 @@ from fakes.real_manager import RealManager, real_manager
 
 from proctor.training_services.base import TrainingService, TrialJobForm
 from proctor.training_services.errors import SubmissionRefused
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext, create, known_platforms
 from proctor.training_services.testing import (
     COMMANDS,

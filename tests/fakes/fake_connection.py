@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proctor.training_services.nodes import NodePool
-from proctor.training_services.remote.cargo import Progress
-from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.errors import ConnectionEnded, ForwardingRefused, LoginRefused, RemoteError
-from proctor.training_services.remote.route_trace import STAGES, RouteTrace
-from proctor.training_services.remote.sessions import Finished
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.remote.files.transfer import Progress
+from proctor.training_services.remote.machines.records import Claim
+from proctor.training_services.ssh.base import Finished
+from proctor.training_services.ssh.errors import ConnectionEnded, ForwardingRefused, LoginRefused, RemoteError
+from proctor.training_services.ssh.route import STAGES, RouteTrace
 
 
 @dataclass

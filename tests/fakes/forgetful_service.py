@@ -11,7 +11,7 @@ from proctor.training_services.base import (
     TrialJobDetail,
     TrialJobForm,
 )
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
 

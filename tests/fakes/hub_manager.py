@@ -11,11 +11,11 @@ from typing import Any
 from proctor.manager.api.keepers import keeper_application
 from proctor.manager.server import HttpServer
 from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.keeper_reports import HubClient
-from proctor.training_services.nodes import Node, NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.keepers.reports import HubClient
+from proctor.training_services.nodes.pool import Node, NodePool
 from proctor.training_services.providers import ProviderContext
-from proctor.training_services.remote.provider import RemoteProvider
+from proctor.training_services.remote.machines.provider import RemoteProvider
 from proctor.trial_keeper.protocol import Launch
 
 PATIENCE_SECONDS = 90.0

@@ -9,12 +9,12 @@ from typing import Any
 from fakes.fake_connection import FakeConnection, FakeMachine
 
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import Node, NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import Node, NodePool
 from proctor.training_services.providers import ProviderContext
-from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.provider import RemoteProvider
-from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.remote.machines.provider import RemoteProvider
+from proctor.training_services.remote.machines.records import Claim
+from proctor.training_services.ssh.route import RouteTrace
 
 DAY = 86_400.0
 

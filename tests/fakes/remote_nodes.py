@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.errors import ServiceUnavailable, UnknownNode
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
-from proctor.training_services.remote.code_archive import CodeArchive
+from proctor.training_services.files.code import CodeArchive
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.files.server import FileAnswers, JobPlaces
 from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import (

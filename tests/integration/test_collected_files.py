@@ -12,10 +12,10 @@ from fakes.keeper_node import kill_and_wait
 
 from proctor.manager.api.keepers import keeper_application
 from proctor.manager.server import HttpServer
-from proctor.training_services.collected_files import CollectedFiles
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.files.mirror import CollectedFiles
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.files.access import list_files
 from proctor.trial_keeper.protocol import FileFacts
 from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper

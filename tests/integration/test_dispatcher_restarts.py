@@ -20,11 +20,11 @@ from proctor.manager.store import trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.training_services.base import TrainingService, TrialJobForm
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.in_memory.scripts import Final, Report, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Final, Report, Step
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from fakes.archive_node import ArchiveNode, open_archive_node
 
-from proctor.training_services.remote.errors import CommandFailed
-from proctor.training_services.remote.relay import open_relay, serve_relay
+from proctor.training_services.remote.bootstrap.tunnel import open_relay, serve_relay
+from proctor.training_services.ssh.errors import CommandFailed
 
 pytestmark = pytest.mark.anyio
 

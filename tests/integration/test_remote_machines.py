@@ -16,7 +16,7 @@ from fakes.machines.requirements import needs_loopback
 
 from proctor.training_services.base import TrialJobStatus
 from proctor.training_services.providers import CheckVerdict
-from proctor.training_services.remote import visit
+from proctor.training_services.remote.machines import keeper_session
 
 pytestmark = [pytest.mark.anyio, needs_loopback]
 
@@ -132,7 +132,7 @@ async def test_a_keeper_that_was_killed_is_started_again_and_takes_up_its_jobs(
 async def test_a_keeper_that_hangs_is_replaced(
     group: Group, manager: HubManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visit, "REGISTRATION_SECONDS", 5.0)
+    monkeypatch.setattr(keeper_session, "REGISTRATION_SECONDS", 5.0)
     [machine] = group.machines
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")

@@ -17,9 +17,9 @@ from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
 from proctor.manager.security import Tokens
 from proctor.manager.settings import Home
 from proctor.sdk.tuner import Tuner
-from proctor.training_services.remote.collection_notes import CollectionNote
-from proctor.training_services.remote.host_keys import HostKeys
-from proctor.training_services.remote.node_folder import NodeFolder, NodeRecord
+from proctor.training_services.remote.files.collection import CollectionNote
+from proctor.training_services.remote.machines.records import NodeFolder, NodeRecord
+from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder
 from proctor.trial_keeper.journal import Anchor, write_anchor
 from proctor.trial_keeper.linux.files import sync_tree

@@ -18,7 +18,7 @@ from proctor.manager.placement import (
     place,
 )
 from proctor.training_services.capacity import Candidate, GpuCapacity, GpuDemand, GpuRules, Strategy
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, Lease
 
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.api.keepers import keeper_application
-from proctor.training_services import keeper_hub
 from proctor.training_services.base import JournalChunk, StatusChange
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.keeper_reports import HubClient
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers import hub
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.keepers.reports import HubClient
+from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
     Chunk,
     CommandPoll,
@@ -201,7 +201,7 @@ def check_storable(value: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def no_poll_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_hub, "LONGEST_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(hub, "LONGEST_POLL_SECONDS", 0.001)
 
 
 @pytest.fixture

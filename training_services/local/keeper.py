@@ -7,9 +7,9 @@ import os
 import secrets
 from pathlib import Path
 
-from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.service import LOCAL_NODE
-from proctor.training_services.nodes import LOCAL_KIND, NodePool, NodeStatus
+from proctor.training_services.nodes.pool import LOCAL_KIND, NodePool, NodeStatus
 from proctor.trial_keeper.errors import KeeperError
 from proctor.trial_keeper.linux.identity import describe_stop, start_time
 from proctor.trial_keeper.settings import SECRET_FILE

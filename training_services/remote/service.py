@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from proctor.training_services.base import (
     EndReason,
@@ -20,25 +20,77 @@ from proctor.training_services.base import (
     TrialJobStatus,
 )
 from proctor.training_services.capacity import GpuRules, Strategy
-from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, UnknownTrialJob
-from proctor.training_services.keeper_service import KeeperTrainingService
-from proctor.training_services.launches import require_launchable, user_name, write_launch
+from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
+from proctor.training_services.files.code import CodeArchive, CodeArchives
+from proctor.training_services.keeper_service import KeeperTrainingService, require_launchable, user_name, write_launch
+from proctor.training_services.nodes.pool import until_changed
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.remote.checkpoint_places import CheckpointPlaces
-from proctor.training_services.remote.code_archive import CodeArchive, CodeArchives
-from proctor.training_services.remote.collection import Collector
-from proctor.training_services.remote.copies import Copies, Progress
-from proctor.training_services.remote.departure import Departure
-from proctor.training_services.remote.job_places import JobPlaces
-from proctor.training_services.remote.job_reading import JobReader
-from proctor.training_services.remote.machines import Provider, provider_of
-from proctor.training_services.remote.metadata import Metadata
-from proctor.training_services.remote.preparation import NoRoomForJob, PreparationFailed, Prepared, Preparer
-from proctor.training_services.remote.presence import until_changed
-from proctor.training_services.remote.settings import RemoteSettings, read_logins
+from proctor.training_services.remote.files.collection import Collector, Departure, JobReader
+from proctor.training_services.remote.files.paths import JobPlaces
+from proctor.training_services.remote.files.staging import (
+    CheckpointPlaces,
+    NoRoomForJob,
+    PreparationFailed,
+    Prepared,
+    Preparer,
+)
+from proctor.training_services.remote.files.transfer import Copies, Progress
+from proctor.training_services.remote.settings import Metadata, RemoteSettings, read_logins
 from proctor.trial_keeper.protocol import Launch
 
-__all__ = ["RemoteTrainingService"]
+__all__ = ["Machine", "Provider", "RemoteTrainingService", "provider_of"]
+
+
+# ---- machines -------------------------------------------------------------------------------------------------------
+# What the training service asks of its machines and of who keeps them (`machines.machine`, `machines.provider`).
+
+
+class Machine(Protocol):
+    """One machine, as `machines.machine.Machine`."""
+
+    @property
+    def codes(self) -> Collection[str]:
+        """The code that is unpacked there, by name."""
+
+    async def ensure_code(self, archive: CodeArchive, on_progress: Progress | None = None) -> None:
+        """Have code unpacked there. Raises ServiceUnavailable, RemoteError."""
+
+    async def ensure_folder_copy(self, folder: Path, target: str, on_progress: Progress | None = None) -> None:
+        """Have a copy of a local folder there. Raises as `ensure_code`, and OSError."""
+
+
+class Provider(Protocol):
+    """Who keeps the machines, as `machines.provider.RemoteProvider`."""
+
+    def node_ids_of(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The node of each machine of a configuration."""
+
+    def claim(
+        self,
+        experiment_id: str,
+        settings: Mapping[str, Any],
+        secrets: Mapping[str, str],
+        *,
+        secrets_file: Path | None = None,
+    ) -> tuple[str, ...]:
+        """The experiment wants its machines. Raises OSError."""
+
+    async def release(self, experiment_id: str, *, owing: Collection[str] = ()) -> None:
+        """It needs them no more; those that are `owing` still have files of it."""
+
+    def machine(self, node_id: str) -> Machine:
+        """A claimed machine. Raises UnknownNode."""
+
+    def keeper_folder(self, node_id: str) -> str:
+        """What a node's keeper directory is called, beside those of other nodes."""
+
+
+def provider_of(context: ServiceContext) -> Provider:
+    """The manager's provider of remote nodes. Raises BrokenPlatform; ImportError with the package to install."""
+    if context.providers is None:
+        raise BrokenPlatform("platform remote needs a manager that reaches machines, and this one does not")
+    return cast(Provider, context.providers.get("remote"))
+
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from proctor.manager.store import events, nodes
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow
 from proctor.training_services.errors import UnknownNode
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 
 pytestmark = pytest.mark.anyio
 

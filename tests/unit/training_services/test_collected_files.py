@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proctor.training_services.collected_files import CollectedFiles
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
-from proctor.training_services.mirror_folder import MirrorFolder
+from proctor.training_services.files.mirror import CollectedFiles, MirrorFolder
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.protocol import FileFacts
 
@@ -311,8 +310,8 @@ async def test_many_small_files_come_in_few_questions(stage: Stage) -> None:
 async def test_whenever_it_is_cut_off_the_mirror_ends_up_whole(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], cuts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proctor.training_services.collected_files._FIRST_BYTES", 700)
-    monkeypatch.setattr("proctor.training_services.collected_files._SMALL_BYTES", 500)
+    monkeypatch.setattr("proctor.training_services.files.mirror._FIRST_BYTES", 700)
+    monkeypatch.setattr("proctor.training_services.files.mirror._SMALL_BYTES", 500)
     stage = Stage(tmp_path_factory.mktemp("mirror"))
     for number, size in enumerate(sizes):
         stage.write(f"{number % 3}/{number}", os.urandom(size))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownSession
-from proctor.training_services.file_requests import MOST_BYTES
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.keepers.sessions import MOST_BYTES
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, FileFacts, Registration
 
 pytestmark = pytest.mark.anyio

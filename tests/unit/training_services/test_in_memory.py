@@ -9,7 +9,7 @@ import pytest
 from proctor.manager.virtual_time import VirtualTimeLoop
 from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable, UnknownTrialJob
-from proctor.training_services.scripts import hang, one_report
+from proctor.training_services.in_memory.scripts import hang, one_report
 from proctor.training_services.testing import (
     Exit,
     Final,

@@ -7,8 +7,8 @@ import pytest
 
 from proctor.training_services.base import JournalChunk, SoftStop, StatusChange, TrialJobStatus
 from proctor.training_services.errors import MalformedReport, ManagerLeaving, UnknownNode, UnknownSession
-from proctor.training_services.keeper_hub import HubClient, KeeperHub
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.keepers.hub import HubClient, KeeperHub
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import (
     Cancel,
     Chunk,

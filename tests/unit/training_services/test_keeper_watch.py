@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.training_services.keeper_watch import KeeperWatch
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.keepers.heartbeats import KeeperWatch
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Registration, ReportHeader
 
 HEARTBEAT = 5.0

@@ -7,7 +7,7 @@ import pytest
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import SharingPolicy
 from proctor.training_services.errors import ReservationRefused, UnknownNode
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot, Lease
 
 SHARE = NodePlacement("local", (GpuSlot("GPU-0", 0),))

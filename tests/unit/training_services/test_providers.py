@@ -8,8 +8,8 @@ import pytest
 from fakes.node_provider import FakeProvider
 
 from proctor.training_services import providers
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import ProviderContext, Providers
 
 pytestmark = pytest.mark.anyio

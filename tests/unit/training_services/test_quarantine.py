@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.training_services.nodes import NodePool
-from proctor.training_services.quarantine import FAILURES, Quarantine
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.nodes.quarantine import FAILURES, Quarantine
 from proctor.trial_keeper.protocol import EndReason
 
 OK, BAD = EndReason.EXITED_OK, EndReason.EXITED_ERROR

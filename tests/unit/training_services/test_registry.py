@@ -8,10 +8,10 @@ import pytest
 from proctor.training_services import registry
 from proctor.training_services.base import TrainingService
 from proctor.training_services.errors import BrokenPlatform, SubmissionRefused, UnknownPlatform
-from proctor.training_services.in_memory import InMemoryTrainingService
-from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.in_memory.service import InMemoryTrainingService
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.service import LocalTrainingService
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext, create, known_platforms
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from proctor.training_services.remote.keeper_archive import build, read_probe
-from proctor.training_services.remote.shells import ISOLATED, READ_SOURCE, with_source
+from proctor.training_services.remote.bootstrap.archive import build, read_probe
+from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, with_source
 from proctor.trial_keeper import probe
 
 OLD_ONES = ("3.6", "3.8", "3.10")

@@ -20,12 +20,12 @@ from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home
 from proctor.manager.store.database import Database
 from proctor.training_services.base import TrainingService
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.in_memory.scripts import one_report
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import ProviderContext, Providers
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import one_report
 
 FULL = "the-full-token-of-this-test"
 READ = "the-read-only-token-of-this-test"

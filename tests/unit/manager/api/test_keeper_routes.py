@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from proctor.manager.api.describe import KEEPER_MESSAGES
 from proctor.manager.api.keepers import keeper_application
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
     Command,
     CommandPoll,

@@ -8,7 +8,7 @@ import pytest
 
 from proctor.manager.engine import platforms
 from proctor.training_services.base import SupportsNodes
-from proctor.training_services.in_memory import InMemoryTrainingService
+from proctor.training_services.in_memory.service import InMemoryTrainingService
 from proctor.training_services.providers import CheckVerdict
 
 pytestmark = pytest.mark.anyio

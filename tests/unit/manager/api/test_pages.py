@@ -10,7 +10,7 @@ from proctor.manager.errors import Unavailable
 from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.metrics import store_chunk
 from proctor.training_services.base import NodePlacement
-from proctor.training_services.nodes import NodeStatus
+from proctor.training_services.nodes.pool import NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
 
 pytestmark = pytest.mark.anyio

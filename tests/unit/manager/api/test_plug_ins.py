@@ -13,7 +13,7 @@ from proctor.training_services import registry
 pytestmark = pytest.mark.anyio
 
 MODULE = """\
-from proctor.training_services.in_memory import InMemoryTrainingService
+from proctor.training_services.in_memory.service import InMemoryTrainingService
 
 asked = []
 

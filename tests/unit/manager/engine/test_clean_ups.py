@@ -17,9 +17,9 @@ from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrainingService, TrialJobForm
 from proctor.training_services.errors import BrokenPlatform
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.in_memory.scripts import Final, Hang, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Final, Hang, Step
 
 CONFIG: dict[str, Any] = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

@@ -16,7 +16,7 @@ from proctor.manager.store import trials
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.scripts import Exit, Final, Hang, Script, Step
+from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Script, Step
 
 HOUR = 3600.0
 CONFIG = {

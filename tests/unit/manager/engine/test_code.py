@@ -12,7 +12,7 @@ from proctor.manager.simulation import Simulation
 from proctor.manager.store import events, jobs
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.scripts import Final, Step
+from proctor.training_services.in_memory.scripts import Final, Step
 
 
 def code_folder(tmp_path: Path) -> Path:

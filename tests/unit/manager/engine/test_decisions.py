@@ -18,9 +18,9 @@ from proctor.manager.store import inputs, jobs, trials
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm, TrialJobStatus
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.in_memory.scripts import Exit, Final, Report, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Exit, Final, Report, Step
 
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

@@ -14,7 +14,7 @@ from proctor.manager.simulation import Simulation
 from proctor.manager.store import experiments, trials
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.scripts import Final, Report, Step
+from proctor.training_services.in_memory.scripts import Final, Report, Step
 
 SUCCEEDED, STOPPED = TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED
 

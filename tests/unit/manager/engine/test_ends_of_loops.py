@@ -16,9 +16,9 @@ from proctor.manager.simulation import Simulation
 from proctor.manager.store import jobs
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import SupportsNodes, TrainingService
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.in_memory.scripts import hang
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import hang
 from proctor.trial_keeper.protocol import Device
 
 CONFIG: dict[str, Any] = {

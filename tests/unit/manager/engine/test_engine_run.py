@@ -19,10 +19,10 @@ from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.nodes import NodeStatus
+from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Raw, Report, Script, Start, Step, Wait
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Exit, Final, Hang, Raw, Report, Script, Start, Step, Wait
 
 Scenario = Callable[[Simulation, Manager], Awaitable[None]]
 

@@ -16,8 +16,8 @@ from proctor.manager.store import metrics as metric_store
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.errors import UnknownPlatform
+from proctor.training_services.in_memory.scripts import Final, Report, Step
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Final, Report, Step
 
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

@@ -13,7 +13,7 @@ from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.simulation import Simulation
 from proctor.training_services.base import TrainingService
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext, create
 from proctor.trial_keeper.protocol import Device
 

@@ -8,7 +8,7 @@ from proctor.manager.engine.placer import FreePlacer, PoolPlacer
 from proctor.manager.placement import Impossible, Waiting
 from proctor.training_services.base import NodePlacement, SupportsNodes
 from proctor.training_services.capacity import GpuRules, SharingPolicy, Strategy
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Device, GpuSlot
 
 

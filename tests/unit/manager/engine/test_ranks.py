@@ -18,7 +18,7 @@ from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.scripts import Exit, Final, Hang, Raw, Report, Script, Step
+from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Raw, Report, Script, Step
 
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

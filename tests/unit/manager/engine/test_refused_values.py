@@ -29,9 +29,9 @@ from proctor.manager.store.metrics import store_chunk
 from proctor.manager.store.rows import ExperimentRow, TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.in_memory.scripts import Exit, Final, Report, Start, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Exit, Final, Report, Start, Step
 
 LIMIT = 20_000
 LONG = "x" * 30_000

@@ -16,7 +16,7 @@ from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.scripts import Exit, Final, Raw, Report, Start, Step
+from proctor.training_services.in_memory.scripts import Exit, Final, Raw, Report, Start, Step
 
 CONFIG: dict[str, Any] = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

@@ -16,7 +16,7 @@ from proctor.manager.simulation import Simulation
 from proctor.manager.store import events, trials
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.scripts import Final, Step
+from proctor.training_services.in_memory.scripts import Final, Step
 
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

@@ -21,9 +21,9 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
 )
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.in_memory.scripts import Final, Hang, Report, Start, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Final, Hang, Report, Start, Step
 
 
 class SavingPlatform(InMemoryPlatform):

@@ -17,9 +17,9 @@ from proctor.manager.store import trials
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import SupportsNodes, TrainingService, TrialJobForm
-from proctor.training_services.in_memory import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.in_memory.scripts import Final, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.scripts import Final, Step
 from proctor.trial_keeper.protocol import Device
 
 

@@ -15,7 +15,7 @@ from proctor.manager.store import events, inputs, jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.scripts import Exit, Final, Hang, Script, Step, Wait
+from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Script, Step, Wait
 
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

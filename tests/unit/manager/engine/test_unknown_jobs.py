@@ -11,7 +11,7 @@ from proctor.manager.simulation import Simulation
 from proctor.manager.store import identity, jobs
 from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.scripts import Final, Step
+from proctor.training_services.in_memory.scripts import Final, Step
 from proctor.trial_keeper.protocol import JobReport, Registration
 
 CONFIG: dict[str, Any] = {

@@ -9,9 +9,9 @@ import pytest
 
 from proctor.training_services.base import NodePlacement, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
-from proctor.training_services.keeper_hub import KeeperHub
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.service import LocalTrainingService
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import Recorder, serving
 from proctor.trial_keeper.protocol import (

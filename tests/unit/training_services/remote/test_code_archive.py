@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
-from proctor.training_services.remote import code_archive
-from proctor.training_services.remote.code_archive import CodeArchives, build_archive
-from proctor.training_services.remote.code_files import IGNORE_FILES, read_tree
+from proctor.training_services.files import code as code_files
+from proctor.training_services.files.code import IGNORE_FILES, CodeArchives, build_archive, read_tree
 
 pytestmark = pytest.mark.anyio
 
@@ -234,7 +233,7 @@ async def test_many_who_ask_at_once_get_one_archive(
         built.append(tmp_path)
         return build_archive(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(code_archive, "build_archive", count)
+    monkeypatch.setattr(code_files, "build_archive", count)
     archives = CodeArchives(code, tmp_path / "archives")
     found = await asyncio.gather(*(archives.newest() for _ in range(10)))
     assert len(set(found)) == 1
@@ -251,7 +250,7 @@ async def test_a_file_that_changes_while_it_is_read_is_read_again(
             (code / "trial.py").write_text("#" + (code / "trial.py").read_text())
         return build_archive(tree, folder)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(code_archive, "build_archive", meddle)
+    monkeypatch.setattr(code_files, "build_archive", meddle)
     archives = CodeArchives(code, tmp_path / "archives")
     archive = await archives.newest()
     with tarfile.open(archive.path) as packed:

@@ -13,9 +13,9 @@ import pytest
 from fakes.ssh_server import HOST, FakeSshServer, Wanted, pass_on, raw_server, ssh_server, write_key
 
 from proctor.training_services.providers import CheckVerdict
-from proctor.training_services.remote.connection import HostKeys, RouteTrace, open_connection
-from proctor.training_services.remote.errors import HostKeyRefused, KeyUnusable, LoginRefused, Unreachable
 from proctor.training_services.remote.settings import Login, MachineSettings
+from proctor.training_services.ssh.connection import HostKeys, RouteTrace, open_connection
+from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, LoginRefused, Unreachable
 
 pytestmark = pytest.mark.anyio
 
@@ -393,7 +393,7 @@ async def test_a_server_that_always_hangs_up_is_unreachable_in_the_end(no_pauses
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.training_services.remote.login._PAUSES_SECONDS", (0.0,) * 5)
+    monkeypatch.setattr("proctor.training_services.ssh.login._PAUSES_SECONDS", (0.0,) * 5)
 
 
 async def test_the_first_steps_of_a_check_say_what_was_found(home: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
 from fakes.ssh_server import FakeSshServer, Wanted, pass_on, raw_server, ssh_server
 
-from proctor.training_services.remote.connection import Connection
-from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded, ForwardingRefused, NotWritable
+from proctor.training_services.ssh.connection import Connection
+from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded, ForwardingRefused, NotWritable
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("home")]
 

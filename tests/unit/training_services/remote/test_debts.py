@@ -12,10 +12,10 @@ from fakes.provider_scene import Scene, play
 from fakes.remote_nodes import FakeKeeper
 
 from proctor.training_services.errors import CollectionFailed, KeeperError
-from proctor.training_services.mirror_folder import MirrorFolder
-from proctor.training_services.remote.collection_notes import CollectionNote
-from proctor.training_services.remote.errors import Unreachable
-from proctor.training_services.remote.node_folder import read_records
+from proctor.training_services.files.mirror import MirrorFolder
+from proctor.training_services.remote.files.collection import CollectionNote
+from proctor.training_services.remote.machines.records import read_records
+from proctor.training_services.ssh.errors import Unreachable
 
 NODE = "gpu-1"
 JOB = "trials/0-T/jobs/1"

@@ -14,11 +14,10 @@ import pytest
 from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
 from fakes.ssh_server import FakeSshServer, Wanted, ssh_server
 
-from proctor.training_services.remote.connection import Connection
-from proctor.training_services.remote.door import Door, open_door, shut
-from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded, NoPython
-from proctor.training_services.remote.keeper_archive import build
-from proctor.training_services.remote.look import require_usable
+from proctor.training_services.remote.bootstrap.archive import build
+from proctor.training_services.remote.bootstrap.node import Door, open_door, require_usable, shut
+from proctor.training_services.ssh.connection import Connection
+from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded, NoPython
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("home")]
 

@@ -12,8 +12,8 @@ from fakes.provider_scene import Scene, play
 
 from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckVerdict
-from proctor.training_services.remote.errors import HostKeyRefused, KeyUnusable, LoginRefused, RemoteError, Unreachable
-from proctor.training_services.remote.node_folder import NodeFolder, NodeRecord, read_records
+from proctor.training_services.remote.machines.records import NodeFolder, NodeRecord, read_records
+from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, LoginRefused, RemoteError, Unreachable
 
 NODE = "gpu-1"
 SETTINGS = {"machine_list": [{"host": NODE}]}

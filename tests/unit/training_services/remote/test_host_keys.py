@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.training_services.remote.host_keys import HostKeys, KnownKey, fingerprint, line_for, refusal
-from proctor.training_services.remote.ssh_config import Hop
+from proctor.training_services.ssh.config import Hop
+from proctor.training_services.ssh.host_keys import HostKeys, KnownKey, fingerprint, line_for, refusal
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA66yxMDreo/UqszpkPnBJHUzraf7DQhFlV52hupLzJ4"
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB66yxMDreo/UqszpkPnBJHUzraf7DQhFlV52hupLzJ4"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fakes.fake_connection import FakeMachine
 
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import CheckStep, CheckVerdict, ProviderContext
-from proctor.training_services.remote.errors import HostKeyRefused, Unreachable
-from proctor.training_services.remote.provider import RemoteProvider
+from proctor.training_services.remote.machines.provider import RemoteProvider
+from proctor.training_services.ssh.errors import HostKeyRefused, Unreachable
 from proctor.trial_keeper.protocol import Device, to_json
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from proctor.sdk.bundle import build_bundle, bundle_files
-from proctor.training_services.remote import keeper_archive
-from proctor.training_services.remote.keeper_archive import ArchiveNotBuilt, archive_files, build
+from proctor.training_services.remote.bootstrap import archive
+from proctor.training_services.remote.bootstrap.archive import ArchiveNotBuilt, archive_files, build
 
 ROOT = Path(__file__).parents[4]
 
@@ -101,7 +101,7 @@ def fake_distribution(folder: Path, *, tag: str = "py3-none-any", metadata: str 
 
 
 def build_with(monkeypatch: pytest.MonkeyPatch, found: Distribution) -> dict[str, bytes]:
-    monkeypatch.setattr(keeper_archive, "distribution", lambda name: found)
+    monkeypatch.setattr(archive, "distribution", lambda name: found)
     return archive_files()
 
 

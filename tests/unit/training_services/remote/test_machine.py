@@ -14,11 +14,10 @@ from fakes.provider_scene import Scene, play
 
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.errors import ServiceUnavailable
-from proctor.training_services.nodes import NodeStatus
-from proctor.training_services.remote.claims import Claim
-from proctor.training_services.remote.errors import LoginRefused, Unreachable
-from proctor.training_services.remote.node_folder import NodeFolder, NodeRecord, read_records
-from proctor.training_services.remote.route_trace import RouteTrace
+from proctor.training_services.nodes.pool import NodeStatus
+from proctor.training_services.remote.machines.records import Claim, NodeFolder, NodeRecord, read_records
+from proctor.training_services.ssh.errors import LoginRefused, Unreachable
+from proctor.training_services.ssh.route import RouteTrace
 
 
 def test_a_machine_that_does_not_answer_is_tried_again_after_1_2_4_and_at_most_60_seconds(tmp_path: Path) -> None:

@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import ProviderContext
-from proctor.training_services.remote.claims import Claim, read_claims
-from proctor.training_services.remote.node_folder import NodeFolder, NodeRecord, choose_node_id, read_records
-from proctor.training_services.remote.provider import RemoteProvider
+from proctor.training_services.remote.machines.provider import RemoteProvider
+from proctor.training_services.remote.machines.records import (
+    Claim,
+    NodeFolder,
+    NodeRecord,
+    choose_node_id,
+    read_claims,
+    read_records,
+)
 
 
 def make(folder: Path) -> RemoteProvider:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from proctor.training_services.remote.errors import CommandFailed, ConnectionEnded
-from proctor.training_services.remote.relay import open_relay, serve_relay
+from proctor.training_services.remote.bootstrap.tunnel import open_relay, serve_relay
+from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded
 
 pytestmark = pytest.mark.anyio
 

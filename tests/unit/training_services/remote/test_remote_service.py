@@ -15,14 +15,13 @@ from tests.fakes.remote_nodes import FakeKeeper, FakeProvider
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
-from proctor.training_services.keeper_hub import KeeperHub
-from proctor.training_services.nodes import NodePool, NodeStatus
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool, NodeStatus, until_present
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.remote import preparation
-from proctor.training_services.remote.collection_notes import CollectionNote
-from proctor.training_services.remote.errors import NoRoom, RemoteError
-from proctor.training_services.remote.presence import until_present
+from proctor.training_services.remote.files import staging
+from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.service import RemoteTrainingService
+from proctor.training_services.ssh.errors import NoRoom, RemoteError
 from proctor.training_services.testing import Recorder, serving
 from proctor.trial_keeper.protocol import Device, GpuSlot, JobReport
 
@@ -203,7 +202,7 @@ async def test_the_code_is_copied_once_for_many_jobs_and_all_are_told_how_far_it
 async def test_changed_code_is_copied_again_and_the_old_archive_removed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proctor.training_services.remote.code_archive.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("proctor.training_services.files.code.LOOK_SECONDS", 0.0)
     async with playing(stage, stage.alpha):
         await stage.run_job(stage.form(1), stage.alpha)
         (stage.code / "trial.py").write_text("print(2)\n")
@@ -253,7 +252,7 @@ async def test_a_job_waits_with_the_reason_while_its_machine_is_away(stage: Stag
 
 
 async def test_a_machine_that_fails_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(staging, "FIRST_PAUSE_SECONDS", 0.01)
     stage.provider.machines["alpha"].failures = [RemoteError("it is broken"), OSError(5, "Input/output error")]
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())
@@ -262,7 +261,7 @@ async def test_a_machine_that_fails_is_tried_again(stage: Stage, monkeypatch: py
 
 
 async def test_a_machine_that_fails_time_and_again_loses_the_job(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(staging, "FIRST_PAUSE_SECONDS", 0.0)
     stage.provider.machines["alpha"].failures = [RemoteError("it is broken") for _ in range(100)]
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())
@@ -298,8 +297,8 @@ async def test_a_machine_without_room_gives_the_job_back_and_gets_no_more_until_
 async def test_while_the_managers_own_disk_is_full_no_machine_is_to_blame(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "FIRST_PAUSE_SECONDS", 0.0)
-    full = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) for _ in range(2 * preparation.ATTEMPTS)]
+    monkeypatch.setattr(staging, "FIRST_PAUSE_SECONDS", 0.0)
+    full = [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) for _ in range(2 * staging.ATTEMPTS)]
     stage.provider.machines["alpha"].failures = full
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proctor.training_services.remote.sessions import SessionSlots
+from proctor.training_services.ssh.base import SessionSlots
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.training_services.remote.shells import READ_SOURCE, marked, quoted, with_source
+from proctor.training_services.ssh.shell import READ_SOURCE, marked, quoted, with_source
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\n\0", exclude_categories=("Cs",))), min_size=1)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.training_services.remote.ssh_config import Hop, Jump, parse_jumps
+from proctor.training_services.ssh.config import Hop, Jump, parse_jumps
 
 pytestmark = pytest.mark.usefixtures("home")
 

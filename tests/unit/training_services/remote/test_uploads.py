@@ -2,8 +2,8 @@
 
 import pytest
 
-from proctor.training_services.remote.errors import NoRoom, NotWritable
-from proctor.training_services.remote.uploads import Room, failure
+from proctor.training_services.ssh.errors import NoRoom, NotWritable
+from proctor.training_services.ssh.uploads import Room, failure
 
 MIB = 2**20
 

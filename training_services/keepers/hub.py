@@ -1,0 +1,542 @@
+"""The manager's end of the keeper protocol (`proctor.trial_keeper.protocol`), free of any web framework.
+
+Keepers call `hello`, `register`, `poll`, `report` and `answer` through the manager's routes; training services call
+`expect`, `send` and `attach`, and ask for files. The hub knows of every job that is not known to have ended whose it
+is, and gives what keepers say about it to that experiment's `HubClient`.
+
+After a restart of the manager keepers may come back before the experiments do. Until `ready` is called no job is
+called unknown: what is said about it is simply not acknowledged, and its keeper says it again. After that the manager
+is asked of each job that nobody expects whether it may be stopped: one that its database cannot explain is left alone,
+because the database may have lost it.
+
+A keeper speaks for the jobs that were given to its node, and for no others: what it says of another node's job is
+neither taken nor acknowledged.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from proctor.sdk.failpoints import failpoint
+from proctor.training_services.base import EndReason, SoftStop
+from proctor.training_services.errors import ManagerLeaving, UnknownSession
+from proctor.training_services.keeper_service import write_cancel
+from proctor.training_services.keepers.heartbeats import KeeperWatch
+from proctor.training_services.keepers.jobs import ExpectedJob, ExpectedJobs
+from proctor.training_services.keepers.reports import (
+    HubClient,
+    Parcel,
+    deliver_all,
+    ended,
+    given_up,
+    held_up,
+    split_body,
+    started,
+)
+from proctor.training_services.keepers.sessions import KeeperSessions, Order, Session
+from proctor.training_services.nodes.pool import NodePool
+from proctor.trial_keeper.protocol import (
+    Cancel,
+    Chunk,
+    CommandBatch,
+    CommandPoll,
+    End,
+    FileAnswer,
+    FileFacts,
+    JobReport,
+    Launch,
+    Registration,
+    RegistrationAnswer,
+    ReportAnswer,
+    ReportHeader,
+    Shutdown,
+    Start,
+    manager_proof,
+)
+
+__all__ = ["HubClient", "KeeperHub"]
+
+log = logging.getLogger(__name__)
+
+LONGEST_POLL_SECONDS = 60.0
+PAUSE_SECONDS_PER_NODE = 0.002
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+MayBeStopped = Callable[[Sequence[JobReport]], Awaitable[set[str] | None]]
+"""Asked of jobs that nobody expects: returns the ids of those that may be stopped; None: that is not known yet."""
+
+
+class KeeperHub:
+    """Speaks with the keepers of all nodes for all experiments.
+
+    :param pool: told of every node's devices and status.
+    :param heartbeat_seconds: how often a keeper speaks when it has nothing to say.
+    :param silent_after: a node is SILENT after so many heartbeats without a word.
+    :param ready_patience_seconds: how long a registration waits for `ready`.
+    :param now: Unix time, for records.
+    """
+
+    def __init__(
+        self,
+        pool: NodePool,
+        *,
+        heartbeat_seconds: float = 5.0,
+        silent_after: int = 3,
+        ready_patience_seconds: float = 20.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._heartbeat_seconds = heartbeat_seconds
+        self._ready_patience_seconds = ready_patience_seconds
+        self._now = now
+        self._ready = asyncio.Event()
+        self._may_be_stopped: MayBeStopped | None = None
+        self._unexplained: dict[str, dict[str, JobReport]] = {}  # by node and job
+        self._is_closed = False
+        self._sessions = KeeperSessions(pool)
+        self._clients: dict[str, HubClient] = {}
+        self._jobs = ExpectedJobs()
+        self._watch = KeeperWatch(
+            pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._give_up
+        )
+
+    async def ready(self, may_be_stopped: MayBeStopped | None = None) -> None:
+        """Every experiment that can be loaded is reattached, and the jobs of the others are expected: from now on a job
+        that nobody expects is unknown and gets stopped.
+
+        May be called again when `may_be_stopped` knows what it did not know before.
+
+        :param may_be_stopped: asked before that; None: each may be.
+        """
+        self._may_be_stopped = may_be_stopped
+        self._ready.set()
+        for node_id, session in self._sessions.by_node():
+            unknown = await self._unknown(node_id, self._jobs.unexpected(session.jobs.values()))
+            for job in self._jobs.unexpected(session.jobs.values()):
+                if job.job_id in unknown:
+                    session.push(Cancel(job.job_id, job.token))
+
+    def unexplained(self) -> list[tuple[str, JobReport]]:
+        """The jobs that nobody expects and that are left alone, with their nodes."""
+        return [(node_id, job) for node_id, jobs in self._unexplained.items() for job in jobs.values()]
+
+    async def until_ready(self) -> None:
+        """Wait for `ready`."""
+        await self._ready.wait()
+
+    def close(self) -> None:
+        """Turn keepers away from now on, polls that wait included; watch nodes no more."""
+        self._is_closed = True
+        self._watch.close()
+        self._sessions.close()
+
+    # ---- for keepers
+
+    def add_node(self, node_id: str, secret: str, *, lost_after_seconds: float | None = None) -> None:
+        """Let a keeper with this secret speak for this node.
+
+        :param lost_after_seconds: give up the node's jobs after so much silence while the manager was awake; None:
+            never (the manager's own machine).
+        """
+        self._watch.limit(node_id, lost_after_seconds)
+        self._sessions.add_node(node_id, secret)
+
+    def reach(self, node_id: str) -> None:
+        """A node's machine has let the manager in; its keeper will register in a moment, unless it cannot. So its jobs
+        are not given up before it had the time to."""
+        self._watch.reach(node_id)
+
+    def remove_node(self, node_id: str) -> None:
+        """Listen to this node's keeper no more."""
+        self._watch.stop(node_id)
+        self._sessions.remove_node(node_id)
+
+    def hello(self, node_id: str, nonce: str) -> str:
+        """Prove to a keeper that this manager knows its secret. Raises UnknownNode."""
+        return manager_proof(self._sessions.secret(node_id), nonce)
+
+    def authenticate(self, node_id: str, bearer: str) -> bool:
+        """Whether `bearer` is this node's secret; False for an unknown node."""
+        return self._sessions.is_secret(node_id, bearer)
+
+    async def register(self, node_id: str, registration: Registration) -> RegistrationAnswer:
+        """Begin a session; the one before is over. Raises UnknownNode, ManagerLeaving."""
+        await self._wait_until_ready()
+        self._require_open()
+        session = self._sessions.begin(node_id, registration)
+        self._unexplained.pop(node_id, None)
+        unknown = await self._unknown(node_id, self._jobs.unexpected(registration.jobs))
+        for job in self._jobs.on_node(node_id):
+            self._resume(job, session.jobs.get(job.job_id), session)
+        # Last, because it may wake an experiment that then submits at once.
+        self._watch.connect(node_id, registration)
+        return RegistrationAnswer(
+            session=session.id,
+            offsets=self._offsets(node_id, registration),
+            unknown=sorted(unknown),
+            heartbeat_seconds=self._heartbeat_seconds,
+        )
+
+    async def poll(self, node_id: str, poll: CommandPoll) -> CommandBatch:
+        """The commands after the keeper's cursor, as soon as there are any. Raises UnknownNode, UnknownSession."""
+        session = self._session(node_id, poll.session)
+        commands = await session.after(poll.cursor, min(poll.wait_seconds, LONGEST_POLL_SECONDS))
+        self._require_open()
+        if session.is_closed:
+            raise UnknownSession(f"the session of node {node_id}'s keeper is over; it must register again")
+        for command in commands:
+            job = self._jobs.known(command.order.get("job_id", ""))
+            if job is not None and command.type == Launch.__name__:
+                job.handed_over = True
+                session.jobs.setdefault(job.job_id, JobReport(job.job_id, job.token, None, 0.0))
+        if commands:
+            failpoint("hub.commands.handed_over")
+        return CommandBatch(commands)
+
+    async def report(self, node_id: str, header: ReportHeader, body: bytes | memoryview) -> ReportAnswer:
+        """Give what a keeper says to whom it concerns; the answer names what is committed.
+
+        Raises UnknownNode, UnknownSession, MalformedReport.
+        """
+        session = self._session(node_id, header.session)
+        strangers: dict[str, JobReport] = {}
+        parcels = self._sort(node_id, session, header, body, strangers)
+        self._watch.hear(node_id, header)
+        fenced = await self._unknown(node_id, list(strangers.values()))
+        await deliver_all(parcels)
+        failpoint("hub.report.taken")
+        for parcel in parcels:
+            fenced |= parcel.refused
+            self._note_taken(parcel, session)
+        self._tell_stopped(node_id, session, header.stopped)
+        return ReportAnswer(
+            acknowledged=[item for parcel in parcels for item in parcel.acknowledgements()],
+            ended=[job_id for parcel in parcels for job_id in parcel.ended],
+            fenced=sorted(fenced),
+            pause_seconds=self._pause(),
+        )
+
+    def _tell_stopped(self, node_id: str, session: Session, stopped: Mapping[str, str]) -> None:
+        """Tell the experiments which of their jobs are stuck because a process of their keeper is
+        suspended, and which go on again."""
+        for job_id in session.stopped.keys() | stopped.keys():
+            job, clause = self._jobs.known(job_id), stopped.get(job_id, "")
+            if not job_id or clause == session.stopped.get(job_id, ""):
+                continue
+            if job is not None and self._is_of_another(job, node_id, session):
+                continue
+            client = None if job is None else self._clients.get(job.experiment_id)
+            if job is None or client is None:
+                session.stopped.pop(job_id, None)  # said again with the next report, if it is still so
+                continue
+            client.note_change(held_up(job, node_id, clause, now=self._now()))
+            session.stopped[job_id] = clause
+        session.stopped = {job_id: clause for job_id, clause in session.stopped.items() if clause}
+
+    def _pause(self) -> float:
+        """100 nodes whose trials report all the time speak five times a second each; a single one at once."""
+        return min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS)
+
+    def answer(self, node_id: str, answer: FileAnswer, data: bytes) -> None:
+        """A keeper's answer to a question about files. Raises UnknownNode, UnknownSession."""
+        self._session(node_id, answer.session).files.answer(answer, data)
+
+    # ---- for training services
+
+    def attach(self, experiment_id: str, client: HubClient) -> None:
+        """Give what keepers say about this experiment's jobs to `client` from now on."""
+        self._clients[experiment_id] = client
+
+    def detach(self, experiment_id: str, client: HubClient | None = None) -> None:
+        """Give it to nobody; it is not acknowledged and stays with the keepers. With `client`: only if it is the
+        one that is attached."""
+        if client is None or self._clients.get(experiment_id) is client:
+            self._clients.pop(experiment_id, None)
+
+    def expect(
+        self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None, started: bool = False
+    ) -> None:
+        """Say whose a job is, before anything is ordered about it, and where it will be sent. Idempotent.
+
+        :param started: it is known to have run: a keeper that does not have it cannot be given it again.
+        """
+        self._jobs.expect(job_id, token, experiment_id, node_id=node_id, started=started)
+
+    def forget(self, job_id: str) -> None:
+        """Nobody cares for a job any more: its keeper is told to stop and forget it when it next speaks of it."""
+        self._jobs.forget(job_id)
+
+    def abandon(self, experiment_id: str) -> list[str]:
+        """Forget every job of an experiment; returns their ids."""
+        jobs = [job.job_id for job in self._jobs.of_experiment(experiment_id)]
+        for job_id in jobs:
+            self._jobs.forget(job_id)
+        return jobs
+
+    def send(self, node_id: str, order: Order) -> None:
+        """Order something of a node's keeper.
+
+        Orders about a job are remembered, so that a keeper that comes back is ordered again; while there is no
+        keeper they wait. A launch raises UnknownNode, and UnknownTrialJob if it was not announced by `expect`.
+        Orders about a job that has ended do nothing.
+        """
+        if isinstance(order, Launch):
+            self._sessions.secret(node_id)  # an unknown node is an error
+            self._jobs.place(self._jobs.require(order.job_id), node_id)
+        session = self._sessions.find(node_id)
+        must_be_told = isinstance(order, Shutdown) or self._remember(order, session)
+        if must_be_told and session is not None:
+            session.push(order)
+
+    def adopt(self, node_id: str, launch: Launch) -> None:
+        """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
+        keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
+        self._jobs.require(launch.job_id).remember(launch)
+        if self.find_again(node_id, launch.job_id) is False:
+            self.send(node_id, launch)
+
+    def find_again(self, node_id: str, job_id: str) -> bool | None:
+        """Whether a job that was sent to a node before the manager was restarted has arrived there; then it goes on,
+        or its end is reported if it is not there any more. None while its keeper is away. Raises UnknownTrialJob if it
+        was not announced by `expect`."""
+        job = self._jobs.require(job_id)
+        self._jobs.place(job, node_id)
+        session = self._sessions.find(node_id)
+        found = None if session is None else session.jobs.get(job_id)
+        job.handed_over = session is None or found is not None or job.started
+        if session is not None and job.handed_over:
+            self._resume(job, found, session)
+        return None if session is None else job.handed_over
+
+    def cancel_unattached(self, node_id: str, job_id: str, stop: SoftStop | None = None) -> None:
+        """Have a job stopped whose experiment is not attached. Its end and what it has reported stay with its keeper.
+        Idempotent; a job that never arrived, or that is not expected, is no error.
+
+        :param stop: let it save first; None: at once, also if it was asked to save before.
+        """
+        job = self._jobs.known(job_id)
+        if job is None or (job.cancel is not None and (stop is not None or job.cancel.save_seconds == 0)):
+            return
+        if job.cancel is not None or self.find_again(node_id, job_id) is not False:
+            self.send(node_id, Cancel(job_id, job.token) if stop is None else write_cancel(job_id, job.token, stop))
+
+    def is_over(self, node_id: str, job_id: str) -> bool:
+        """Whether nothing of a job runs on its node any more, as far as its keeper says; False while that is away."""
+        job = self._jobs.known(job_id)
+        session = self._sessions.find(node_id)
+        if job is None or job.has_ended:
+            return True
+        found = None if session is None else session.jobs.get(job_id)
+        return session is not None and (found is None or found.exit is not None)
+
+    async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
+        """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is
+        the absolute path of a job's. Raises as `FileRequests` does; ServiceUnavailable at once while the keeper is
+        away. So do the next three."""
+        return await self._sessions.files(node_id).list_files(folder, timeout_seconds=timeout_seconds)
+
+    async def read_file(
+        self, node_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float = 30.0
+    ) -> bytes:
+        """At most `limit` bytes of a file of a folder from `offset` (negative: from the end)."""
+        files = self._sessions.files(node_id)
+        return await files.read_file(folder, path, offset, limit, timeout_seconds=timeout_seconds)
+
+    async def read_files(
+        self, node_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float = 30.0
+    ) -> dict[str, bytes]:
+        """The beginnings of small files of a folder, each up to `limit` bytes, as many as fit into one answer."""
+        files = self._sessions.files(node_id)
+        return await files.read_files(folder, paths, limit=limit, timeout_seconds=timeout_seconds)
+
+    async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
+        """Remove a folder of a node in which no job runs; one that is not there is removed already."""
+        await self._sessions.files(node_id).remove_folder(folder, timeout_seconds=timeout_seconds)
+
+    # ---- jobs
+
+    def _remember(self, order: Order, session: Session | None) -> bool:
+        """Keep an order with its job; whether the keeper must be told."""
+        assert not isinstance(order, Shutdown)
+        job = self._jobs.find(order.job_id, order.token)
+        if job is None:
+            return False
+        job.remember(order)
+        if isinstance(order, Launch):
+            return session is None or order.job_id not in session.jobs
+        if isinstance(order, Cancel) and not job.handed_over:
+            if session is not None:
+                session.withdraw(job.job_id)
+            self._end(job, EndReason.CANCELED, "stopped before it was started")
+            return False
+        return True
+
+    def _resume(self, job: ExpectedJob, found: JobReport | None, session: Session) -> None:
+        """Order again what a keeper that has just registered still has to do about a job."""
+        if found is not None and found.token == job.token:
+            job.handed_over = True
+            if found.pid is not None and found.exit is None:
+                self._note_running(job, found)
+            for order in (job.update, job.cancel) if found.exit is None else ():
+                if order is not None:
+                    session.push(order)
+        elif job.started:
+            self._end(job, EndReason.EXIT_UNKNOWN, f"the keeper of node {job.node_id} no longer knows this job")
+        elif job.cancel is not None:
+            self._end(job, EndReason.CANCELED, "stopped before it was started")
+        elif job.launch is not None:
+            session.push(job.launch)
+
+    def _note_running(self, job: ExpectedJob, found: JobReport) -> None:
+        """The start may not have been committed before whoever was told it was killed."""
+        assert job.node_id is not None
+        job.started = True
+        client = self._clients.get(job.experiment_id)
+        if client is not None and found.pid is not None:
+            client.note_change(started(Start(job.job_id, job.token, found.pid, found.started_at), job.node_id))
+
+    def _end(self, job: ExpectedJob, reason: EndReason, detail: str) -> None:
+        """Tell the job's experiment of an end that no keeper will report."""
+        client = self._clients.get(job.experiment_id)
+        self._jobs.forget(job.job_id)
+        if client is None:
+            log.warning("trial job %s ended (%s: %s), its experiment is not attached", job.job_id, reason, detail)
+            return
+        client.note_change(given_up(job, reason, detail=detail, now=self._now()))
+
+    def _give_up(self, node_id: str, clause: str, is_lost: bool) -> bool:
+        """A node is lost with its jobs, or may be: then nobody waits any longer for those that are to stop. Should its
+        keeper come back, it is told to stop them. Jobs whose experiment is not attached are kept: it must hear of their
+        end. False: there were none."""
+        if is_lost:
+            self._sessions.end(node_id)
+        attached = [job for job in self._jobs.on_node(node_id) if job.experiment_id in self._clients]
+        jobs = [job for job in attached if is_lost or job.cancel is not None]
+        for job in jobs:
+            reason = EndReason.NODE_LOST if job.cancel is None else EndReason.CANCELED
+            self._end(job, reason, f"node {node_id}: {clause}")
+        return bool(jobs)
+
+    # ---- reports
+
+    def _sort(
+        self,
+        node_id: str,
+        session: Session,
+        header: ReportHeader,
+        body: bytes | memoryview,
+        strangers: dict[str, JobReport],
+    ) -> list[Parcel]:
+        """A report by experiment. Jobs that nobody expects go into `strangers`; those of experiments that are not
+        attached are left out."""
+        parcels: dict[str, Parcel] = {}
+
+        def parcel_of(said: Chunk | Start | End) -> Parcel | None:
+            job = self._jobs.find(said.job_id, said.token)
+            if job is not None:
+                return None if self._is_of_another(job, node_id, session) else self._parcel(parcels, job)
+            known = session.jobs.get(said.job_id)
+            strangers[said.job_id] = known or JobReport(said.job_id, said.token, None, 0.0)
+            return None
+
+        for chunk, said in zip(split_body(header, body), header.chunks, strict=True):
+            if (parcel := parcel_of(said)) is not None:
+                parcel.chunks.append(chunk)
+        for start in header.starts:
+            if (parcel := parcel_of(start)) is not None:
+                parcel.starts.append(started(start, node_id))
+            elif start.job_id not in strangers and self._is_refused(start, node_id, session):
+                continue
+            elif start.job_id not in strangers or not self._ready.is_set():
+                # Its experiment is not back yet, and a keeper says this once.
+                before = session.jobs.get(start.job_id)
+                owner = "" if before is None else before.experiment_id
+                session.jobs[start.job_id] = JobReport(
+                    start.job_id, start.token, start.pid, start.started_at, experiment_id=owner
+                )
+        for end in header.ends:
+            if (parcel := parcel_of(end)) is not None:
+                parcel.ends.append(ended(end, node_id))
+            elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, node_id, session):
+                job.has_ended = True
+        return list(parcels.values())
+
+    def _is_refused(self, said: Start | End, node_id: str, session: Session) -> bool:
+        job = self._jobs.find(said.job_id, said.token)
+        return job is not None and self._is_of_another(job, node_id, session)
+
+    def _is_of_another(self, job: ExpectedJob, node_id: str, session: Session) -> bool:
+        """Whether a job was given to another node than the one that speaks of it; logged once a session."""
+        if job.node_id in (None, node_id):
+            return False
+        if job.job_id not in session.refused:
+            session.refused.add(job.job_id)
+            text = "node %s reports on trial job %s, which was given to node %s; what it says of the job is refused"
+            extra = {"action": "job.refused", "job_id": job.job_id, "node_id": node_id}
+            log.warning(text, node_id, job.job_id, job.node_id, extra=extra)
+        return True
+
+    def _parcel(self, parcels: dict[str, Parcel], job: ExpectedJob) -> Parcel | None:
+        job.started = True
+        parcel = parcels.get(job.experiment_id)
+        if parcel is None and (client := self._clients.get(job.experiment_id)) is not None:
+            parcel = parcels[job.experiment_id] = Parcel(client)
+        return parcel
+
+    async def _unknown(self, node_id: str, strangers: Sequence[JobReport]) -> set[str]:
+        """Of the jobs that nobody expects those that are to be stopped; none before `ready`."""
+        if not strangers or not self._ready.is_set():
+            return set()
+        if self._may_be_stopped is None:
+            return {job.job_id for job in strangers}
+        try:
+            unknown = await self._may_be_stopped(strangers)
+        except Exception:
+            log.exception("whether unknown jobs may be stopped cannot be said; they go on")
+            unknown = None
+        if unknown is None:
+            return set()
+        self._note_unexplained(node_id, [job for job in strangers if job.job_id not in unknown])
+        return unknown
+
+    def _note_unexplained(self, node_id: str, left_alone: Sequence[JobReport]) -> None:
+        known = self._unexplained.setdefault(node_id, {})
+        for job in left_alone:
+            if job.job_id not in known:
+                text = "job %s (experiment %s) on node %s is in no database of this manager; it is left alone"
+                extra = {"action": "job.unexplained", "job_id": job.job_id, "node_id": node_id}
+                log.error(text, job.job_id, job.experiment_id or "unknown", node_id, extra=extra)
+            known[job.job_id] = job
+
+    def _note_taken(self, parcel: Parcel, session: Session) -> None:
+        for (job_id, member), offset in parcel.stored.items():
+            if (job := self._jobs.known(job_id)) is not None:
+                job.stored[str(member)] = offset
+        for job_id in (*parcel.refused, *parcel.ended):
+            session.jobs.pop(job_id, None)
+            self._jobs.forget(job_id)
+
+    # ---- keepers
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ManagerLeaving
+
+    def _session(self, node_id: str, session_id: str) -> Session:
+        self._require_open()
+        return self._sessions.require(node_id, session_id)
+
+    def _offsets(self, node_id: str, registration: Registration) -> dict[str, dict[str, int]]:
+        found = ((report, self._jobs.find(report.job_id, report.token)) for report in registration.jobs)
+        ours = ((report, job) for report, job in found if job is not None and job.node_id in (None, node_id))
+        return {report.job_id: dict(job.stored) for report, job in ours}
+
+    async def _wait_until_ready(self) -> None:
+        if self._ready.is_set():
+            return
+        try:
+            async with asyncio.timeout(self._ready_patience_seconds):
+                await self._ready.wait()
+        except TimeoutError:
+            log.warning("a keeper registered while the experiments are still being reattached")

@@ -1,0 +1,187 @@
+"""From a keeper's report to the listeners of the experiments it speaks of, and back to what may be acknowledged."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from proctor.training_services.base import EndReason, Exit, JournalChunk, StatusChange, TrialJobStatus
+from proctor.training_services.errors import MalformedReport, ServiceUnavailable
+from proctor.training_services.keepers.jobs import ExpectedJob
+from proctor.trial_keeper.journal import MOST_RANK, is_rank
+from proctor.trial_keeper.protocol import Acknowledgement, Chunk, End, ReportHeader, Start
+
+log = logging.getLogger(__name__)
+
+
+class HubClient(ABC):
+    """The part of a training service that speaks with keepers: it is given what they say about its jobs."""
+
+    @abstractmethod
+    async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        """As a `MetricListener`: returns the stored offsets; raising means that the keeper sends them again."""
+
+    @abstractmethod
+    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+        """As a `StatusListener`: raising means that it is said again, ends by the keeper, starts by the hub through
+        `note_change`."""
+
+    @abstractmethod
+    def note_change(self, change: StatusChange) -> None:
+        """Something that no keeper will say again: a start, the end of a job that was given up with its node or was
+        stopped before it was handed over. The client tells its listeners, before anything newer, until they take it.
+        Must not block."""
+
+
+@dataclass
+class Parcel:
+    """What one report says about the jobs of one experiment, and what of it was taken."""
+
+    client: HubClient
+    chunks: list[JournalChunk] = field(default_factory=list)
+    starts: list[StatusChange] = field(default_factory=list)
+    ends: list[StatusChange] = field(default_factory=list)
+    stored: dict[tuple[str, int], int] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    ended: list[str] = field(default_factory=list)
+
+    async def deliver(self) -> None:
+        """Give it to the client. Never raises: what was not taken is simply not acknowledged.
+
+        Metrics and status changes go side by side, except that the end of a job waits until its metrics are stored.
+        """
+        speaking = {chunk.job_id for chunk in self.chunks}
+        quiet = [end for end in self.ends if end.job_id not in speaking]
+        if self.chunks and (self.starts or quiet):
+            async with asyncio.TaskGroup() as group:
+                storing = group.create_task(_attempt(self._store()), name="store metrics")
+                telling = group.create_task(_attempt(self._tell(self.starts, quiet)), name="tell status")
+            taken = storing.result() and telling.result()
+        else:
+            taken = await _attempt(self._store() if self.chunks else self._tell(self.starts, quiet))
+        if taken and speaking:
+            last = [end for end in self.ends if end.job_id in speaking and self._is_stored(end.job_id)]
+            await _attempt(self._tell([], last))
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """What of the chunks is stored."""
+        return [Acknowledgement(job_id, str(member), offset) for (job_id, member), offset in self.stored.items()]
+
+    async def _store(self) -> None:
+        self.stored.update(await self.client.store_chunks(self.chunks))
+        self.refused = {chunk.job_id for chunk in self.chunks if (chunk.job_id, chunk.member) not in self.stored}
+
+    def _is_stored(self, job_id: str) -> bool:
+        return all(
+            self.stored.get((job_id, chunk.member), -1) >= chunk.end for chunk in self.chunks if chunk.job_id == job_id
+        )
+
+    async def _tell(self, starts: Sequence[StatusChange], ends: Sequence[StatusChange]) -> None:
+        if not starts and not ends:
+            return
+        try:
+            await self.client.tell_changes([*starts, *ends])
+        except Exception:
+            for start in starts:  # a keeper says once that a job has started
+                self.client.note_change(start)
+            raise
+        self.ended.extend(end.job_id for end in ends)
+
+
+async def deliver_all(parcels: Sequence[Parcel]) -> None:
+    """Every experiment gets its parcel at the same time."""
+    if len(parcels) == 1:
+        await parcels[0].deliver()
+        return
+    async with asyncio.TaskGroup() as group:
+        for parcel in parcels:
+            group.create_task(parcel.deliver(), name="deliver a keeper's report")
+
+
+async def _attempt(delivery: Awaitable[None]) -> bool:
+    """Whether the client took it."""
+    try:
+        await delivery
+    except ServiceUnavailable as error:  # who refuses it says so where people look
+        log.debug("what a keeper reported cannot be taken now; it is asked to send it again: %s", error)
+        return False
+    except Exception:
+        log.warning("what a keeper reported was not taken; it is asked to send it again", exc_info=True)
+        return False
+    return True
+
+
+def split_body(header: ReportHeader, body: bytes | memoryview) -> list[JournalChunk]:
+    """The chunks of a report with their bytes. Raises MalformedReport."""
+    chunks: list[JournalChunk] = []
+    position = 0
+    for chunk in header.chunks:
+        data = bytes(body[position : position + chunk.length])
+        position += chunk.length
+        if chunk.length < 0 or len(data) != chunk.length or chunk.offset < 0:
+            raise MalformedReport(
+                f"the report announces {chunk.length} bytes of the journal of {chunk.job_id} from byte {chunk.offset}; "
+                f"{len(data)} follow its header"
+            )
+        chunks.append(JournalChunk(chunk.job_id, chunk.token, _member(chunk), chunk.offset, data))
+    if position != len(body):
+        raise MalformedReport(f"the report announces {position} bytes of journals; {len(body)} follow its header")
+    return chunks
+
+
+def started(start: Start, node_id: str) -> StatusChange:
+    """What the listeners are told of a start."""
+    time = _moment(start.started_at, start.job_id)
+    return StatusChange(start.job_id, start.token, TrialJobStatus.RUNNING, time, node_id=node_id, pid=start.pid)
+
+
+def ended(end: End, node_id: str) -> StatusChange:
+    """What the listeners are told of an end."""
+    return StatusChange(
+        job_id=end.job_id,
+        token=end.token,
+        status=TrialJobStatus.ENDED,
+        time=_moment(end.exit.ended_at, end.job_id),
+        detail=end.exit.detail,
+        node_id=node_id,
+        exit=end.exit,
+    )
+
+
+def given_up(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -> StatusChange:
+    """What the listeners are told of an end that no keeper will report. `now` is Unix time."""
+    return StatusChange(
+        job_id=job.job_id,
+        token=job.token,
+        status=TrialJobStatus.ENDED,
+        time=datetime.fromtimestamp(now, UTC),
+        detail=detail,
+        node_id=job.node_id,
+        exit=Exit(reason=reason, code=None, signal=None, started_at=now, ended_at=now, detail=detail),
+    )
+
+
+def held_up(job: ExpectedJob, node_id: str, clause: str, *, now: float) -> StatusChange:
+    """What the listeners are told of a job that is stuck or, with "", goes on again. `now` is Unix time."""
+    status = TrialJobStatus.RUNNING if job.started else TrialJobStatus.SUBMITTED
+    if not job.started:
+        clause = f"waiting: {clause or f'it is being started on node {node_id}'}"
+    return StatusChange(job.job_id, job.token, status, datetime.fromtimestamp(now, UTC), detail=clause, node_id=node_id)
+
+
+def _member(chunk: Chunk) -> int:
+    if not is_rank(chunk.member):
+        raise MalformedReport(
+            f"member {chunk.member[:30]!r} of {chunk.job_id} should be a rank from 0 to {MOST_RANK}, without zeros "
+            "before it"
+        )
+    return int(chunk.member)
+
+
+def _moment(seconds: float, job_id: str) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise MalformedReport(f"{seconds:g} of {job_id} should be a time, in seconds since 1970") from None

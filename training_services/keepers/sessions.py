@@ -1,0 +1,309 @@
+"""The manager's questions about files on a node, put to the keeper of one session and answered by it, in any order."""
+
+import asyncio
+import hmac
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownNode, UnknownSession
+from proctor.training_services.nodes.pool import NodePool
+from proctor.trial_keeper.protocol import (
+    Cancel,
+    Command,
+    FileAnswer,
+    FileFacts,
+    Launch,
+    ListFiles,
+    ReadFile,
+    ReadFiles,
+    Registration,
+    RemoveFolder,
+    Shutdown,
+    Update,
+    to_json,
+)
+
+__all__ = ["MOST_BYTES", "FileOrder", "FileRequests"]
+
+
+FileOrder = ListFiles | ReadFile | ReadFiles | RemoveFolder
+
+MOST_BYTES = 4 * 1024 * 1024
+"""How much one answer of a keeper holds."""
+_AT_ONCE = 8
+
+_Answer = tuple[FileAnswer, bytes]
+
+
+class FileRequests:
+    """What was asked of one node's keeper in one session. Every question ends in time, or when the session does.
+
+    They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer (try
+    again), TrainingServiceError with the keeper's sentence when it cannot do it.
+
+    :param push: hands an order to the keeper.
+    :param withdraw: takes it back if the keeper was not given it, by its request.
+    """
+
+    def __init__(self, node_id: str, *, push: Callable[[FileOrder], None], withdraw: Callable[[str], None]) -> None:
+        self._node_id = node_id
+        self._push = push
+        self._withdraw = withdraw
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._waiting: dict[str, asyncio.Future[_Answer]] = {}
+        self._is_closed = False
+
+    async def list_files(self, folder: str, *, timeout_seconds: float) -> list[FileFacts]:
+        """The regular files below a folder, by path. The time is that of each answer: long lists come in several."""
+        found: list[FileFacts] = []
+        while True:
+            after = found[-1].path if found else ""
+            answer, _ = await self._ask(ListFiles(_new_request(), folder, after), timeout_seconds)
+            found += answer.files
+            if not answer.more or not answer.files or found[-1].path <= after:
+                return found
+
+    async def read_file(self, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float) -> bytes:
+        """At most `limit` bytes of a file from `offset`; a negative one counts from the end, and then no more than
+        `MOST_BYTES` are read. The time is that of each `MOST_BYTES`."""
+        parts: list[bytes] = []
+        wanted, position = limit, offset
+        while True:
+            order = ReadFile(_new_request(), folder, path, position, min(wanted, MOST_BYTES))
+            _, data = await self._ask(order, timeout_seconds)
+            parts.append(data)
+            wanted -= len(data)
+            position += len(data)
+            if wanted <= 0 or len(data) < order.limit or offset < 0:
+                return b"".join(parts)
+
+    async def read_files(
+        self, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float
+    ) -> dict[str, bytes]:
+        """The beginnings of files, each up to `limit` bytes. Those that are not there are missing, and so are those
+        that come after `MOST_BYTES` in all."""
+        answer, data = await self._ask(ReadFiles(_new_request(), folder, list(paths), limit), timeout_seconds)
+        contents: dict[str, bytes] = {}
+        position = 0
+        for file in answer.files:
+            contents[file.path] = data[position : position + file.size]
+            position += file.size
+        if position != len(data):
+            raise TrainingServiceError(
+                f"the keeper of node {self._node_id} announces {position} bytes of files; {len(data)} follow"
+            )
+        return contents
+
+    async def remove_folder(self, folder: str, *, timeout_seconds: float) -> None:
+        """Remove a folder with all that is in it; one that is not there is removed already."""
+        await self._ask(RemoveFolder(_new_request(), folder), timeout_seconds)
+
+    def answer(self, answer: FileAnswer, data: bytes) -> None:
+        """What the keeper says; nobody may be waiting for it any more."""
+        waiting = self._waiting.get(answer.request)
+        if waiting is not None and not waiting.done():
+            waiting.set_result((answer, data))
+
+    def close(self) -> None:
+        """The session is over: nothing will be answered any more."""
+        self._is_closed = True
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(self._ended())
+
+    async def _ask(self, order: FileOrder, timeout_seconds: float) -> _Answer:
+        try:
+            async with asyncio.timeout(timeout_seconds), self._turns:
+                answer, data = await self._exchange(order)
+        except TimeoutError:
+            raise ServiceUnavailable(
+                f"the keeper of node {self._node_id} has not answered a question about {order.folder} within "
+                f"{timeout_seconds:g} s; try again"
+            ) from None
+        if answer.missing:
+            raise FileNotFoundError(f"node {self._node_id}: {answer.error or f'{order.folder} is not there'}")
+        if answer.error:
+            raise TrainingServiceError(f"node {self._node_id}: {answer.error}")
+        if not all(map(_is_sound, answer.files)):
+            raise TrainingServiceError(
+                f"node {self._node_id}: its keeper tells of files in {order.folder} that cannot be; stop it and start "
+                "it again with this manager's version"
+            )
+        return answer, data
+
+    async def _exchange(self, order: FileOrder) -> _Answer:
+        if self._is_closed:
+            raise self._ended()
+        waiting: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[order.request] = waiting
+        self._push(order)
+        try:
+            return await waiting
+        finally:
+            del self._waiting[order.request]
+            if waiting.cancelled():  # the time is over, or nobody wants to know any more
+                self._withdraw(order.request)
+            elif waiting.done():
+                waiting.exception()  # looked at, lest the loop complains when we are cancelled in the same moment
+
+    def _ended(self) -> ServiceUnavailable:
+        return ServiceUnavailable(
+            f"the session with the keeper of node {self._node_id} ended before it had answered; try again"
+        )
+
+
+def _is_sound(file: FileFacts) -> bool:
+    """What a keeper says is not believed without a look: sizes are used to cut bytes, paths to name files."""
+    is_number = isinstance(file.modified, (int, float)) and not isinstance(file.modified, bool)
+    is_below = isinstance(file.path, str) and not {"", ".", ".."} & set(file.path.split("/"))
+    return is_below and type(file.size) is int and file.size >= 0 and is_number
+
+
+def _new_request() -> str:
+    return secrets.token_hex(8)
+
+
+# ---- keeper sessions ------------------------------------------------------------------------------------------------
+# Who may speak for each node, and the registration of its keeper with the commands that it has not taken yet.
+
+Order = Launch | Cancel | Update | Shutdown
+
+
+class Session:
+    """One registration of one keeper: numbered commands, kept until the keeper says that it has taken them.
+
+    `files` are the questions about files that are put to it. `stopped` says which of its jobs are stuck, as far as
+    their experiments know (`ReportHeader.stopped`). `refused` are the jobs of other nodes that it has spoken of.
+    """
+
+    def __init__(self, node_id: str, registration: Registration) -> None:
+        self.id = secrets.token_hex(16)
+        self.jobs = {job.job_id: job for job in registration.jobs}
+        self.stopped: dict[str, str] = {}
+        self.refused: set[str] = set()
+        self.is_closed = False
+        self._commands: deque[Command] = deque()
+        self._number = 0
+        self._wake = asyncio.Event()
+        self.files = FileRequests(node_id, push=self.push, withdraw=self._withdraw_request)
+
+    def push(self, order: Order | FileOrder) -> None:
+        """Add an order; a waiting poll is answered at once."""
+        self._number += 1
+        self._commands.append(Command(self._number, type(order).__name__, to_json(order)))
+        self._wake.set()
+
+    def withdraw(self, job_id: str) -> None:
+        """Take back the orders for a job that were not handed over."""
+        self._commands = deque(command for command in self._commands if command.order.get("job_id") != job_id)
+
+    def _withdraw_request(self, request: str) -> None:
+        self._commands = deque(command for command in self._commands if command.order.get("request") != request)
+
+    def close(self) -> None:
+        """A newer session has taken its place; a waiting poll is answered at once, a question about files fails."""
+        self.is_closed = True
+        self.files.close()
+        self._wake.set()
+
+    async def after(self, cursor: int, wait_seconds: float) -> list[Command]:
+        """The commands after `cursor`, once there are any; those up to it are dropped. Empty when the wait is over."""
+        while self._commands and self._commands[0].number <= cursor:
+            self._commands.popleft()
+        if not self._commands and not self.is_closed:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                return []
+        return list(self._commands)
+
+
+@dataclass(slots=True)
+class _Keeper:
+    """Who may speak for one node, and how it is being spoken with."""
+
+    secret: str
+    session: Session | None = None
+
+
+class KeeperSessions:
+    """The nodes whose keepers are listened to, and at most one session with each."""
+
+    def __init__(self, pool: NodePool) -> None:
+        self._pool = pool
+        self._keepers: dict[str, _Keeper] = {}
+
+    def add_node(self, node_id: str, secret: str) -> None:
+        """Let a keeper with this secret speak for this node."""
+        self._keepers.setdefault(node_id, _Keeper(secret)).secret = secret
+
+    def remove_node(self, node_id: str) -> None:
+        """Listen to its keeper no more; an unknown node is no error."""
+        self.end(node_id)
+        self._keepers.pop(node_id, None)
+
+    def secret(self, node_id: str) -> str:
+        """A node's secret. Raises UnknownNode."""
+        return self._keeper(node_id).secret
+
+    def is_secret(self, node_id: str, bearer: str) -> bool:
+        """Whether `bearer` is this node's secret; False for an unknown node."""
+        keeper = self._keepers.get(node_id)
+        return keeper is not None and hmac.compare_digest(keeper.secret.encode(), bearer.encode())
+
+    def begin(self, node_id: str, registration: Registration) -> Session:
+        """A new session; the one before is over. Raises UnknownNode."""
+        keeper = self._keeper(node_id)
+        self.end(node_id)
+        keeper.session = Session(node_id, registration)
+        return keeper.session
+
+    def end(self, node_id: str) -> None:
+        """Its session is over; a node without one is no error."""
+        keeper = self._keepers.get(node_id)
+        if keeper is not None and keeper.session is not None:
+            keeper.session.close()
+            keeper.session = None
+
+    def close(self) -> None:
+        """End all sessions."""
+        for node_id in self._keepers:
+            self.end(node_id)
+
+    def all(self) -> list[Session]:
+        """The sessions there are."""
+        return [keeper.session for keeper in self._keepers.values() if keeper.session is not None]
+
+    def by_node(self) -> list[tuple[str, Session]]:
+        """The sessions there are, with their nodes."""
+        return [(id, keeper.session) for id, keeper in self._keepers.items() if keeper.session is not None]
+
+    def find(self, node_id: str) -> Session | None:
+        """The session with a node's keeper, if there is one."""
+        keeper = self._keepers.get(node_id)
+        return None if keeper is None else keeper.session
+
+    def require(self, node_id: str, session_id: str) -> Session:
+        """The session with a node's keeper, if it is this one. Raises UnknownNode, UnknownSession."""
+        session = self._keeper(node_id).session
+        if session is None or session.id != session_id:
+            raise UnknownSession(f"the session of node {node_id}'s keeper is not known; it must register again")
+        return session
+
+    def files(self, node_id: str) -> FileRequests:
+        """Where to ask a node's keeper for files. Raises ServiceUnavailable with the reason while it is away."""
+        session = self.find(node_id)
+        absence = self._pool.absence(node_id)
+        if session is None or absence:
+            raise ServiceUnavailable(absence or f"the keeper of node {node_id} has not come back yet; try again")
+        return session.files
+
+    def _keeper(self, node_id: str) -> _Keeper:
+        try:
+            return self._keepers[node_id]
+        except KeyError:
+            raise UnknownNode(f"there is no node {node_id} here") from None

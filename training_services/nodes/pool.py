@@ -1,0 +1,583 @@
+"""The manager-wide pool of nodes: what they have, how they are, and which trial job has which share of which GPU.
+
+Every experiment of the manager places its jobs against this one pool, so two of them never get the same GPU unless both
+allow it. Nothing here waits or reads a clock; whoever needs to know of changes gives a callback.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from proctor.training_services.base import NodePlacement
+from proctor.training_services.capacity import (
+    ForeignProcess,
+    GpuCapacity,
+    GpuDemand,
+    Holding,
+    NodeCapacity,
+    SharingPolicy,
+)
+from proctor.training_services.errors import ReservationRefused, UnknownNode
+from proctor.training_services.nodes.quarantine import Quarantine
+from proctor.trial_keeper.protocol import Device, GpuSlot, Lease
+
+__all__ = [
+    "LOCAL_KIND",
+    "Node",
+    "NodePool",
+    "NodeStatus",
+    "Reservation",
+    "find_holdings",
+    "foreign_leases",
+    "gpu_capacity",
+    "without_leases",
+]
+
+
+# ---- holdings -------------------------------------------------------------------------------------------------------
+# Who has which share of which GPU of a node: reservations of this manager's jobs, and leases of others.
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A tokened claim of one trial job on a node and shares of its GPUs. `gpus` None: it does not manage GPUs."""
+
+    job_id: str
+    token: str
+    holder: str
+    node_id: str
+    gpus: tuple[GpuSlot, ...] | None
+    policy: SharingPolicy = field(default_factory=SharingPolicy)
+
+
+def find_holdings(reservations: Iterable[Reservation], devices: Iterable[Device]) -> dict[str, list[Holding]]:
+    """All holdings of a node by GPU UUID. The lease of a job that holds a reservation there is that reservation's; any
+    other is somebody else's: another manager's, or that of a job which was given up and still runs."""
+    holdings: dict[str, list[Holding]] = {}
+    jobs = set()
+    for reservation in reservations:
+        jobs.add(reservation.job_id)
+        for share in reservation.gpus or ():
+            holding = Holding(reservation.job_id, share.slot, reservation.holder, reservation.policy)
+            holdings.setdefault(share.uuid, []).append(holding)
+    for device in devices:
+        for lease in foreign_leases(device, jobs):
+            holding = Holding(lease.job_id or "", lease.slot, _holder(lease), SharingPolicy(lease.max_trials_per_gpu))
+            holdings.setdefault(device.uuid, []).append(holding)
+    return holdings
+
+
+def foreign_leases(device: Device, jobs: Collection[str]) -> list[Lease]:
+    """The leases on a GPU that none of these jobs holds."""
+    return [lease for lease in device.leases if lease.job_id not in jobs]
+
+
+def without_leases(devices: tuple[Device, ...], job_id: str) -> tuple[Device, ...]:
+    """The devices without what a job held, which was heard to have ended; the same object if it held nothing."""
+    if not any(lease.job_id == job_id for device in devices for lease in device.leases):
+        return devices
+    return tuple(replace(device, leases=foreign_leases(device, {job_id})) for device in devices)
+
+
+def gpu_capacity(device: Device, holdings: Sequence[Holding]) -> GpuCapacity:
+    """One GPU as placement sees it."""
+    foreign = (ForeignProcess(each.pid, each.memory_mb) for each in device.processes if each.job_id is None)
+    return GpuCapacity(device.index, device.uuid, device.name, tuple(holdings), tuple(foreign))
+
+
+def _holder(lease: Lease) -> str:
+    """A phrase for people that says whose job it is and since when."""
+    holder = lease.holder or "somebody who left no note"
+    return f"{holder}, since {lease.since}" if lease.since else holder
+
+
+LOCAL_KIND = "local"
+"""The kind of the node that is the manager's own machine."""
+
+log = logging.getLogger(__name__)
+
+
+class NodeStatus(StrEnum):
+    """How a node is, seen from the manager."""
+
+    CONNECTING = "CONNECTING"  # its keeper is being started or has not registered yet
+    CONNECTED = "CONNECTED"  # its keeper answers
+    SILENT = "SILENT"  # no word from its keeper for some heartbeats; its jobs are believed to run
+    LOST = "LOST"  # silent for longer than its limit; its jobs were given up
+    FAILED = "FAILED"  # its keeper cannot be started; the reason says what to do
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine that runs trials.
+
+    `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last word. `hold` is a clause
+    that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs go on, and it stays so
+    until somebody resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong yet, so
+    that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and why, as its keeper
+    has told (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be copied to it for
+    lack of room, "" if everything could, and `copy_free_mb` how much was free then. `stopped` says what does not get
+    on there because a process of its keeper is suspended (`ReportHeader.stopped`).
+    """
+
+    id: str
+    kind: str
+    status: NodeStatus = NodeStatus.CONNECTING
+    reason: str = ""
+    devices: tuple[Device, ...] | None = None
+    driver_note: str = ""
+    hostname: str = ""
+    version: str = ""
+    seen_at: float | None = None
+    disk_free_mb: int | None = None
+    notes: tuple[str, ...] = ()
+    hold: str = ""
+    arriving: bool = False
+    full: Mapping[str, str] = field(default_factory=dict)
+    copy_obstacle: str = ""
+    copy_free_mb: int = 0
+    stopped: Mapping[str, str] = field(default_factory=dict)
+
+    def shortage(self, folder: str = "") -> str:
+        """Why it takes no new jobs (it has no room, or cannot start them), as a clause; "" if it does.
+
+        :param folder: the absolute path of the folder there that holds the directories of the jobs; "" for one in its
+            keeper's own directory.
+        """
+        found = [clause for place, clause in self.full.items() if not place or (folder and _overlap(place, folder))]
+        return next(filter(None, (self.stopped.get("", ""), *found, self.copy_obstacle)), "")
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Whether one of two folders is, or lies in, the other."""
+    first, second = first.rstrip("/") + "/", second.rstrip("/") + "/"
+    return first.startswith(second) or second.startswith(first)
+
+
+class NodePool:
+    """Nodes and reservations of all experiments."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._reservations: dict[str, Reservation] = {}
+        self._by_node: dict[str, dict[str, Reservation]] = {}
+        self._holds: dict[str, str] = {}
+        self._demands: dict[object, GpuDemand] = {}
+        self._callbacks: list[Callable[[], None]] = []
+        self.quarantine = Quarantine(self._hold_unless_held)
+
+    # ---- nodes
+
+    def add(self, node_id: str, kind: str, *, reason: str = "", arriving: bool = False) -> Node:
+        """Make a node known; one that is known stays as it is.
+
+        :param arriving: it may be there in a moment: jobs that are spread wait for it until it is connected, until it
+            is known to have failed, or until `end_arrival`. Also for a node that is known, while it is CONNECTING.
+        """
+        known = self._nodes.get(node_id)
+        if known is None:
+            hold = self._holds.get(node_id, "")
+            self._nodes[node_id] = Node(node_id, kind, reason=reason, hold=hold, arriving=arriving)
+            self._by_node.setdefault(node_id, {})
+            self._notify()
+        elif arriving and known.status is NodeStatus.CONNECTING:
+            self._replace(replace(known, arriving=True))
+        return self._nodes[node_id]
+
+    def end_arrival(self, node_id: str) -> None:
+        """Let no job wait any longer for a node that is being connected; one that is not, or is not known, is no
+        error."""
+        if node_id in self._nodes:
+            self._replace(replace(self._nodes[node_id], arriving=False))
+
+    def remove(self, node_id: str) -> None:
+        """Forget a node. Its reservations stay until they are released."""
+        if self._nodes.pop(node_id, None) is not None:
+            self._notify()
+
+    def node(self, node_id: str) -> Node:
+        """One node. Raises UnknownNode."""
+        try:
+            return self._nodes[node_id]
+        except KeyError:
+            known = ", ".join(sorted(self._nodes)) or "none"
+            raise UnknownNode(f"there is no node {node_id}; known nodes: {known}") from None
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, in the order they were added."""
+        return tuple(self._nodes.values())
+
+    def set_status(self, node_id: str, status: NodeStatus, reason: str = "") -> None:
+        """A node has moved, or the reason why it is where it is has changed."""
+        before = self.node(node_id)
+        arriving = before.arriving and status is NodeStatus.CONNECTING
+        self._replace(replace(before, status=status, reason=reason, arriving=arriving))
+
+    def connect(
+        self,
+        node_id: str,
+        devices: Iterable[Device],
+        *,
+        driver_note: str,
+        hostname: str,
+        version: str,
+        seen_at: float,
+        full: Mapping[str, str] | None = None,
+    ) -> None:
+        """A node's keeper has registered."""
+        connected = replace(
+            self.node(node_id),
+            status=NodeStatus.CONNECTED,
+            reason="",
+            devices=tuple(devices),
+            driver_note=driver_note,
+            hostname=hostname,
+            version=version,
+            seen_at=seen_at,
+            notes=(),
+            full=full or {},
+            stopped={},
+            arriving=False,
+        )
+        self._replace(connected)
+
+    def hear(
+        self,
+        node_id: str,
+        seen_at: float,
+        *,
+        devices: Iterable[Device] | None = None,
+        disk_free_mb: int | None = None,
+        notes: Sequence[str] | None = None,
+        full: Mapping[str, str] | None = None,
+        stopped: Mapping[str, str] | None = None,
+    ) -> None:
+        """A node's keeper has said something. None: as before."""
+        before = self.node(node_id)
+        more_room = disk_free_mb is not None and disk_free_mb > before.copy_free_mb
+        after = replace(
+            before,
+            devices=before.devices if devices is None else tuple(devices),
+            disk_free_mb=before.disk_free_mb if disk_free_mb is None else disk_free_mb,
+            notes=before.notes if notes is None else tuple(notes),
+            full=before.full if full is None else full,
+            stopped=before.stopped if stopped is None else stopped,
+            copy_obstacle="" if more_room else before.copy_obstacle,
+        )
+        self._replace(replace(after, seen_at=seen_at))
+
+    def hold(self, node_id: str, reason: str) -> None:
+        """Give a node no new jobs until `unhold`, whatever becomes of its keeper; what runs there goes on. It need not
+        be known yet.
+
+        :param reason: a clause: "drained: its disk is replaced".
+        """
+        self._holds[node_id] = reason
+        if node_id in self._nodes:
+            self._replace(replace(self._nodes[node_id], hold=reason))
+
+    def unhold(self, node_id: str) -> None:
+        """Give a node jobs again; one that gets them, or that is not known, is no error."""
+        self._holds.pop(node_id, None)
+        if node_id in self._nodes:
+            self._replace(replace(self._nodes[node_id], hold=""))
+
+    def note_copy_obstacle(self, node_id: str, clause: str) -> None:
+        """Something that a job needs could not be copied to a node for lack of room: it gets no new jobs until this is
+        called with "", or its keeper tells of more free space. One that is not known is no error."""
+        if node_id in self._nodes:
+            node = self._nodes[node_id]
+            self._replace(replace(node, copy_obstacle=clause, copy_free_mb=node.disk_free_mb or 0))
+
+    def _hold_unless_held(self, node_id: str, reason: str) -> None:
+        if node_id not in self._holds:
+            self.hold(node_id, reason)
+
+    def absence(self, node_id: str) -> str:
+        """Why a node cannot be reached now, as a clause; "" if it can."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return f"node {node_id} is not known to the manager"
+        if node.status is NodeStatus.CONNECTED:
+            return ""
+        return f"node {node_id} is {node.status.lower()}" + (f": {node.reason}" if node.reason else "")
+
+    def stop_of(self, node_id: str, job_id: str) -> str:
+        """Why a job is stuck there, as a clause: a process of the node's keeper is suspended; "" if none is."""
+        node = self._nodes.get(node_id)
+        return "" if node is None else node.stopped.get(job_id, "")
+
+    def obstacle(self, node_id: str, folder: str = "") -> str:
+        """Why no job can be given to a node now, as a clause: its absence, its hold, or both, or that it has no room;
+        "" if one can.
+
+        :param folder: as in `Node.shortage`.
+        """
+        absence, hold = self.absence(node_id), self._holds.get(node_id, "")
+        if absence and hold:
+            return f"{absence}, and it is {hold}"
+        if absence or hold:
+            return f"node {node_id} is {hold}" if hold else absence
+        shortage = self._nodes[node_id].shortage(folder)
+        return f"node {node_id} takes no new jobs: {shortage}" if shortage else ""
+
+    def shortage(self, node_ids: Sequence[str], folder: str = "") -> str:
+        """Why none of these nodes has room for new jobs, as a clause; "" if one has, or is not known.
+
+        :param folder: as in `Node.shortage`.
+        """
+        found = [self._nodes[node_id].shortage(folder) if node_id in self._nodes else "" for node_id in node_ids]
+        named = (f"node {node_id} takes no new jobs: {clause}" for node_id, clause in zip(node_ids, found, strict=True))
+        return "; ".join(named) if all(found) else ""
+
+    # ---- reservations
+
+    def capacity(self, node_ids: Sequence[str], folder: str = "") -> tuple[NodeCapacity, ...]:
+        """What placement looks at, for these nodes, in their order. A node that is not known is not ready.
+
+        :param folder: as in `Node.shortage`.
+        """
+        return tuple(self._capacity(node_id, folder) for node_id in node_ids)
+
+    def reserve(
+        self,
+        job_id: str,
+        token: str,
+        holder: str,
+        placement: NodePlacement,
+        policy: SharingPolicy | None = None,
+    ) -> Reservation:
+        """Claim a placement for a job. Twice with the same token is once.
+
+        Raises ReservationRefused when a share is taken, when the GPU's holders do not allow another one, or when the
+        job holds a reservation with another token; UnknownNode for a node that is not here.
+        """
+        self.node(placement.node_id)
+        wanted = Reservation(job_id, token, holder, placement.node_id, placement.gpus, policy or SharingPolicy())
+        held = self._reservations.get(job_id)
+        if held is not None:
+            if held == wanted:
+                return held
+            raise ReservationRefused(
+                f"trial job {job_id} already holds a reservation on node {held.node_id}; release it first"
+            )
+        self._check_free(wanted)
+        self._keep(wanted)
+        return wanted
+
+    def restore(
+        self,
+        job_id: str,
+        placement: NodePlacement,
+        holder: str,
+        policy: SharingPolicy | None = None,
+        *,
+        token: str = "",
+    ) -> Reservation:
+        """Claim again what a job held before the manager was restarted.
+
+        It is not refused: the job runs there, whatever the books say. The node need not be known yet.
+        """
+        restored = Reservation(job_id, token, holder, placement.node_id, placement.gpus, policy or SharingPolicy())
+        self._drop(job_id)
+        self._keep(restored)
+        return restored
+
+    def release(self, job_id: str) -> None:
+        """Give back what a job holds; a job that holds nothing is no error. One that was given up and still runs
+        goes on holding its GPUs by its leases, as soon as its node has told of them again."""
+        released = self._drop(job_id)
+        if released is not None:
+            if released.gpus:
+                self._forget_leases(job_id)
+            self._notify()
+
+    def reservation(self, job_id: str) -> Reservation | None:
+        """What a job holds."""
+        return self._reservations.get(job_id)
+
+    def reservations(self, node_id: str) -> tuple[Reservation, ...]:
+        """All that is held on a node."""
+        return tuple(self._by_node.get(node_id, {}).values())
+
+    # ---- demands
+
+    def demands(self) -> dict[object, GpuDemand]:
+        """The trials that wait for GPUs, at most one for each owner."""
+        return dict(self._demands)
+
+    def set_demand(self, owner: object, demand: GpuDemand) -> None:
+        """A trial of this owner (an experiment) waits for GPUs; it takes the place of the owner's earlier one."""
+        before = self._demands.get(owner)
+        self._demands[owner] = demand
+        if before is not None and before.rules.keys() - demand.rules.keys():
+            self._notify()  # what was held there is free
+
+    def note_held(self, nodes: Mapping[str, str]) -> None:
+        """On which node GPUs are held for trials that wait, by holder. Those that are not known are no error."""
+        for owner, demand in self._demands.items():
+            self._demands[owner] = replace(demand, node_id=nodes.get(demand.holder, demand.node_id))
+
+    def withdraw_demand(self, owner: object) -> None:
+        """No trial of this owner waits for GPUs any more. Does nothing if none did."""
+        if self._demands.pop(owner, None) is not None and self._demands:
+            self._notify()  # others may take what was held for it
+
+    # ---- changes
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` after capacity may have grown or a node has changed. Returns how to stop that.
+
+        It is called synchronously and must not block; it may be called more often than necessary.
+        """
+        self._callbacks.append(callback)
+
+        def stop() -> None:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        return stop
+
+    def _notify(self) -> None:
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def _replace(self, node: Node) -> None:
+        before = self._nodes[node.id]
+        self._nodes[node.id] = node
+        if self._what_matters(before) != self._what_matters(node):
+            self._notify()
+
+    def _what_matters(self, node: Node) -> object:
+        """What of a node is worth looking at again: not its utilisation, free disk or when it was last heard, nor the
+        leases of jobs that are known to be there."""
+        jobs = self._by_node.get(node.id, {})
+        devices = [
+            (
+                device.uuid,
+                device.index,
+                [(process.pid, process.job_id) for process in device.processes],
+                [(lease.slot, lease.job_id, lease.max_trials_per_gpu) for lease in foreign_leases(device, jobs)],
+            )
+            for device in node.devices or ()
+        ]
+        room = dict(node.full), node.copy_obstacle, dict(node.stopped)
+        return node.status, node.reason, node.hold, node.arriving, node.notes, node.devices is None, room, devices
+
+    def _capacity(self, node_id: str, folder: str) -> NodeCapacity:
+        node = self._nodes.get(node_id)
+        if node is None:
+            return NodeCapacity(node_id, gpus=None, ready=False, reason=self.obstacle(node_id))
+        obstacle = self.obstacle(node_id, folder)
+        return NodeCapacity(
+            node_id,
+            gpus=None if node.devices is None else self._gpus(node_id, node.devices),
+            ready=not obstacle,
+            reason=obstacle,
+            jobs=len(self._by_node.get(node_id, ())),
+            driver_note=node.driver_note,
+            arriving=node.arriving and not node.hold,
+        )
+
+    def _gpus(self, node_id: str, devices: Iterable[Device]) -> tuple[GpuCapacity, ...]:
+        if not devices:
+            return ()
+        holdings = self._holdings(node_id)
+        return tuple(gpu_capacity(device, holdings.get(device.uuid, ())) for device in devices)
+
+    def _holdings(self, node_id: str) -> dict[str, list[Holding]]:
+        node = self._nodes.get(node_id)
+        devices = node.devices if node is not None else None
+        return find_holdings(self._by_node.get(node_id, {}).values(), devices or ())
+
+    def _check_free(self, wanted: Reservation) -> None:
+        holdings = self._holdings(wanted.node_id)
+        for share in wanted.gpus or ():
+            held = holdings.get(share.uuid, [])
+            limit = min(wanted.policy.max_trials_per_gpu, *(h.policy.max_trials_per_gpu for h in held), 1 << 30)
+            if len(held) >= limit or any(h.slot == share.slot for h in held):
+                holders = ", ".join(h.holder for h in held)
+                raise ReservationRefused(
+                    f"GPU {share.uuid} of node {wanted.node_id} cannot be reserved for {wanted.holder}: "
+                    f"it is held by {holders or 'nobody, but its limit of trials is 0'}"
+                )
+
+    def _keep(self, reservation: Reservation) -> None:
+        self._reservations[reservation.job_id] = reservation
+        self._by_node.setdefault(reservation.node_id, {})[reservation.job_id] = reservation
+
+    def _drop(self, job_id: str) -> Reservation | None:
+        reservation = self._reservations.pop(job_id, None)
+        if reservation is not None:
+            self._by_node[reservation.node_id].pop(job_id, None)
+        return reservation
+
+    def _forget_leases(self, job_id: str) -> None:
+        """A job that has ended holds nothing any more, even if its node (or another one of the same machine) tells so
+        only later."""
+        for node in tuple(self._nodes.values()):
+            devices = without_leases(node.devices or (), job_id)
+            if node.devices and devices is not node.devices:
+                self._nodes[node.id] = replace(node, devices=devices)
+
+
+# ---- presence -------------------------------------------------------------------------------------------------------
+# Waiting for a node's keeper.
+
+
+async def until_present(pool: NodePool, node_id: str) -> None:
+    """Until a node's keeper answers; at once if it does. A node on which no new jobs are wanted is present."""
+    while pool.absence(node_id):
+        await until_changed(pool)
+
+
+async def until_changed(pool: NodePool) -> None:
+    """Until something has become of a node from now on."""
+    changed = asyncio.Event()
+    stop = pool.on_change(changed.set)
+    try:
+        await changed.wait()
+    finally:
+        stop()
+
+
+# ---- status watch ---------------------------------------------------------------------------------------------------
+# Waiting for a node of the pool to be connected, or to be so no more.
+
+
+class StatusWatch:
+    """One node's, made by `watch_status`."""
+
+    def __init__(self, pool: NodePool, node_id: str) -> None:
+        self._pool = pool
+        self._node_id = node_id
+        self._changed = asyncio.Event()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its keeper has a session and speaks."""
+        return self._pool.node(self._node_id).status is NodeStatus.CONNECTED
+
+    async def until(self, *, is_connected: bool) -> None:
+        """Wait until it is so."""
+        while self.is_connected is not is_connected:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def note(self) -> None:
+        """Look again."""
+        self._changed.set()
+
+
+@contextmanager
+def watch_status(pool: NodePool, node_id: str) -> Iterator[StatusWatch]:
+    """Follow one node's status."""
+    watch = StatusWatch(pool, node_id)
+    stop = pool.on_change(watch.note)
+    try:
+        yield watch
+    finally:
+        stop()

@@ -1,0 +1,162 @@
+"""The one file that is brought to a machine: a zip archive that any Python ≥ 3.10 runs, the keeper with all it needs.
+
+It holds the keeper, what the keeper needs of the SDK, what trials there import (`proctor.sdk.bundle`), and `pynvml`
+from the installed nvidia-ml-py, after its metadata have said that it is pure Python and runs on 3.10. Nothing else of
+the manager's environment. The same files give the same bytes, and its name holds their hash.
+"""
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from proctor.sdk.bundle import PACKAGES, bundle_files
+from proctor.training_services.ssh.errors import RemoteError
+from proctor.trial_keeper.linux.files import replace_file
+
+__all__ = ["OLDEST_PYTHON", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
+
+OLDEST_PYTHON = "3.10"
+
+_NVML = "nvidia-ml-py"
+_NVML_MODULE = "pynvml"
+_HASH_LENGTH = 20
+_DATE = (1980, 1, 1, 0, 0, 0)
+_MODE = 0o644 << 16
+_SDK_MODULES = ("sdk/bundle.py", "sdk/file_modes.py", "sdk/open_files.py")
+"""What the keeper needs besides the trial side."""
+_MAIN = b"""import sys
+
+from proctor.trial_keeper.__main__ import main
+
+sys.exit(main())
+"""
+
+
+class ArchiveNotBuilt(RemoteError):
+    """The keeper's archive cannot be built from what is installed here."""
+
+
+@dataclass(frozen=True)
+class KeeperArchive:
+    """A built archive. `name` is `keeper-<first 20 of sha256>.pyz`."""
+
+    path: Path
+    sha256: str
+    name: str
+
+
+def build(folder: Path) -> KeeperArchive:
+    """Make sure that the archive of this version lies in `folder`, which holds nothing else; blocks on the disk.
+
+    :raises ArchiveNotBuilt: what is installed cannot travel; says what to do.
+    :raises OSError: the folder cannot be written.
+    """
+    data = _zip(archive_files())
+    sha256 = hashlib.sha256(data).hexdigest()
+    name = f"keeper-{sha256[:_HASH_LENGTH]}.pyz"
+    path = folder / name
+    if not path.is_file() or path.read_bytes() != data:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(str(path), data, durable=False, shared=True)  # its bytes are compared before it is used
+    for other in folder.glob("keeper-*.pyz*"):
+        if other.name != name:
+            other.unlink(missing_ok=True)
+    return KeeperArchive(path, sha256, name)
+
+
+def read_probe() -> str:
+    """The source of the first look at a machine, for `python3 -c`; see `trial_keeper/probe.py`."""
+    return files("proctor").joinpath("trial_keeper", "probe.py").read_text(encoding="utf-8")
+
+
+def archive_files() -> dict[str, bytes]:
+    """The archive's files by name. Raises ArchiveNotBuilt."""
+    package = files("proctor")
+    content = {_source(name): data for name, data in bundle_files().items()}
+    for name in _SDK_MODULES:
+        content[f"proctor/{name}"] = package.joinpath(*name.split("/")).read_bytes()
+    content.update(_read_package(package.joinpath("trial_keeper"), "proctor/trial_keeper"))
+    content["__main__.py"] = _MAIN
+    return content | _read_nvml()
+
+
+def _read_package(folder: Traversable, target: str) -> dict[str, bytes]:
+    """The Python files of a package and of the packages in it, by their names in the archive."""
+    found: dict[str, bytes] = {}
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found.update(_read_package(entry, f"{target}/{entry.name}"))
+        elif entry.name.endswith(".py"):
+            found[f"{target}/{entry.name}"] = entry.read_bytes()
+    return found
+
+
+def _source(name: str) -> str:
+    """Where the bundle takes a file from, so that it can be made again out of the archive."""
+    for source, target in PACKAGES.items():
+        if name.startswith(f"{target}/"):
+            return f"proctor/{source}{name.removeprefix(target)}"
+    return name
+
+
+def _zip(content: dict[str, bytes]) -> bytes:
+    """Deflated: a quarter of the size on the wire, and no slower to import (both measured)."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted(content):
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = _MODE
+            entry.create_system = 3
+            archive.writestr(entry, content[name])
+    return target.getvalue()
+
+
+def _read_nvml() -> dict[str, bytes]:
+    """`pynvml` as it is installed here, once it is known that it runs elsewhere."""
+    try:
+        found = distribution(_NVML)
+    except PackageNotFoundError as error:
+        raise ArchiveNotBuilt(f"{_NVML} is not installed beside the manager; pip install '{_NVML}>=13'") from error
+    _check_that_it_travels(found)
+    content = {
+        str(file): Path(str(file.locate())).read_bytes()
+        for file in found.files or ()
+        if file.suffix == ".py" and file.parts[0] in (_NVML_MODULE, f"{_NVML_MODULE}.py")
+    }
+    if not content:
+        raise ArchiveNotBuilt(f"the installed {_NVML} {found.version} holds no {_NVML_MODULE}; install it again")
+    return content
+
+
+def _check_that_it_travels(found: Distribution) -> None:
+    try:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    except ImportError as error:
+        raise ArchiveNotBuilt("packaging is not installed; pip install 'proctor[remote]'") from error
+    name = f"the installed {_NVML} {found.version}"
+    wheel = (found.read_text("WHEEL") or "").splitlines()
+    tags = [line.partition(":")[2].strip() for line in wheel if line.startswith("Tag:")]
+    if not any(tag.startswith(("py3-", "py2.py3-")) and tag.endswith("-none-any") for tag in tags):
+        raise ArchiveNotBuilt(
+            f"{name} should be pure Python (tag py3-none-any) to be brought to machines, found tags {tags}; install it "
+            "from its wheel"
+        )
+    requires = (found.metadata.get_all("Requires-Python") or [""])[0]
+    try:
+        admitted = SpecifierSet(requires).contains(f"{OLDEST_PYTHON}.0")
+    except InvalidSpecifier:
+        admitted = False
+    if not admitted:
+        raise ArchiveNotBuilt(
+            f"{name} should run on Python {OLDEST_PYTHON}, the oldest that a machine may have, but says it requires "
+            f"{requires}; install an older release of it"
+        )
+    needs = [requirement for requirement in found.requires or () if "extra ==" not in requirement]
+    if needs:
+        raise ArchiveNotBuilt(f"{name} should need no other package, found {needs}; install another release of it")

@@ -1,0 +1,388 @@
+"""One SSH connection to one machine. The only module that imports asyncssh; its errors end here.
+
+`open_connection` goes through the jump hosts of ~/.ssh/config, checks every host key and logs in; `Connection` is what
+can be done then. Whatever goes wrong is one of remote/errors.py, and no secret is in any of their texts.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from proctor.training_services.remote.settings import Login, MachineSettings
+from proctor.training_services.ssh import uploads
+from proctor.training_services.ssh.base import TAIL_BYTES, Finished, Process, SessionSlots, strip_talk
+from proctor.training_services.ssh.config import Hop, Jump
+from proctor.training_services.ssh.errors import (
+    CommandFailed,
+    ConnectionEnded,
+    ForwardingRefused,
+    HostKeyRefused,
+    NotWritable,
+    Unreachable,
+)
+from proctor.training_services.ssh.host_keys import AUTHORITY, REVOKED, HostKeys, KnownKey, refusal
+from proctor.training_services.ssh.keys import WRONG
+from proctor.training_services.ssh.login import LoginClient, login_failed, no_passage
+from proctor.training_services.ssh.route import Limits, Route, RouteTrace
+from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, with_source
+
+__all__ = ["Connection", "Finished", "HostKeys", "Process", "RouteTrace", "open_connection"]
+
+_CLOSING_SECONDS = 5.0
+_SESSION_SECONDS = 30.0
+_LAST_SESSION_PAUSES_SECONDS = (0.25,) * 8
+_HOST_KEY_ALGORITHMS = (
+    "ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
+)
+_STDERR = 1  # the channel's data type
+asyncssh.set_log_level(logging.WARNING)  # below that it tells of every packet, for every machine
+
+
+class Connection:
+    """A connection that stands. Everything raises ConnectionEnded once it has ended."""
+
+    def __init__(self, ssh: Any, client: LoginClient, *, peer: str) -> None:
+        self.peer = peer
+        """Where it leads, for people: "bob@10.0.0.3:22 through bastion"."""
+        self._ssh = ssh
+        self._client = client
+        self._slots = SessionSlots()
+
+    async def run(self, command: Sequence[str] | str, *, input: bytes = b"", timeout_seconds: float = 60.0) -> Finished:
+        """Run a command to its end.
+
+        :param command: words, which mean the same to every login shell; or a line for the user's own shell, whose
+            start-up files may then add to the output.
+        Raises CommandFailed when it is ended by a signal or the time is up (it is then asked to end, and may run on),
+        never for its exit code.
+        """
+        line, mark = (command, b"") if isinstance(command, str) else marked(command)
+        name = command if isinstance(command, str) else " ".join(command)
+        try:
+            async with asyncio.timeout(timeout_seconds), self._session(line) as process:
+                stdout = await _converse(process, input)
+        except TimeoutError as error:
+            raise CommandFailed(f"`{name[:200]}` did not end within {timeout_seconds:g} s") from error
+        finished = self._finished(process, stdout, name=name[:200])
+        return strip_talk(stdout, mark, finished) if mark else finished
+
+    @asynccontextmanager
+    async def start_process(self, command: Sequence[str]) -> AsyncIterator[Process]:
+        """Run a command and talk with it; leaving closes its pipes and its session. Raises CommandFailed where the
+        login shell runs no command."""
+        line, mark = marked(command)
+        async with self._session(line) as process:
+            try:
+                async with asyncio.timeout(_SESSION_SECONDS):
+                    await process.stdout.readuntil(mark)
+            except (asyncio.IncompleteReadError, TimeoutError) as error:
+                self._check()
+                said = Finished(process.exit_status or 0, getattr(error, "partial", b""), bytes(process.tail)).said
+                raise CommandFailed(f"`{' '.join(command)[:200]}` could not be started; it said: {said}") from error
+            try:
+                yield Process(process)
+            except CommandFailed:
+                self._check()  # the connection has ended, and the command with it
+                raise
+
+    @asynccontextmanager
+    async def start_python(self, python: str, source: str) -> AsyncIterator[Process]:
+        """Run a Python source there and talk with it, whatever the login shell. Raises as `start_process` does; a
+        missing interpreter is an exit code.
+
+        :param python: name or path of an interpreter; its version does not matter to this method (3.x).
+        """
+        async with self.start_process([python, *ISOLATED, "-c", READ_SOURCE]) as process:
+            with suppress(BrokenPipeError):
+                process.stdin.write(with_source(source))
+            yield process
+
+    async def upload(
+        self,
+        source: Path | bytes,
+        target: str,
+        *,
+        on_progress: uploads.Progress | None = None,
+        resume: bool = True,
+    ) -> None:
+        """Write a file by SFTP, mode 0600; a relative target is below the home directory.
+
+        A shorter file of that name is taken for an earlier attempt and continued, so verify what has arrived by its
+        hash. Raises NoRoom, NotWritable (also where SFTP is switched off), OSError for the source.
+
+        :param on_progress: told (bytes there, bytes in all) as it goes.
+        """
+        async with self._translated(), self._slots.take():
+            async with self._sftp() as sftp:
+                try:
+                    await uploads.send(sftp, source, target, resume=resume, on_progress=on_progress)
+                except asyncssh.SFTPError as error:
+                    self._check()
+                    free = await self._room(sftp, target)
+                    raise uploads.failure(target, error.code, error.reason, free=free) from error
+
+    async def forward(self, remote_socket: str, local_socket: str) -> None:
+        """Bring connections to a Unix socket on the machine to one here, until this connection ends. The folder must
+        exist and the socket must not. Raises ForwardingRefused."""
+        try:
+            async with self._translated(), asyncio.timeout(_SESSION_SECONDS):
+                await self._ssh.forward_remote_path(remote_socket, local_socket)
+        except asyncssh.ChannelListenError as error:
+            raise ForwardingRefused(
+                "its SSH server does not forward sockets (AllowStreamLocalForwarding or DisableForwarding), or "
+                f"{remote_socket} cannot be made there"
+            ) from error
+        except TimeoutError as error:
+            raise ForwardingRefused(f"its SSH server did not answer within {_SESSION_SECONDS:g} s") from error
+
+    async def until_ended(self) -> str:
+        """Wait until the connection has ended, for whatever reason; a clause that says why."""
+        await self._client.ended.wait()
+        return self._client.why
+
+    @asynccontextmanager
+    async def _session(self, line: str) -> AsyncIterator[Any]:
+        async with self._translated(), self._slots.take():
+            process = await self._open(line)
+            try:
+                yield process
+            finally:
+                process.close()
+
+    async def _open(self, line: str) -> Any:
+        _, process = await self._with_room(
+            lambda: self._ssh.create_session(_TailedProcess, line, encoding=None, request_pty=False)
+        )
+        return process
+
+    async def _with_room(self, open_one: Callable[[], Awaitable[Any]]) -> Any:
+        for pause in (*_LAST_SESSION_PAUSES_SECONDS, None):
+            try:
+                return await open_one()
+            except asyncssh.ChannelOpenError as error:
+                self._check()
+                if await self._slots.give_way():
+                    continue
+                if pause is None:
+                    raise CommandFailed(f"its SSH server opens no session ({error.reason}); see MaxSessions") from error
+                await asyncio.sleep(pause)  # it may still be counting one that has just ended
+
+    @asynccontextmanager
+    async def _sftp(self) -> AsyncIterator[Any]:
+        try:
+            async with asyncio.timeout(_SESSION_SECONDS):
+                sftp = await self._with_room(self._ssh.start_sftp_client)
+        except (asyncssh.SFTPError, CommandFailed, TimeoutError) as error:
+            self._check()
+            raise NotWritable(
+                f"SFTP does not work there ({str(error) or 'no answer'}); it needs `Subsystem sftp` in sshd_config "
+                "and a login shell that prints nothing"
+            ) from error
+        async with sftp:
+            yield sftp
+
+    async def _room(self, sftp: Any, target: str) -> uploads.Room:
+        try:
+            return await uploads.room(sftp, target)
+        except asyncssh.SFTPError:
+            return uploads.Room()  # the server does not say
+
+    def _finished(self, process: Any, stdout: bytes, *, name: str) -> Finished:
+        code = process.exit_status
+        if code is None:
+            self._check()
+            raise CommandFailed(f"`{name}` ended without an exit code")
+        if process.exit_signal is not None:
+            raise CommandFailed(f"`{name}` was ended by SIG{process.exit_signal[0]}")
+        return Finished(code, stdout, bytes(process.tail))
+
+    def _check(self) -> None:
+        if self._client.ended.is_set() or self._ssh.is_closed():
+            raise ConnectionEnded(self._client.why)
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        self._check()
+        try:
+            yield
+        except (asyncssh.DisconnectError, asyncssh.ChannelOpenError, BrokenPipeError, ConnectionError) as error:
+            self._check()
+            if isinstance(error, BrokenPipeError):
+                raise CommandFailed("the command ended before it had read its input") from error
+            raise ConnectionEnded(str(error) or type(error).__name__) from error
+
+
+async def _converse(process: Any, input: bytes) -> bytes:
+    try:
+        with suppress(BrokenPipeError):  # it may have ended already, and never wanted to know
+            process.stdin.write(input)
+            process.stdin.write_eof()
+        stdout: bytes = await process.stdout.read()
+        await process.wait_closed()
+    except BaseException:
+        with suppress(OSError):
+            process.terminate()  # sshd counts it among the sessions as long as it lives
+        raise
+    return stdout
+
+
+class _TailedProcess(asyncssh.SSHClientProcess):  # type: ignore[misc]
+    """Keeps the end of stderr only, so that nobody needs to read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tail = b""
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        if datatype == _STDERR:
+            self.tail = (self.tail + data)[-TAIL_BYTES:]
+        else:
+            super().data_received(data, datatype)
+
+
+class _Client(LoginClient, asyncssh.SSHClient):  # type: ignore[misc]
+    """What the library wants its callbacks to be."""
+
+
+class _Library:
+    """What finding the way to a machine needs of asyncssh, with errors translated."""
+
+    client = _Client
+
+    def resolve(self, jump: Jump) -> Hop:
+        """What ~/.ssh/config says about a host. Reads files. Raises Unreachable."""
+        try:
+            options = asyncssh.SSHClientConnectionOptions(
+                config=(),  # the user's; without, none is read
+                host=jump.host,
+                port=jump.port or (),
+                username=jump.user or (),
+                client_keys=None,
+                known_hosts=None,
+            )
+            return Hop.read(jump.host, options.config, host=options.host, port=options.port, user=options.username)
+        except (ValueError, OSError) as error:
+            raise Unreachable(f"~/.ssh/config cannot be used for {jump.host}: {error}; correct it") from error
+
+    def load(self, path: Path, passphrase: str | None) -> Sequence[Any]:
+        """A private key, see keys.Loader."""
+        try:
+            keys: Sequence[Any] = asyncssh.load_keypairs(str(path), passphrase)
+        except asyncssh.KeyEncryptionError as error:
+            raise ValueError(f"{WRONG}: {error}") from error
+        return keys
+
+    def public_half(self, path: Path) -> bytes | None:
+        """The public half of a private key, where it can be read without a passphrase."""
+        for name in (f"{path}.pub", str(path)):
+            try:
+                return bytes(asyncssh.read_public_key(name).public_data)
+            except (OSError, ValueError):
+                continue
+        return None
+
+    @asynccontextmanager
+    async def agent_keys(self, path: str) -> AsyncIterator[list[tuple[Any, bytes]]]:
+        """The keys an SSH agent holds, usable inside. Raises OSError where none answers."""
+        async with AsyncExitStack() as stack:
+            try:
+                agent = await stack.enter_async_context(await asyncssh.connect_agent(path))
+                keys = [(key, bytes(key.public_data)) for key in await agent.get_keys()]
+            except ValueError as error:
+                raise OSError(str(error)) from error
+            yield keys
+
+    async def dial(self, hop: Hop, client: LoginClient, *, tunnel: Any | None, keep_alive_seconds: float) -> Any:
+        """Connect and log in. Raises HungUp, Unreachable, HostKeyRefused, LoginRefused."""
+        try:
+            return await asyncssh.connect(
+                hop.name,
+                hop.port,
+                username=hop.user,
+                tunnel=tunnel,
+                client_factory=lambda: client,
+                client_keys=None,  # the client hands them out
+                known_hosts=_trusted(client.known),
+                server_host_key_algs=_algorithms(hop, client.known),
+                keepalive_interval=keep_alive_seconds,
+                keepalive_count_max=3,
+                connect_timeout=None,
+                login_timeout=0,
+                command=None,
+                request_pty=False,
+                agent_forwarding=False,
+                x11_forwarding=False,
+            )
+        except asyncssh.HostKeyNotVerifiable as error:
+            if client.offered is None:
+                raise HostKeyRefused(f"its host key was refused ({error.reason}); see known_hosts") from error
+            raise refusal(hop, client.offered, client.known) from error
+        except asyncssh.PermissionDenied as error:
+            raise client.attempt.refusal() from error
+        except asyncssh.ChannelOpenError as error:
+            raise no_passage(hop, error.reason) from error
+        except (asyncssh.Error, OSError, ValueError) as error:
+            raise login_failed(hop, error, client) from error
+
+    async def close(self, ssh: Any) -> None:
+        """End a connection, with a limit."""
+        ssh.close()
+        try:
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                await ssh.wait_closed()
+        except BaseException as error:
+            ssh.abort()
+            if not isinstance(error, TimeoutError):
+                raise
+
+
+@asynccontextmanager
+async def open_connection(
+    machine: MachineSettings,
+    login: Login,
+    *,
+    host_keys: HostKeys,
+    keep_alive_seconds: float = 15.0,
+    reach_seconds: float = 30.0,
+    timeout_seconds: float = 30.0,
+    trace: RouteTrace | None = None,
+) -> AsyncIterator[Connection]:
+    """Connect to a machine and log in; closes the connection at the end.
+
+    Raises Unreachable, HostKeyRefused, LoginRefused, KeyUnusable.
+
+    :param keep_alive_seconds: a silent connection is tested so often, and ends after three tests without an answer.
+    :param reach_seconds: how long the port of each server on the way may take to answer.
+    :param timeout_seconds: how long each server on the way may take to let us in, that included.
+    :param trace: is told which steps were passed, and the error.
+    """
+    limits = Limits(keep_alive_seconds, reach_seconds, timeout_seconds)
+    async with AsyncExitStack() as stack:
+        route = Route(_Library(), stack, machine=machine, login=login, host_keys=host_keys, limits=limits)
+        ssh, client = await route.follow(trace or RouteTrace(machine.host))
+        yield Connection(ssh, client, peer=route.peer)
+
+
+def _trusted(known: Sequence[KnownKey]) -> tuple[list[Any], list[Any], list[Any]]:
+    """The known keys as the library wants them: of the host, of authorities, revoked ones."""
+    kinds: dict[str, dict[str, Any]] = {"": {}, AUTHORITY: {}, REVOKED: {}}
+    for item in known:
+        with suppress(ValueError):  # a kind of key that is not supported
+            kinds[item.marker][item.key] = asyncssh.import_public_key(item.key)
+    own = [key for text, key in kinds[""].items() if text not in kinds[REVOKED]]
+    # without authorities the client itself refuses revoked keys, and says where they stand
+    return own, list(kinds[AUTHORITY].values()), list(kinds[REVOKED].values()) if kinds[AUTHORITY] else []
+
+
+def _algorithms(hop: Hop, known: Sequence[KnownKey]) -> Any:
+    """The kinds of host keys to ask for: those known first, then all others, to be able to say what it shows."""
+    if hop.picks_host_key_algorithms:
+        return ()
+    own, authorities, _ = _trusted(known)
+    first = [name.decode() for key in own for name in key.sig_algorithms]
+    return ",".join([*(["*-cert-v01@openssh.com"] if authorities else []), *first, _HOST_KEY_ALGORITHMS])
