@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proctor.sdk.client import Client
+from proctor.sdk.client.credentials import write_handover
 from proctor.sdk.client.errors import ClientError
-from proctor.sdk.client.handover import write_handover
 from proctor.trial_keeper.start import stop_keeper
 
 T = TypeVar("T")

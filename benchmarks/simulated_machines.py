@@ -12,7 +12,8 @@ from proctor.manager.__main__ import main
 from proctor.training_services import registry
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.capacity import GpuRules
-from proctor.training_services.keeper_service import KeeperTrainingService, write_launch
+from proctor.training_services.keeper_service import KeeperTrainingService
+from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Launch
 

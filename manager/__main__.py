@@ -30,8 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_in_foreground(settings: Settings) -> int:
     """Run until it is stopped, and say on stderr what is wrong where it cannot start; the exit code."""
     from proctor.manager.app import run
-    from proctor.sdk.file_modes import keep_files_private
-    from proctor.sdk.open_files import raise_open_files
+    from proctor.sdk.process_limits import keep_files_private, raise_open_files
 
     keep_files_private()
     raise_open_files()

@@ -5,10 +5,10 @@ take, the bytes between two pieces of its body (of a chunk's extensions, or of t
 """
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from socket import socket
 from typing import Any
 
 import uvicorn
@@ -143,7 +143,7 @@ class HttpServer(uvicorn.Server):
         self.serving = asyncio.Event()
         self._leaving = asyncio.Event()
 
-    async def serve_on(self, listener: socket) -> None:
+    async def serve_on(self, listener: socket.socket) -> None:
         """Serve until `leave`."""
         await self.serve(sockets=[listener])
 
@@ -152,7 +152,7 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
         self._leaving.set()
 
-    async def startup(self, sockets: list[socket] | None = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, and then say so."""
         await super().startup(sockets)
         self.server_state.default_headers = self.config.encoded_headers

@@ -12,7 +12,7 @@ import os
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
+from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -24,19 +24,19 @@ MODULES = (
     "sdk/assessor.py",
     "sdk/channel.py",
     "sdk/checkpoints.py",
+    "sdk/compat/__init__.py",
+    "sdk/compat/nni_channel.py",
     "sdk/disk_errors.py",
     "sdk/errors.py",
     "sdk/failpoints.py",
+    "sdk/files.py",
     "sdk/journal.py",
     "sdk/metrics.py",
-    "sdk/nni_channel.py",
-    "sdk/notices.py",
     "sdk/protocol.py",
     "sdk/quick_json.py",
     "sdk/reserve.py",
     "sdk/trial.py",
     "sdk/tuner.py",
-    "sdk/unfinished.py",
 )
 PACKAGES = {"sdk/space": "proctor/sdk/space", "sdk/pytorch": "proctor/sdk/pytorch", "sdk/compat/nni": "nni"}
 _NOT_COMPILED = "/sdk/pytorch"  # who imports it imports torch, which takes a thousand times as long

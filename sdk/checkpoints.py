@@ -11,11 +11,10 @@ import os
 from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
-from proctor.sdk.errors import CheckpointError
+from proctor.sdk.errors import CheckpointError, notice_once
+from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
 from proctor.sdk.journal import read_wait_seconds
-from proctor.sdk.notices import notice_once
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
-from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
 
 _RETRY_SECONDS = 1.0
 _NO_SHARED_BLOCKS = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}

@@ -10,6 +10,8 @@
 A report raises only for what its caller did wrong. A full disk, a missing keeper or a dead manager never raises.
 """
 
+import sys
+
 
 class ProctorError(Exception):
     """Something the SDK refuses; the text says what was expected, what was found and what to do."""
@@ -33,3 +35,21 @@ class UnsafeDocumentError(ProctorError, ValueError):
 
 class NoMoreTrialError(ProctorError):
     """A tuner raises this when it has nothing left to propose."""
+
+
+# ---- notices --------------------------------------------------------------------------------------------------------
+# What the SDK has to tell the person at the trial's standard error: once each, and never at the price of the trial.
+
+_given: "set[str]" = set()
+
+
+def notice_once(topic: str, text: str) -> None:
+    """Print `proctor: <text>` to standard error unless this topic has been spoken of in this process."""
+    if topic in _given:
+        return
+    _given.add(topic)
+    try:
+        sys.stderr.write(f"proctor: {text}\n")
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):  # no standard error, or a closed one
+        pass

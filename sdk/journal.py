@@ -17,7 +17,7 @@ from _thread import RLock
 from time import monotonic, sleep, time
 
 from proctor.sdk.disk_errors import HOPELESS
-from proctor.sdk.notices import notice_once
+from proctor.sdk.errors import notice_once
 from proctor.sdk.protocol import KIND_LOST, RESERVE_FILE
 from proctor.sdk.reserve import Reserve  # not when it is needed: on a full disk some Pythons write half a .pyc
 

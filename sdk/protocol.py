@@ -54,7 +54,7 @@ CHECKPOINT_FOLDER = "output/checkpoints"
 
 NNI_2_BARRIER = "output/.nni"
 NNI_2_BARRIER_TARGET = "../parameter.json"
-NNI_CHANNEL = "import://proctor.sdk.nni_channel.ProctorChannel"
+NNI_CHANNEL = "import://proctor.sdk.compat.nni_channel.ProctorChannel"
 """Where NNI 3's own package reports to when it is imported instead of ours; without `proctor` it fails at once."""
 
 MAX_RECORD_BYTES = 256 * 1024

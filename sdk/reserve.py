@@ -9,8 +9,8 @@ blocks nor inodes. It holds lines, up to its first zero byte:
 
 A line that begins with "#" was written to the journal meanwhile. Whoever appends or counts holds a lock on the file.
 When the trial has ended, the keeper reads what is left (`trial_keeper/jobs/losses.py`); nothing here is ever taken
-back, so a process may be killed anywhere. The reaper offers a second reserve, in memory, for a disk that refuses even this
-(read-only, not answering): what it holds comes with the end of the job.
+back, so a process may be killed anywhere. The reaper offers a second reserve, in memory, for a disk that refuses even
+this (read-only, not answering): what it holds comes with the end of the job.
 """
 
 import os

@@ -9,9 +9,8 @@ import os
 from time import time
 
 from proctor.sdk.channel import STANDALONE, Channel, StopRequest
-from proctor.sdk.errors import MetricError
+from proctor.sdk.errors import MetricError, notice_once
 from proctor.sdk.metrics import DEFAULT_KEY, encode_metric
-from proctor.sdk.notices import notice_once
 from proctor.sdk.protocol import (
     ENV_JOB_DIRECTORY,
     KIND_CHECKPOINT,

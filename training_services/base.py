@@ -36,8 +36,8 @@ A trial is the process `bash -c <form.command>`, in `form.code_directory` (or a 
   `proctor.sdk.bundle.build_bundle` makes first on PYTHONPATH, so that `import proctor` and `import nni` work in every
   interpreter. `proctor.trial_keeper.jobs.launching.keep_bundle` keeps it there when the command sets PYTHONPATH.
 * the umask of the user: the key `umask` of that file, a number. The manager's own keeps its files to its user.
-* the limit on open files of the user: `proctor.sdk.open_files.users_open_files()`. The manager's own is as high as it
-  may be; programs that use `select` do not work with such a limit.
+* the limit on open files of the user: `proctor.sdk.process_limits.users_open_files()`. The manager's own is as high as
+  it may be; programs that use `select` do not work with such a limit.
 
 For processes on the manager's machine `proctor.training_services.trial_processes` does both.
 """

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from proctor.sdk.bundle import build_bundle
-from proctor.sdk.open_files import users_open_files
+from proctor.sdk.process_limits import users_open_files
 from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.capacity import GpuRules
-from proctor.training_services.keeper_service import write_launch
+from proctor.training_services.keepers.launches import write_launch
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.jobs.launching import CapturedEnvironments, build_environment, keep_bundle, prepare_directory
 from proctor.trial_keeper.jobs.losses import find_losses, remove_reserve, write_endings

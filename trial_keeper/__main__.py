@@ -26,7 +26,7 @@ def _serve(words: list[str]) -> int:
     import os
     from pathlib import Path
 
-    from proctor.sdk.open_files import restore_open_files
+    from proctor.sdk.process_limits import restore_open_files
     from proctor.trial_keeper.daemon import serve
 
     parser = argparse.ArgumentParser(prog="python -m proctor.trial_keeper serve", description=__doc__)

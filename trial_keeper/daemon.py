@@ -15,8 +15,7 @@ from pathlib import Path
 
 import proctor
 from proctor.sdk.bundle import build_bundle
-from proctor.sdk.file_modes import keep_files_private
-from proctor.sdk.open_files import raise_open_files
+from proctor.sdk.process_limits import keep_files_private, raise_open_files
 from proctor.trial_keeper.files.server import FILE_ORDERS, FileAnswers, FileOrder, JobPlaces
 from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.jobs.disk_space import DiskWatch

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from proctor.sdk.file_modes import users_umask
-from proctor.sdk.open_files import users_open_files
+from proctor.sdk.process_limits import users_open_files, users_umask
 from proctor.trial_keeper.errors import KeeperNotStarted
 from proctor.trial_keeper.linux.identity import boot_id, open_process
 from proctor.trial_keeper.reaper.exits import last_line_of

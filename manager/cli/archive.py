@@ -132,7 +132,7 @@ def load_archive(
     client: "Client", path: Path, *, code_directory: Path | None, identifier: str | None
 ) -> dict[str, Any]:
     """Hand a saved experiment to the manager, which takes it in as STOPPED. Raises CommandError."""
-    from proctor.sdk.client.handover import held_copy
+    from proctor.sdk.client.credentials import held_copy
 
     experiment = read_archive(path)
     if code_directory is not None:

@@ -61,7 +61,7 @@ def look(client: "Client", experiment_id: str) -> Sight:
 
 def sights(client: "Client", experiment_id: str) -> Iterator[Sight]:
     """Look now and after every change, at most four times a second, until nothing happens any more."""
-    from proctor.sdk.client.watch import Watch
+    from proctor.sdk.client.events import Watch
 
     with Watch(client.events(experiment_id=experiment_id)) as watch:
         while True:

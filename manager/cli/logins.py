@@ -26,7 +26,7 @@ def find_logins(config: Mapping[str, Any], inline: Mapping[str, str] | None = No
 
     :param inline: secrets that stood in the configuration itself.
     """
-    from proctor.sdk.client.logins import MissingSecret, find_secrets, secret_variables
+    from proctor.sdk.client.credentials import MissingSecret, find_secrets, secret_variables
 
     try:
         named = find_secrets(config)
@@ -38,7 +38,7 @@ def find_logins(config: Mapping[str, Any], inline: Mapping[str, str] | None = No
 @contextmanager
 def handed_over(client: "Client", logins: Logins) -> Iterator[str]:
     """The name of a file with this shell's environment and the logins; gone afterwards if the manager left it."""
-    from proctor.sdk.client.handover import discard_handover, write_handover
+    from proctor.sdk.client.credentials import discard_handover, write_handover
 
     name = write_handover(client.home, secret_values=logins.secrets, without=logins.variables)
     try:

@@ -97,7 +97,7 @@ def follow_trial(session: Session, trial: dict[str, Any], stream: str, *, job: i
 
     :param job: only this attempt, until it is over.
     """
-    from proctor.sdk.client.watch import Watch
+    from proctor.sdk.client.events import Watch
 
     client, number = session.client, job or max(trial["jobs"], 1)
     log, link = trial_log(session, trial["id"], stream, number), Link(session.say)

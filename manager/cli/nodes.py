@@ -119,7 +119,7 @@ def find_node(client: "Client", named: str) -> Row:
 
 def _check_and_wait(client: "Client", node_id: str) -> Row:
     """The node once it is told to be reached or not, or as it is when the time is over."""
-    from proctor.sdk.client.watch import Watch
+    from proctor.sdk.client.events import Watch
 
     deadline = time.monotonic() + CHECK_SECONDS
     with Watch(client.events()) as watch:

@@ -33,7 +33,7 @@ class _Limit(click.ParamType[Any]):
 
 
 def _read_seconds(text: str) -> float | None:
-    from proctor.sdk.client.reading import read_duration
+    from proctor.sdk.client.config import read_duration
 
     return read_duration(text)
 
@@ -105,7 +105,7 @@ def read_mapping_file(path: Path) -> dict[str, Any]:
 
 def read_document_file(path: Path) -> Any:
     """What a JSON or YAML file holds. Raises CommandError."""
-    from proctor.sdk.client.reading import read_document
+    from proctor.sdk.client.config import read_document
 
     try:
         return read_document(path)

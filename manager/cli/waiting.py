@@ -15,8 +15,8 @@ STOP_SECONDS = 60.0
 
 def wait_for_end(client: "Client", experiment_id: str, timeout: str | None) -> dict[str, Any]:
     """The experiment when nothing happens in it any more, or when the time (`90s`, `10m`) is over."""
-    from proctor.sdk.client.reading import read_duration
-    from proctor.sdk.client.watch import Watch
+    from proctor.sdk.client.config import read_duration
+    from proctor.sdk.client.events import Watch
 
     try:
         seconds = read_duration(timeout)
@@ -31,7 +31,7 @@ def wait_for_end(client: "Client", experiment_id: str, timeout: str | None) -> d
 
 def stop_and_wait(client: "Client", experiment_id: str) -> None:
     """Stop an experiment and wait until it is STOPPED. Raises CommandError after a minute."""
-    from proctor.sdk.client.watch import Watch
+    from proctor.sdk.client.events import Watch
 
     deadline = time.monotonic() + STOP_SECONDS
     with Watch(client.events(experiment_id=experiment_id)) as watch:

@@ -11,7 +11,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import Node as YamlNode
 
 _TAG = "tag:yaml.org,2002:"
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -38,7 +39,7 @@ def is_json(text: str) -> bool:
     return True
 
 
-def compose(text: str) -> Node:
+def compose(text: str) -> YamlNode:
     """The nodes of a text that `is_json`. Raises RecursionError for one that is nested too deeply."""
     return _Composer(text).document()
 
@@ -55,11 +56,11 @@ class _Composer:
         self._at = 0
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
-    def document(self) -> Node:
+    def document(self) -> YamlNode:
         self._skip_space()
         return self._value()
 
-    def _value(self) -> Node:
+    def _value(self) -> YamlNode:
         """The value that begins here; afterwards we stand behind it."""
         match self._text[self._at]:
             case "{":
@@ -71,7 +72,7 @@ class _Composer:
         return self._word()
 
     def _mapping(self) -> MappingNode:
-        start, pairs = self._mark(), list[tuple[Node, Node]]()
+        start, pairs = self._mark(), list[tuple[YamlNode, YamlNode]]()
         while self._enter("}"):
             key = self._string()
             self._skip_space()
@@ -80,7 +81,7 @@ class _Composer:
         return MappingNode(f"{_TAG}map", pairs, start, self._mark(), flow_style=True)
 
     def _sequence(self) -> SequenceNode:
-        start, items = self._mark(), list[Node]()
+        start, items = self._mark(), list[YamlNode]()
         while self._enter("]"):
             items.append(self._value())
         return SequenceNode(f"{_TAG}seq", items, start, self._mark(), flow_style=True)

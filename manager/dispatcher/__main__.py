@@ -6,7 +6,7 @@ import os
 import sys
 
 from proctor.manager.dispatcher.host import main
-from proctor.sdk.open_files import restore_open_files
+from proctor.sdk.process_limits import restore_open_files
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(

@@ -29,7 +29,7 @@ from proctor.manager.store import events, experiments
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.trial_commands import problem_of
-from proctor.sdk.client.logins import wanted_secrets
+from proctor.sdk.client.credentials import wanted_secrets
 from proctor.trial_keeper.linux import files
 
 CONFIG_FILE = "config.json"

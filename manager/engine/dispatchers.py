@@ -20,8 +20,7 @@ from proctor.manager.dispatcher.pulse import Patience
 from proctor.manager.engine.creation import ENVIRONMENT_FILE
 from proctor.manager.settings import Home
 from proctor.manager.store.rows import ExperimentRow
-from proctor.sdk.file_modes import users_umask
-from proctor.sdk.open_files import users_open_files
+from proctor.sdk.process_limits import users_open_files, users_umask
 
 PATH_FOLDER = "dispatcher-path"
 """In the home: a folder with nothing but links to `proctor` and `nni`, to be put on a dispatcher's path."""

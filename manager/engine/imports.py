@@ -17,7 +17,7 @@ from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.json_input import RefusedValue, clean_value
 from proctor.sdk.metrics import decode_number
 from proctor.sdk.space import SearchSpaceError, SpaceProblem
-from proctor.sdk.space.problems import shown
+from proctor.sdk.space.parameters import shown
 
 MOST_PROBLEMS = 20
 """Rows of an import that an error lists."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from proctor.manager.engine.creation import UNFINISHED_FILE, is_unfinished
 from proctor.manager.settings import Home
-from proctor.sdk.client.handover import HELD_PREFIX
+from proctor.sdk.client.credentials import HELD_PREFIX
 
 log = logging.getLogger(__name__)
 

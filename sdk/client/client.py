@@ -8,9 +8,9 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from proctor.sdk.client.errors import ManagerUnreachable
+from proctor.sdk.client.events import EventStream
 from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
 from proctor.sdk.client.logs import LogPiece, read_tail
-from proctor.sdk.client.stream import EventStream
 from proctor.sdk.client.transport import TIMEOUT_SECONDS, Query, Transport
 
 JsonObject = dict[str, Any]

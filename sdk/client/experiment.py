@@ -2,6 +2,8 @@
 
 import atexit
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,16 +12,64 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.client.client import Client, JsonObject
-from proctor.sdk.client.config import ExperimentConfig, RunMode
-from proctor.sdk.client.errors import ClientError, Conflict, NotFound
-from proctor.sdk.client.handover import discard_handover, take_secrets, write_handover
-from proctor.sdk.client.home import find_home
-from proctor.sdk.client.logins import find_secrets, secret_variables
-from proctor.sdk.client.reading import read_duration, read_mapping
-from proctor.sdk.client.records import TrialJob, TrialMetricData, TrialResult, metric_data, numbers
-from proctor.sdk.client.results import Results
-from proctor.sdk.client.starting import connect_or_start
-from proctor.sdk.client.watch import Watch
+from proctor.sdk.client.config import ExperimentConfig, RunMode, read_duration, read_mapping
+from proctor.sdk.client.credentials import (
+    discard_handover,
+    find_secrets,
+    secret_variables,
+    take_secrets,
+    write_handover,
+)
+from proctor.sdk.client.errors import ClientError, Conflict, ManagerNotStarted, ManagerUnreachable, NotFound
+from proctor.sdk.client.events import Watch
+from proctor.sdk.client.home import ENV_HOME, ENV_URL, find_home
+from proctor.sdk.client.results import Results, TrialJob, TrialMetricData, TrialResult, metric_data, numbers
+
+# ---- starting -------------------------------------------------------------------------------------------------------
+# Starts a manager in the background when none is running.
+
+START_TIMEOUT_SECONDS = 60.0
+
+
+def connect_or_start(home: Path, *, port: int | None = None) -> Client:
+    """A client of the home's manager, which is started if it does not run.
+
+    :param port: where a manager that must be started shall listen; one that runs stays where it is.
+    Raises ManagerNotStarted with the manager's own words.
+    """
+    try:
+        client = Client(home=home)
+        client.health()
+    except ManagerUnreachable:
+        if os.environ.get(ENV_URL):
+            raise
+    else:
+        return client
+    start_manager(home, port=port)
+    return Client(home=home)
+
+
+def start_manager(home: Path, *, port: int | None = None) -> None:
+    """Run `proctor manager start` with this interpreter and wait until the manager answers."""
+    command = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "start"]
+    command += [] if port is None else ["--port", str(port)]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, ENV_HOME: str(home)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ManagerNotStarted(
+            f"the manager did not come up within {START_TIMEOUT_SECONDS:.0f} s; its log is in {home / 'log'}"
+        ) from error
+    if done.returncode:
+        raise ManagerNotStarted(done.stderr.strip().removeprefix("Error: ") or f"exit code {done.returncode}")
+
 
 FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
 """Statuses in which nothing happens any more by itself."""

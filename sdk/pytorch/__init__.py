@@ -3,8 +3,25 @@
 The only part of the project that imports torch; install it with `pip install proctor[torch]`.
 """
 
-from proctor.sdk.pytorch.data import DataModule
-from proctor.sdk.pytorch.distributed import (
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.history import read_history
+from proctor.sdk.pytorch.data.loaders import DataLoaderParams
+from proctor.sdk.pytorch.data.module import DataModule
+from proctor.sdk.pytorch.data.samplers import (
+    ResumableDistributedSampler,
+    ResumableRandomSampler,
+    ResumableSampler,
+    ResumableSequentialSampler,
+)
+from proctor.sdk.pytorch.determinism.seeding import (
+    DefaultNumpyRNG,
+    get_default_numpy_rng,
+    get_default_seed,
+    get_rng_state_dict,
+    load_rng_state_dict,
+    seed_rngs,
+)
+from proctor.sdk.pytorch.distributed.collectives import (
     all_reduce_tensors,
     barrier,
     gather_into_tensor,
@@ -12,6 +29,8 @@ from proctor.sdk.pytorch.distributed import (
     global_print,
     local_print,
 )
+from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+from proctor.sdk.pytorch.distributed.replicas import unwrap, wrap_for_ranks
 from proctor.sdk.pytorch.errors import (
     CheckpointNotStoredError,
     CheckpointWarning,
@@ -24,29 +43,10 @@ from proctor.sdk.pytorch.errors import (
     TrainerError,
     UnreadableCheckpointError,
 )
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.history import read_history
-from proctor.sdk.pytorch.loaders import DataLoaderParams
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, StopReason, TrainUnit
 from proctor.sdk.pytorch.plugins import Override, Plugin
-from proctor.sdk.pytorch.queues import HandoverQueue
-from proctor.sdk.pytorch.replicas import unwrap, wrap_for_ranks
 from proctor.sdk.pytorch.run import Outcome
-from proctor.sdk.pytorch.samplers import (
-    ResumableDistributedSampler,
-    ResumableRandomSampler,
-    ResumableSampler,
-    ResumableSequentialSampler,
-)
-from proctor.sdk.pytorch.seeding import (
-    DefaultNumpyRNG,
-    get_default_numpy_rng,
-    get_default_seed,
-    get_rng_state_dict,
-    load_rng_state_dict,
-    seed_rngs,
-)
 from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trainer import Trainer
 

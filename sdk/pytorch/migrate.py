@@ -14,15 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from proctor.sdk.pytorch.checkpoints.filesystem import copy_whole, hash_file, write_whole
+from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
+from proctor.sdk.pytorch.checkpoints.formats import FORMAT, is_foreign, read_any, translate, upgrade
+from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, HistoryPosition
+from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer, write_pointer
+from proctor.sdk.pytorch.checkpoints.serialization import serialise
 from proctor.sdk.pytorch.errors import TrainerError, UnreadableCheckpointError
-from proctor.sdk.pytorch.files import copy_whole, hash_file, write_whole
-from proctor.sdk.pytorch.foreign import is_foreign, read_any, translate
-from proctor.sdk.pytorch.history import HISTORY_FILE, HistoryPosition
-from proctor.sdk.pytorch.migration import FORMAT, upgrade
-from proctor.sdk.pytorch.naming import SUFFIX
-from proctor.sdk.pytorch.pointer import read_pointer, write_pointer
-from proctor.sdk.pytorch.retention import Entry
-from proctor.sdk.pytorch.serialising import serialise
 
 
 @dataclass(frozen=True)

@@ -8,26 +8,24 @@ from typing import Any
 
 from proctor.sdk.pytorch import snapshots, trial
 from proctor.sdk.pytorch.averages import Averages
-from proctor.sdk.pytorch.checking import check_run, check_state
-from proctor.sdk.pytorch.data import DataModule
-from proctor.sdk.pytorch.delivery import deliver, refuse_to_leave_behind
-from proctor.sdk.pytorch.evaluation import evaluate
-from proctor.sdk.pytorch.fingerprint import compare_on_ranks
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.history import History
-from proctor.sdk.pytorch.kernels import kernel_switches, tell_gaps
-from proctor.sdk.pytorch.loop import TrainingLoop
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.history import History
+from proctor.sdk.pytorch.checkpoints.pointer import Retention
+from proctor.sdk.pytorch.checkpoints.registration import Registrar
+from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
+from proctor.sdk.pytorch.data.module import DataModule
+from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
+from proctor.sdk.pytorch.determinism.kernels import kernel_switches, tell_gaps
+from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
+from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+from proctor.sdk.pytorch.fit import check_run, check_state
+from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
 from proctor.sdk.pytorch.model import Model, refuse_metrics
-from proctor.sdk.pytorch.observing import Observers, Record, make_observers
-from proctor.sdk.pytorch.options import Phase, StopReason
+from proctor.sdk.pytorch.observers.base import Observers, make_observers
+from proctor.sdk.pytorch.options import Phase, Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
-from proctor.sdk.pytorch.queues import HandoverQueue
 from proctor.sdk.pytorch.ranks import Ranks
-from proctor.sdk.pytorch.registering import Registrar
-from proctor.sdk.pytorch.retention import Retention
-from proctor.sdk.pytorch.seeding import seed_rank, seed_rngs
-from proctor.sdk.pytorch.settings import Settings
-from proctor.sdk.pytorch.state import TrainingState
+from proctor.sdk.pytorch.state import Record, TrainingState
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from proctor.sdk.pytorch.fingerprint import Fingerprint, describe_device, take_fingerprint
-from proctor.sdk.pytorch.migration import FORMAT, upgrade
+from proctor.sdk.pytorch.checkpoints.formats import FORMAT, upgrade
+from proctor.sdk.pytorch.checkpoints.serialization import load
+from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_device, take_fingerprint
+from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.seeding import get_rng_state_dict, load_rng_state_dict
-from proctor.sdk.pytorch.serialising import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,6 +15,16 @@ from typing import Any
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
 
+@dataclass(frozen=True)
+class Record:
+    """Metrics of one step, as the history keeps them."""
+
+    step: int  # current_iteration
+    iteration: int  # global_iteration
+    epoch: int  # global_epoch
+    metrics: "dict[str, float]"
+
+
 @dataclass
 class TrainingState:
     """The position and the counters of a run; a model sees it and must not change it."""

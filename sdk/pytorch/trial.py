@@ -15,11 +15,11 @@ from typing import Any
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.registration import find_refusal, find_runs
 from proctor.sdk.pytorch.errors import CheckpointWarning
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.handover import find_refusal, find_runs
-from proctor.sdk.pytorch.observing import Record
-from proctor.sdk.pytorch.settings import Settings, check_name
+from proctor.sdk.pytorch.options import Settings, check_name
+from proctor.sdk.pytorch.state import Record
 
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
 

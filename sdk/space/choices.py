@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from proctor.sdk.space.parameters import Parameter
-from proctor.sdk.space.problems import SpaceProblem, shown
+from proctor.sdk.space.parameters import Parameter, SpaceProblem, shown
 
 _MOST_SHOWN = 8
 """Options that an error lists."""

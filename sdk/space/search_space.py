@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from proctor.sdk.space.choices import NestedChoice, canonical, product_at, product_contains, product_fit, product_size
-from proctor.sdk.space.parameters import Parameter
-from proctor.sdk.space.problems import SearchSpaceError, SpaceProblem
+from proctor.sdk.space.parameters import Parameter, SearchSpaceError, SpaceProblem
 
 Path = tuple[str | int, ...]
 

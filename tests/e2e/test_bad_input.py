@@ -19,7 +19,7 @@ import pytest
 from chaos.processes import TAG, Kind, find, tagged
 
 from proctor.sdk.client import Client
-from proctor.sdk.client.watch import Watch
+from proctor.sdk.client.events import Watch
 from proctor.trial_keeper.start import stop_keeper
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.state import TrainingState
 
 

@@ -11,7 +11,7 @@ from fakes.trained_models import Recipe
 from fakes.trained_runs import RUN, check_equal, check_samples
 from fakes.watches import Kill
 
-from proctor.sdk.pytorch.pointer import read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 
 AXES: "dict[str, Sequence[Any]]" = {
     "model": ("cnn", "transformer"),

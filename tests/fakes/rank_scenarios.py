@@ -23,11 +23,11 @@ from proctor.sdk.pytorch import (
     get_rng_state_dict,
     global_print,
     local_print,
-    spawning,
     unwrap,
     wrap_for_ranks,
 )
-from proctor.sdk.pytorch.groups import GroupOptions
+from proctor.sdk.pytorch.distributed import spawn
+from proctor.sdk.pytorch.distributed.collectives import GroupOptions
 from proctor.sdk.pytorch.ranks import Ranks
 
 CPU = torch.device("cpu")
@@ -43,9 +43,9 @@ class OddError(Exception):
 
 def talk() -> "dict[str, Any]":
     """Let three ranks talk in every way they can, and return what each saw."""
-    spawning.START_METHOD = "fork"
+    spawn.START_METHOD = "fork"
     queue = HandoverQueue()
-    result = spawning.spawn_ranks(_talk, devices=[CPU] * 3, options=GroupOptions(timeout_seconds=60.0), queue=queue)
+    result = spawn.spawn_ranks(_talk, devices=[CPU] * 3, options=GroupOptions(timeout_seconds=60.0), queue=queue)
     seen = sorted(queue.get_all(), key=lambda values: values["rank"])
     return {"result": result, "seen": seen, "left": wait_for_the_end_of_others()}
 
@@ -82,7 +82,7 @@ def _talk(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
 
 def take_back(root: str) -> "dict[str, Any]":
     """Train on two ranks and return what the caller has of it: of its own model, and in the checkpoint."""
-    spawning.START_METHOD = "fork"
+    spawn.START_METHOD = "fork"
     recipe = Recipe(processes=2)
     trainer = Trainer("run", **{**recipe.options(), "total_steps": 1, "chkpt_root": root})
     trainer.register_plugin(Teller())
@@ -98,13 +98,13 @@ def take_back(root: str) -> "dict[str, Any]":
 
 def talk_at_a_time(groups: int) -> "list[Any]":
     """Let several pairs of ranks, each with a launcher of its own, work at the same time; return what each came to."""
-    spawning.START_METHOD = "fork"
+    spawn.START_METHOD = "fork"
     pipes = []
     for _ in range(groups):
         reader, writer = os.pipe()
         if os.fork() == 0:
             try:
-                result = spawning.spawn_ranks(_agree, devices=[CPU] * 2, options=GroupOptions(), queue=HandoverQueue())
+                result = spawn.spawn_ranks(_agree, devices=[CPU] * 2, options=GroupOptions(), queue=HandoverQueue())
                 os.write(writer, str(result).encode())
             finally:
                 os._exit(0)
@@ -123,10 +123,10 @@ def _agree(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
 
 def hand_over(megabytes: int) -> "list[int]":
     """Let two ranks hand over more than a pipe holds, and return the sizes that arrived."""
-    spawning.START_METHOD = "fork"
+    spawn.START_METHOD = "fork"
     queue = HandoverQueue()
     work = partial(_hand_over, megabytes)
-    spawning.spawn_ranks(work, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
+    spawn.spawn_ranks(work, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
     return [len(value) for value in queue.get_all()]
 
 
@@ -136,9 +136,9 @@ def _hand_over(megabytes: int, ranks: Ranks, device: torch.device, queue: Handov
 
 def wrap() -> "list[dict[str, Any]]":
     """Wrap a network on two ranks, and return what that changed on each, and that they have the same weights."""
-    spawning.START_METHOD = "fork"
+    spawn.START_METHOD = "fork"
     queue = HandoverQueue()
-    spawning.spawn_ranks(_wrap, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
+    spawn.spawn_ranks(_wrap, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
     return queue.get_all()
 
 
@@ -195,7 +195,7 @@ class FailingData(DigitsData):
 
 def fail(kinds: "list[str]", path: str) -> "dict[str, Any]":
     """Let a rank fail in each way, and return what its caller saw."""
-    spawning.START_METHOD = "fork"
+    spawn.START_METHOD = "fork"
     return {kind: _see(kind, f"{path}-{kind}") for kind in kinds}
 
 

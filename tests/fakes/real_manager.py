@@ -17,7 +17,7 @@ from chaos.processes import TAG, tagged
 from proctor.manager.instance import read_address
 from proctor.manager.settings import Home
 from proctor.sdk.client import Client
-from proctor.sdk.client.watch import Watch
+from proctor.sdk.client.events import Watch
 
 PATIENCE_SECONDS = 90.0
 LOOK_SECONDS = 0.05

@@ -5,7 +5,7 @@ import select
 import signal
 
 from proctor.sdk.pytorch import DataLoaderParams, ResumableSequentialSampler
-from proctor.sdk.pytorch.loaders import EpochLoader
+from proctor.sdk.pytorch.data.loaders import EpochLoader
 
 PATIENCE_SECONDS = 60.0
 

@@ -53,7 +53,7 @@ def train(
     from fakes.watches import make_watch
 
     from proctor.sdk.pytorch import Trainer
-    from proctor.sdk.pytorch.serialising import load
+    from proctor.sdk.pytorch.checkpoints.serialization import load
 
     os.environ.update(environment)
     cell = Recipe(**recipe)

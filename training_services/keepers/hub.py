@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, SoftStop
 from proctor.training_services.errors import ManagerLeaving, UnknownSession
-from proctor.training_services.keeper_service import write_cancel
 from proctor.training_services.keepers.heartbeats import KeeperWatch
 from proctor.training_services.keepers.jobs import ExpectedJob, ExpectedJobs
+from proctor.training_services.keepers.launches import write_cancel
 from proctor.training_services.keepers.reports import (
     HubClient,
     Parcel,

@@ -9,7 +9,8 @@ from typing import Any
 from proctor.training_services.base import SupportsLogs, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import SubmissionRefused
-from proctor.training_services.keeper_service import KeeperTrainingService, require_launchable, user_name, write_launch
+from proctor.training_services.keeper_service import KeeperTrainingService
+from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.protocol import Launch

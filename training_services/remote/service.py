@@ -22,7 +22,8 @@ from proctor.training_services.base import (
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
 from proctor.training_services.files.code import CodeArchive, CodeArchives
-from proctor.training_services.keeper_service import KeeperTrainingService, require_launchable, user_name, write_launch
+from proctor.training_services.keeper_service import KeeperTrainingService
+from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
 from proctor.training_services.nodes.pool import until_changed
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.files.collection import Collector, Departure, JobReader

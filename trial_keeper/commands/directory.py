@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.disk_errors import is_full
-from proctor.sdk.unfinished import UNFINISHED_PREFIX, remove_unfinished
+from proctor.sdk.files import UNFINISHED_PREFIX, remove_unfinished
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused
 from proctor.trial_keeper.linux.files import remove_file, replace_file

@@ -12,7 +12,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
+from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused
 from proctor.trial_keeper.linux.files import remove_file, sync_tree

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from proctor.sdk.disk_errors import describe_full, is_full
-from proctor.sdk.unfinished import name_unfinished, remove_tree, remove_unfinished
+from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
 from proctor.trial_keeper.linux.files import allocate_file
 
 OWN = ""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.file_modes import users_umask
-from proctor.sdk.open_files import users_open_files
+from proctor.sdk.files import remove_tree
+from proctor.sdk.process_limits import users_open_files, users_umask
 from proctor.sdk.protocol import (
     ENV_INHERITED_LAUNCHES,
     EXIT_FILE,
@@ -31,7 +31,6 @@ from proctor.sdk.protocol import (
     trial_environment,
 )
 from proctor.sdk.reserve import RESERVE_BYTES
-from proctor.sdk.unfinished import remove_tree
 from proctor.trial_keeper.jobs.records import RecordFolder
 from proctor.trial_keeper.linux.files import (
     allocate_file,

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import remove_unfinished
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
-from proctor.sdk.unfinished import remove_unfinished
 from proctor.trial_keeper.jobs.cleanup import (
     can_save,
     end_leftovers,

@@ -24,7 +24,7 @@ from proctor.manager.dispatcher.algorithms.catalogue import (
     Builtin,
 )
 from proctor.sdk.space import SearchSpace, SearchSpaceError, SpaceProblem, parse_search_space
-from proctor.sdk.space.problems import shown
+from proctor.sdk.space.parameters import shown
 
 
 def find_builtin(kind: str, name: str) -> Builtin | None:

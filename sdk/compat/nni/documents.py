@@ -8,8 +8,7 @@ import json
 import re
 from typing import Any, TextIO
 
-from proctor.sdk.errors import UnsafeDocumentError
-from proctor.sdk.notices import notice_once
+from proctor.sdk.errors import UnsafeDocumentError, notice_once
 
 _COMMENT_LINE = re.compile(r"^\s*(#|//).*$", re.MULTILINE)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import proctor.sdk.compat
-from proctor.sdk.algorithm_testing import AssessorContract, TunerContract
 from proctor.sdk.assessor import Assessor
 from proctor.sdk.space import parse_search_space
+from proctor.sdk.testing import AssessorContract, TunerContract
 from proctor.sdk.tuner import Tuner
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_tuner" / "hill_climber.py"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proctor.sdk import notices
+from proctor.sdk import errors
 from proctor.sdk.journal import DEFAULT_WAIT_SECONDS, Journal, read_wait_seconds
 from proctor.sdk.reserve import RESERVE_BYTES, read_content, read_entries
 
@@ -69,7 +69,7 @@ def journal(disk: Disk, waiting: Waiting) -> Journal:
 
 @pytest.fixture(autouse=True)
 def fresh_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_given", set())
+    monkeypatch.setattr(errors, "_given", set())
 
 
 def line(number: int) -> str:

@@ -11,7 +11,7 @@ def run(code: str) -> list[str]:
 
 def test_the_limit_is_raised_to_the_hard_one_and_the_one_before_is_kept_for_children() -> None:
     code = (
-        "import resource; from proctor.sdk.open_files import *\n"
+        "import resource; from proctor.sdk.process_limits import *\n"
         "limit = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))\n"
         "print(users_open_files(), limit())\n"

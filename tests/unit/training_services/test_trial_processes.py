@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.sdk import open_files
+from proctor.sdk import process_limits
 from proctor.sdk.reserve import Reserve
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.trial_processes import describe_exit, end_trials, prepare_trial
@@ -46,7 +46,7 @@ def job(tmp_path: Path) -> Job:
 def test_a_trial_gets_the_limit_on_open_files_of_the_shell_again(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_files, "_limit_at_start", 99)  # as if this process had raised it
+    monkeypatch.setattr(process_limits, "_limit_at_start", 99)  # as if this process had raised it
     form = replace(job.form, command="ulimit -Sn; ulimit -Hn")
     command = prepare_trial(form, platform="plug-in", bundle_directory=str(tmp_path / "bundles"))
     done = subprocess.run(command.arguments, capture_output=True, text=True, check=True)

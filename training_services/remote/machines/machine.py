@@ -8,7 +8,6 @@ nothing was ever brought is forgotten at once.
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -40,39 +39,10 @@ from proctor.training_services.ssh.errors import (
     Unreachable,
 )
 from proctor.training_services.ssh.route import RouteTrace
+from proctor.trial_keeper.linux.backoff import LONGEST_SECONDS, BackOff
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
 __all__ = ["REFUSALS", "Connect", "Machine", "Means", "advise", "say_why_kept"]
-
-
-# ---- backoff --------------------------------------------------------------------------------------------------------
-# How long to wait before a machine is tried again: 1, 2, 4 … 60 s, with some jitter; less where trials that may still
-# run there would be given up meanwhile.
-
-FIRST_SECONDS = 1.0
-LONGEST_SECONDS = 60.0
-
-
-class BackOff:
-    """The pauses of one machine; longer after every failure, short again after a success."""
-
-    def __init__(self, *, first_seconds: float = FIRST_SECONDS, longest_seconds: float = LONGEST_SECONDS) -> None:
-        self._first = first_seconds
-        self._longest = longest_seconds
-        self._next = first_seconds
-
-    def reset(self) -> None:
-        """It works: the next failure is a first one."""
-        self._next = self._first
-
-    def take(self, longest_seconds: float = LONGEST_SECONDS) -> float:
-        """The seconds to wait now: from three quarters of the step to the whole of it, so that machines that failed
-        together are not tried together for ever.
-
-        :param longest_seconds: the longest pause this time.
-        """
-        step, self._next = self._next, min(2 * self._next, self._longest)
-        return min(step, longest_seconds) * (0.75 + random.random() / 4)
 
 
 # ---- means ----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.providers import RECORD_FILE
-from proctor.training_services.remote.machines.machine import LONGEST_SECONDS
 from proctor.training_services.remote.settings import Login, MachineSettings, RemoteSettings, read_logins
+from proctor.trial_keeper.linux.backoff import LONGEST_SECONDS
 from proctor.trial_keeper.linux.files import make_folder, replace_file
 
 __all__ = [

@@ -9,8 +9,8 @@ from fakes.kill_matrix import FAIL_POINTS
 from fakes.trained_models import Recipe
 from fakes.trained_runs import check_equal
 
-from proctor.sdk.pytorch.pointer import POINTER_FILE, read_pointer
-from proctor.sdk.unfinished import UNFINISHED_PREFIX
+from proctor.sdk.files import UNFINISHED_PREFIX
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_pointer
 
 RECIPE = Recipe(unit="iteration", accumulation=3)
 SAVES = 3  # at the steps 2, 4 and 6, which is the end

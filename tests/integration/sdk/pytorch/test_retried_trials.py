@@ -12,7 +12,7 @@ from fakes.trial_incarnations import FOLDS, run_job
 
 from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints
 from proctor.sdk.protocol import JOURNAL_FILE
-from proctor.sdk.pytorch.pointer import read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 
 RECIPE = Recipe(unit="iteration", validation=False)
 EQUAL = ("weights", "optimizer", "history")

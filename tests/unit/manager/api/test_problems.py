@@ -6,7 +6,7 @@ import pytest
 
 from proctor.manager.api.errors import describe_items
 from proctor.manager.config.errors import ConfigProblem, Place
-from proctor.sdk.space.problems import SpaceProblem
+from proctor.sdk.space.parameters import SpaceProblem
 
 pytestmark = pytest.mark.anyio
 

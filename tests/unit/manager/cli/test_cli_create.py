@@ -9,7 +9,7 @@ import pytest
 from fakes.rest import FakeRest
 
 from proctor.manager.cli.create import submit
-from proctor.sdk.client import Client, logins
+from proctor.sdk.client import Client, credentials
 
 CONFIG = """\
 searchSpace:
@@ -192,7 +192,7 @@ def test_in_the_foreground_the_machines_that_are_kept_are_named_at_the_end(rest:
 def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
     rest: FakeRest, invoke, file: Path, monkeypatch
 ) -> None:
-    from proctor.sdk.client.watch import Watch
+    from proctor.sdk.client.events import Watch
 
     def interrupt(*_: object) -> list[object]:
         raise KeyboardInterrupt
@@ -253,7 +253,7 @@ def test_secrets_come_from_the_environment_and_from_the_terminal(
 ) -> None:
     asked, answers = [], iter(["hunter2", ""])
     monkeypatch.setenv("GPU_PASSWORD", "swordfish")
-    monkeypatch.setattr(logins, "_ask_on_terminal", lambda wanted, prompt: asked.append(prompt) or next(answers))
+    monkeypatch.setattr(credentials, "_ask_on_terminal", lambda wanted, prompt: asked.append(prompt) or next(answers))
     result = invoke("create", "--config", str(remote_file))
     assert result.exit_code == 0, result.stderr
     assert asked == ["Password of bob@gpu-2: ", "Passphrase of gpu-3 (Enter: the same again): "]

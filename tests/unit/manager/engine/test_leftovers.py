@@ -8,7 +8,7 @@ import pytest
 from proctor.manager.engine.creation import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, remove_folder
 from proctor.manager.engine.leftovers import HANDOVER_SECONDS, LOCK_SECONDS, remove_leftovers
 from proctor.manager.settings import Home
-from proctor.sdk.client.handover import HELD_PREFIX, held_copy
+from proctor.sdk.client.credentials import HELD_PREFIX, held_copy
 
 
 @pytest.fixture

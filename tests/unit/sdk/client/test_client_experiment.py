@@ -17,9 +17,9 @@ from proctor.sdk.client import (
     RemoteMachineConfig,
     RunMode,
 )
+from proctor.sdk.client.config import read_duration
+from proctor.sdk.client.credentials import take_secrets
 from proctor.sdk.client.errors import BadInput, Conflict
-from proctor.sdk.client.handover import take_secrets
-from proctor.sdk.client.reading import read_duration
 
 
 @pytest.fixture

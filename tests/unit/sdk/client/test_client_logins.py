@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from proctor.sdk.client.handover import take_secrets
-from proctor.sdk.client.logins import MissingSecret, find_secrets, secret_variables
+from proctor.sdk.client.credentials import MissingSecret, find_secrets, secret_variables, take_secrets
 
 PATIENCE_SECONDS = 60.0
 
@@ -77,7 +76,7 @@ def test_secrets_of_the_first_format_are_taken_out_too() -> None:
 
 PROGRAM = """\
 import sys
-from proctor.sdk.client.logins import find_secrets
+from proctor.sdk.client.credentials import find_secrets
 config = {"training_service": {"machine_list": [{"host": "gpu", "password_prompt": True}]}}
 found = find_secrets(config)
 print("letters:", len(found["training_service.machine_list.0.password"]))

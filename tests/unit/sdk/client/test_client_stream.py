@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from proctor.sdk.client import Client
 from proctor.sdk.client.errors import ManagerUnreachable, Unauthorised
-from proctor.sdk.client.stream import EventStream, Message, parse_messages
+from proctor.sdk.client.events import EventStream, Message, Watch, parse_messages
 from proctor.sdk.client.transport import Transport
-from proctor.sdk.client.watch import Watch
 
 
 def test_messages_are_read_as_the_standard_says() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from fakes.checkpoint_writer import CheckpointWriter, numbers
 
-from proctor.sdk.pytorch import pointer as pointers
+from proctor.sdk.pytorch.checkpoints import pointer as pointers
+from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.errors import CheckpointWarning
-from proctor.sdk.pytorch.retention import Retention
 
 
 def test_the_best_and_the_pinned_are_handed_over_with_the_newest(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from fakes.full_disk import FullDisk
 
-from proctor.sdk.pytorch import LogWarning, appending
-from proctor.sdk.pytorch.appending import PatientFile
+from proctor.sdk.pytorch import LogWarning
+from proctor.sdk.pytorch.observers import log_file
+from proctor.sdk.pytorch.observers.log_file import PatientFile
 
 
 class Clock:
@@ -71,7 +72,7 @@ def test_a_full_disk_is_not_asked_at_every_piece(file: PatientFile, clock: Clock
     with pytest.warns(LogWarning):
         file.append(b"a")
     for _ in range(99):
-        clock.now += appending.RETRY_SECONDS / 50
+        clock.now += log_file.RETRY_SECONDS / 50
         file.append(b"a")
     assert disk.attempts == 2
     disk.room = None
@@ -92,7 +93,7 @@ def test_pieces_wait_for_company_as_long_as_they_may(tmp_path: Path, clock: Cloc
 def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
     file: PatientFile, clock: Clock, disk: FullDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appending, "WAITING_BYTES", 5)
+    monkeypatch.setattr(log_file, "WAITING_BYTES", 5)
     disk.room = 0
     with pytest.warns(LogWarning):
         append(file, clock, b"abc", b"def", b"gh")

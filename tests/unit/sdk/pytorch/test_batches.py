@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch.batches import move_to
+from proctor.sdk.pytorch.data.loaders import move_to
 
 Pair = namedtuple("Pair", ["left", "right"])
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from fakes.checkpoint_writer import CheckpointWriter
 
+from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, TrainerError
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.locking import FolderLock
-from proctor.sdk.pytorch.pointer import POINTER_FILE
 
 
 def test_C2_the_checkpoints_of_a_run_lie_in_a_folder_of_its_name_under_the_root(
@@ -147,7 +147,7 @@ def _try_elsewhere(folder: Path) -> str:
     code = (
         "import sys; from pathlib import Path\n"
         "from proctor.sdk.pytorch.errors import TrainerError\n"
-        "from proctor.sdk.pytorch.locking import FolderLock\n"
+        "from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]), patience_seconds=0.0)\n"
         "try:\n    lock.acquire()\nexcept TrainerError as error:\n    print(error)\n"
     )

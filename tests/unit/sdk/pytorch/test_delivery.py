@@ -10,11 +10,12 @@ import pytest
 from fakes.checkpoint_writer import CheckpointWriter
 from fakes.thread_ranks import call_on_ranks
 
-from proctor.sdk.pytorch import UnreadableCheckpointError, delivery
-from proctor.sdk.pytorch.delivery import deliver, refuse_to_leave_behind
-from proctor.sdk.pytorch.folder import CheckpointFolder
+from proctor.sdk.pytorch import UnreadableCheckpointError
+from proctor.sdk.pytorch.checkpoints import transfer
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.serialization import load, serialise
+from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
 from proctor.sdk.pytorch.ranks import Ranks
-from proctor.sdk.pytorch.serialising import load, serialise
 
 DATA = os.urandom(10_000)
 
@@ -31,15 +32,15 @@ def path(tmp_path: Path) -> Path:
 def sent(monkeypatch: pytest.MonkeyPatch) -> "list[int]":
     """The size of each block that was sent, to each rank."""
     sizes: list[int] = []
-    send = delivery._send
+    send = transfer._send
 
     def record(source: Any, target: Any, *, size: int, ranks: Ranks) -> None:
         spread = ranks.broadcast_tensor
         ranks.broadcast_tensor = lambda tensor: (sizes.append(len(tensor)), spread(tensor))[1]  # type: ignore[method-assign]
         send(source, target, size=size, ranks=ranks)
 
-    monkeypatch.setattr(delivery, "_send", record)
-    monkeypatch.setattr(delivery, "BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(transfer, "_send", record)
+    monkeypatch.setattr(transfer, "BLOCK_BYTES", 3_000)
     return sizes
 
 
@@ -73,7 +74,7 @@ def test_a_rank_that_sees_another_file_of_that_name_is_sent_the_right_bytes(path
 def test_where_the_system_does_not_say_which_kernel_runs_every_rank_is_sent_the_bytes(
     path: Path, sent: "list[int]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "_BOOT_ID_FILE", "/nowhere")
+    monkeypatch.setattr(transfer, "_BOOT_ID_FILE", "/nowhere")
     assert call_on_ranks(read_from([path, path])) == [DATA] * 2
     assert sum(sent) == 2 * len(DATA)
 
@@ -102,7 +103,7 @@ def test_a_machine_without_room_for_the_copy_says_so(
         def write(self, data: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(delivery, "TemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(transfer, "TemporaryFile", lambda **_: Full())
     first, second = call_on_ranks(read_from([path, tmp_path / "none"]))
     assert first == DATA
     assert isinstance(second, UnreadableCheckpointError)
@@ -125,7 +126,7 @@ def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(
         assert isinstance(problem, UnreadableCheckpointError)
         assert f"{tmp_path / 'second' / 'run'} on " in str(problem)
         assert "(rank 1)" in str(problem)
-    monkeypatch.setattr(delivery, "is_in_trial", lambda: True)  # where the manager says what is continued
+    monkeypatch.setattr(transfer, "is_in_trial", lambda: True)  # where the manager says what is continued
     assert call_on_ranks(refuse, 3) == [None] * 3
 
 

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from proctor.sdk.pytorch import ConfigurationError, Trainer, devices
-from proctor.sdk.pytorch.devices import choose_devices, choose_threads
-from proctor.sdk.pytorch.torchrun import TorchrunPlace, choose_local_device, find_torchrun
+from proctor.sdk.pytorch import ConfigurationError, Trainer
+from proctor.sdk.pytorch.distributed import devices
+from proctor.sdk.pytorch.distributed.devices import choose_devices, choose_threads
+from proctor.sdk.pytorch.distributed.torchrun import TorchrunPlace, choose_local_device, find_torchrun
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "7",

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from proctor.sdk.pytorch import fingerprint as fingerprints
-from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
-from proctor.sdk.pytorch.fingerprint import (
+from proctor.sdk.pytorch.checkpoints.serialization import load, serialise
+from proctor.sdk.pytorch.determinism import fingerprint as fingerprints
+from proctor.sdk.pytorch.determinism.fingerprint import (
     compare_fingerprints,
     describe_device,
     describe_loader,
     find_differences,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.serialising import load, serialise
+from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
 
 LOADER = {"batch_size": 4, "workers": 0, "shuffle": True, "drop_last": False}
 
@@ -82,7 +82,11 @@ def test_R6_a_change_of_the_run_is_told(
         ("torch.get_num_threads", lambda: 77, "threads was .*, is 77"),
         ("torch.are_deterministic_algorithms_enabled", lambda: "?", "deterministic algorithms was"),
         ("torch.get_float32_matmul_precision", lambda: "medium", "float32 matmul precision was"),
-        ("proctor.sdk.pytorch.fingerprint._cpu_model", lambda: "Abacus", "device model was .*, is 'Abacus'"),
+        (
+            "proctor.sdk.pytorch.determinism.fingerprint._cpu_model",
+            lambda: "Abacus",
+            "device model was .*, is 'Abacus'",
+        ),
     ],
 )
 def test_R6_a_change_of_the_environment_is_told(

@@ -16,9 +16,9 @@ from fakes.trained_models import DigitsData, DigitsModel
 from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints, save_checkpoint
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.handover import find_runs, list_runs, registering
-from proctor.sdk.pytorch.pointer import POINTER_FILE, read_pointer
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_pointer
+from proctor.sdk.pytorch.checkpoints.registration import find_runs, list_runs, registering
 
 Attempt = Callable[..., None]
 

@@ -11,8 +11,8 @@ import torch
 from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk.pytorch import Trainer
+from proctor.sdk.pytorch.checkpoints.history import History, HistoryPosition, digest_rows, read_history
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning, ConfigurationError
-from proctor.sdk.pytorch.history import History, HistoryPosition, digest_rows, read_history
 
 
 def add(history: History, *steps: int) -> None:

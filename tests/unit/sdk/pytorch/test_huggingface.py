@@ -22,10 +22,10 @@ from proctor.sdk.pytorch import (
     NotExactWarning,
     seed_rngs,
 )
+from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
+from proctor.sdk.pytorch.checkpoints.registration import list_runs
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
-from proctor.sdk.pytorch.handover import list_runs
 from proctor.sdk.pytorch.options import Phase
-from proctor.sdk.pytorch.pointer import read_pointer
 from proctor.sdk.pytorch.ranks import Ranks
 
 OURS = "proctor.sdk.pytorch.huggingface"

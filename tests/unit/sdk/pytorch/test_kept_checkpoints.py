@@ -6,10 +6,9 @@ import pytest
 from fakes.checkpoint_writer import CheckpointWriter, numbers
 
 from proctor.sdk import pytorch
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Retention
 from proctor.sdk.pytorch.errors import CheckpointWarning
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.pointer import POINTER_FILE
-from proctor.sdk.pytorch.retention import Retention
 
 
 def test_C10_the_newest_stay_and_the_others_go(tmp_path: Path) -> None:

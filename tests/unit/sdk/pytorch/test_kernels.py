@@ -12,9 +12,8 @@ from fakes.recording_model import RangeData, RecordingModel
 from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import NotExactError, NotExactWarning, Trainer
-from proctor.sdk.pytorch.fingerprint import find_differences, take_fingerprint
-from proctor.sdk.pytorch.kernels import kernel_switches, tell_gaps
-from proctor.sdk.pytorch.precisions import read_precisions, restore_precisions
+from proctor.sdk.pytorch.determinism.fingerprint import find_differences, take_fingerprint
+from proctor.sdk.pytorch.determinism.kernels import kernel_switches, read_precisions, restore_precisions, tell_gaps
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

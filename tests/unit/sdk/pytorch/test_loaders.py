@@ -16,7 +16,7 @@ from proctor.sdk.pytorch import (
     get_default_numpy_rng,
     seed_rngs,
 )
-from proctor.sdk.pytorch.loaders import EpochLoader
+from proctor.sdk.pytorch.data.loaders import EpochLoader
 
 # there may be fewer processors than workers
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

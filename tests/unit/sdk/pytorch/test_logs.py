@@ -25,13 +25,13 @@ from proctor.sdk.pytorch import (
     TrainerError,
     TrainingState,
 )
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.locking import FolderLock
-from proctor.sdk.pytorch.logs import LOGGER
-from proctor.sdk.pytorch.places import make_file, make_folder, name_start
+from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.serialization import load
+from proctor.sdk.pytorch.observers.base import make_file, make_folder, name_start
+from proctor.sdk.pytorch.observers.log_file import LOGGER
+from proctor.sdk.pytorch.observers.progress import Progress
 from proctor.sdk.pytorch.plain import open_run
-from proctor.sdk.pytorch.progress import Progress
-from proctor.sdk.pytorch.serialising import load
 
 
 def fit(root: Path, model: "DigitsModel | None" = None, **options: Any) -> Outcome:
@@ -135,7 +135,7 @@ def test_X10_a_resume_that_is_refused_is_told_in_the_file_of_the_run(tmp_path: P
 
 
 def test_X9_a_folder_that_another_run_holds_is_told_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.folder.FolderLock", partial(FolderLock, patience_seconds=0.0))
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.folder.FolderLock", partial(FolderLock, patience_seconds=0.0))
     held = CheckpointFolder(tmp_path / "chkpt", "run")
     held.open()
     try:
@@ -177,7 +177,7 @@ def test_X10_a_name_has_the_run_the_trial_and_the_time(monkeypatch: pytest.Monke
     clock = f"{start.tm_hour:02d}-{start.tm_min:02d}-{start.tm_sec:02d}"
     month = "Jan01" if start.tm_mon == 1 else "Dec31"
     assert name_start("run", start) == f"run_{month}_{clock}"
-    monkeypatch.setattr("proctor.sdk.pytorch.places.is_in_trial", lambda: True)
+    monkeypatch.setattr("proctor.sdk.pytorch.observers.base.is_in_trial", lambda: True)
     monkeypatch.setattr(sdk, "get_trial_id", lambda: "aB3xYz")
     assert name_start("run", start) == f"run_aB3xYz_{month}_{clock}"
 
@@ -336,7 +336,7 @@ def test_what_is_drawn_on_a_terminal_is_not_in_the_file(tmp_path: Path, monkeypa
         def close(self) -> None:
             print("|####|")
 
-    monkeypatch.setattr("proctor.sdk.pytorch.progress.Progress", lambda: Progress(Drawn))
+    monkeypatch.setattr("proctor.sdk.pytorch.observers.progress.Progress", lambda: Progress(Drawn))
     fit(tmp_path, enable_progress_bar=True)
     assert "|#" not in logs(tmp_path)[0].read_text()
 

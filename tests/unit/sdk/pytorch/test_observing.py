@@ -2,7 +2,7 @@
 
 import pytest
 
-from proctor.sdk.pytorch.observing import Observer, Observers
+from proctor.sdk.pytorch.observers.base import Observer, Observers
 
 
 def test_every_observer_is_closed_in_their_order_though_one_fails() -> None:

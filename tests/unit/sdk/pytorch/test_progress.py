@@ -9,10 +9,9 @@ import pytest
 from fakes.trained_models import DigitsData, DigitsModel, Recipe
 
 from proctor.sdk.pytorch import Trainer
-from proctor.sdk.pytorch.bars import Line, NoBar, RichBar, TqdmBar, find_bars
-from proctor.sdk.pytorch.observing import make_observers
-from proctor.sdk.pytorch.progress import REDRAW_SECONDS, Progress
-from proctor.sdk.pytorch.settings import make_settings
+from proctor.sdk.pytorch.observers.base import make_observers
+from proctor.sdk.pytorch.observers.progress import REDRAW_SECONDS, Line, NoBar, Progress, RichBar, TqdmBar, find_bars
+from proctor.sdk.pytorch.options import make_settings
 
 
 class Drawing:
@@ -45,7 +44,7 @@ def fit(root: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> "list[st
         seconds[0] += 2 * REDRAW_SECONDS
         return seconds[0]
 
-    monkeypatch.setattr("proctor.sdk.pytorch.progress.Progress", lambda: Progress(drawing.make_bar, tick))
+    monkeypatch.setattr("proctor.sdk.pytorch.observers.progress.Progress", lambda: Progress(drawing.make_bar, tick))
     chosen = {"chkpt_frequency": 1, "use_cpu": True, "enable_progress_bar": True, "chkpt_root": root, **options}
     Trainer("run", **chosen).fit(DigitsModel(Recipe()), DigitsData(batch_size=8))
     return drawing.lines
@@ -88,7 +87,9 @@ def test_X13_only_the_main_rank_has_bars_and_only_if_they_are_wanted() -> None:
 
 def test_bars_are_not_drawn_more_often_than_an_eye_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = Drawing()
-    monkeypatch.setattr("proctor.sdk.pytorch.progress.Progress", lambda: Progress(drawing.make_bar, lambda: 0.0))
+    monkeypatch.setattr(
+        "proctor.sdk.pytorch.observers.progress.Progress", lambda: Progress(drawing.make_bar, lambda: 0.0)
+    )
     Trainer("run", total_steps=2, use_cpu=True, enable_progress_bar=True).fit(DigitsModel(), DigitsData(batch_size=4))
     assert [line for line in drawing.lines if line.startswith("epoch 2")] == [
         "epoch 2 0/6",
@@ -113,7 +114,9 @@ def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
 def test_what_is_installed_draws_and_plain_lines_otherwise(
     missing: "tuple[str, ...]", kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.bars.find_spec", lambda name: None if name in missing else sys)
+    monkeypatch.setattr(
+        "proctor.sdk.pytorch.observers.progress.find_spec", lambda name: None if name in missing else sys
+    )
     terminal = Terminal()
     make_bar = find_bars(terminal)
     bars = [make_bar("epochs", 3, 1), make_bar("epoch 2", 5, 0)]

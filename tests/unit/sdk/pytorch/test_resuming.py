@@ -25,13 +25,13 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
-from proctor.sdk.pytorch.history import digest_rows, read_history
-from proctor.sdk.pytorch.loaders import EpochLoader
+from proctor.sdk.pytorch.checkpoints.formats import FORMAT
+from proctor.sdk.pytorch.checkpoints.history import digest_rows, read_history
+from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
+from proctor.sdk.pytorch.checkpoints.serialization import load, serialise
+from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.migrate import migrate_checkpoints
-from proctor.sdk.pytorch.migration import FORMAT
 from proctor.sdk.pytorch.plugins import RESERVED_NAMES
-from proctor.sdk.pytorch.pointer import read_pointer
-from proctor.sdk.pytorch.serialising import load, serialise
 
 FILES = Path(__file__).parent / "files"
 EPOCHS = {"total_steps": 2, "chkpt_frequency": 1, "use_cpu": True}

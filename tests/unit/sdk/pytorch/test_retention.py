@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from proctor.sdk.pytorch.retention import Entry, Retention
+from proctor.sdk.pytorch.checkpoints.pointer import Entry, Retention
 
 SCORES = some.none() | some.integers(-3, 3).map(float) | some.just(float("nan"))
 

@@ -7,8 +7,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from proctor.sdk.pytorch import ConfigurationError, DataLoaderParams, ResumableRandomSampler
-from proctor.sdk.pytorch.loaders import EpochLoader
-from proctor.sdk.pytorch.rows import find_rows
+from proctor.sdk.pytorch.data.loaders import EpochLoader, find_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

@@ -14,7 +14,7 @@ from proctor.sdk.pytorch import (
     ResumableSampler,
     ResumableSequentialSampler,
 )
-from proctor.sdk.pytorch.samplers import BatchKey, EpochBatchSampler
+from proctor.sdk.pytorch.data.samplers import BatchKey, EpochBatchSampler
 
 lengths = st.integers(1, 60)
 sizes = st.integers(1, 9)

@@ -18,10 +18,10 @@ from proctor.sdk.pytorch import (
     get_rng_state_dict,
     load_rng_state_dict,
     seed_rngs,
-    seeding,
 )
+from proctor.sdk.pytorch.determinism import seeding
+from proctor.sdk.pytorch.determinism.seeding import derive_seed
 from proctor.sdk.pytorch.ranks import Ranks
-from proctor.sdk.pytorch.seeding import derive_seed
 from proctor.sdk.pytorch.snapshots import restore_streams
 
 

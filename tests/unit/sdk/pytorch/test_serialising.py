@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from proctor.sdk.pytorch.checkpoints.serialization import _relocate, load, serialise
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
-from proctor.sdk.pytorch.serialising import _relocate, load, serialise
 
 
 class Extra:
@@ -142,7 +142,7 @@ def test_C12_a_checkpoint_of_one_gpu_is_placed_on_another_and_cpu_tensors_stay(
 ) -> None:
     asked = []
     monkeypatch.setattr(
-        "proctor.sdk.pytorch.serialising.default_restore_location",
+        "proctor.sdk.pytorch.checkpoints.serialization.default_restore_location",
         lambda storage, location: asked.append(location) or storage,
     )
     place = _relocate(torch.device("cuda", 1))

@@ -8,8 +8,9 @@ import numpy
 import pytest
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk.pytorch import ConfigurationError, Trainer, TrainerError, TrainUnit, ranges
-from proctor.sdk.pytorch.settings import Settings, make_settings
+from proctor.sdk.pytorch import ConfigurationError, Trainer, TrainerError, TrainUnit
+from proctor.sdk.pytorch import options as trainer_options
+from proctor.sdk.pytorch.options import Settings, make_settings
 
 
 @pytest.mark.parametrize("value", ["epoch", "iteration", TrainUnit.EPOCH, TrainUnit.ITERATION])
@@ -132,7 +133,7 @@ def test_what_is_out_of_its_range_is_named_with_what_was_expected_and_found(
 
 def test_every_option_has_a_rule() -> None:
     options = {option.name for option in fields(Settings)}
-    assert set(ranges._RULES) == options - {"run_name", "train_unit"}  # which have checks of their own
+    assert set(trainer_options._RULES) == options - {"run_name", "train_unit"}  # which have checks of their own
 
 
 def test_integers_of_numpy_are_plain_ones_and_rows_may_be_lists(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from proctor.sdk.pytorch import (
     Trainer,
     get_default_numpy_rng,
 )
-from proctor.sdk.pytorch.fingerprint import describe_device, find_differences, take_fingerprint
-from proctor.sdk.pytorch.seeding import DefaultNumpyRNG
+from proctor.sdk.pytorch.determinism.fingerprint import describe_device, find_differences, take_fingerprint
+from proctor.sdk.pytorch.determinism.seeding import DefaultNumpyRNG
 
 
 def fit(root: Path, data: Any, *, model: Any = None, **options: Any) -> None:

@@ -13,7 +13,7 @@ from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk.checkpoints import find_newest_checkpoint
 from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
-from proctor.sdk.pytorch.tensorboard import _name_events
+from proctor.sdk.pytorch.observers.tensorboard import _name_events
 
 needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
 
@@ -205,7 +205,7 @@ def test_X11_a_retried_trial_goes_on_in_the_folder_of_each_of_its_runs(
 def test_X11_a_checkpoint_that_does_not_say_whose_it_is_begins_a_new_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.observing._OWNER", "of an older version")
+    monkeypatch.setattr("proctor.sdk.pytorch.observers.base._OWNER", "of an older version")
     fit(tmp_path, cut=6)
     monkeypatch.undo()
     (first,) = run_folders(tmp_path)
@@ -233,7 +233,7 @@ def test_X11_a_tensorboard_that_looks_on_forgets_the_steps_that_are_done_again(t
 @needs_tensorboard
 def test_X11_points_that_found_no_room_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(tmp_path / "runs", monkeypatch)
-    monkeypatch.setattr("proctor.sdk.pytorch.tensorboard._INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("proctor.sdk.pytorch.observers.tensorboard._INTERVAL_SECONDS", 0.0)
     with pytest.warns(LogWarning, match="the TensorBoard run .* could not be written") as told:
         assert fit(tmp_path, disk=disk, rooms={3: 7, 11: None}) is not None
     assert len(told) == 1
@@ -275,6 +275,6 @@ def test_event_files_are_read_in_the_order_in_which_they_were_made(tmp_path: Pat
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("proctor.sdk.pytorch.observers.tensorboard.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'proctor\[tensorboard\]'"):
         fit(tmp_path)

@@ -12,18 +12,17 @@ import pytest
 import torch
 from fakes.checkpoint_writer import CheckpointWriter, numbers
 
-from proctor.sdk.pytorch import folder as folders
-from proctor.sdk.pytorch import pointer as pointers
+from proctor.sdk.pytorch.checkpoints import folder as folders
+from proctor.sdk.pytorch.checkpoints import pointer as pointers
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Retention
+from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.errors import (
     CheckpointNotStoredError,
     CheckpointWarning,
     TrainerError,
     UnreadableCheckpointError,
 )
-from proctor.sdk.pytorch.folder import CheckpointFolder
-from proctor.sdk.pytorch.pointer import POINTER_FILE
-from proctor.sdk.pytorch.registering import Registrar
-from proctor.sdk.pytorch.retention import Retention
 from proctor.sdk.pytorch.state import TrainingState
 
 

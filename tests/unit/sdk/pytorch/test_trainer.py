@@ -23,9 +23,9 @@ from proctor.sdk.pytorch import (
     run,
     seed_rngs,
 )
+from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict
 from proctor.sdk.pytorch.plugins import Plugins
 from proctor.sdk.pytorch.ranks import Ranks
-from proctor.sdk.pytorch.seeding import get_rng_state_dict
 
 
 class NoLuck(Exception):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, Trainer, TrainingState, TrainUnit, plain
-from proctor.sdk.pytorch.settings import Settings
+from proctor.sdk.pytorch.options import Settings
 
 
 def documented_defaults() -> "dict[str, str]":
@@ -47,7 +47,7 @@ def build_network() -> nn.Module:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without GPUs, and a folder in which the samples write."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("proctor.sdk.pytorch.devices.find_gpus", list)
+    monkeypatch.setattr("proctor.sdk.pytorch.distributed.devices.find_gpus", list)
     return tmp_path
 
 

@@ -1,0 +1,271 @@
+"""One run at a time writes to a folder.
+
+An attempt that should be dead and is not would mix its checkpoints with those of its successor. The lock is the
+kernel's: it goes with the process, however that ends, and forked loader workers do not hold it. Within one process it
+keeps nobody out, and is lost as soon as anyone there closes the file; so the runs of a process have a table besides.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+from proctor.sdk.disk_errors import PASSING
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import UNFINISHED_PREFIX, name_unfinished, remove_tree
+from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning, TrainerError
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+# Files that appear whole or not at all, and what tells a whole file from a torn one.
+#
+# Whatever is written goes under an unfinished name first, is synced to the disk, and gets its own name by one rename;
+# then the folder is synced, because a rename that is only in memory is undone by a power cut.
+
+BLOCK_BYTES = 1 << 20
+
+
+def write_whole(path: Path, data: "bytes | memoryview", *, place: str) -> None:
+    """Write a file that is found complete or not at all, whatever kills this process or its machine meanwhile.
+
+    :param place: what the failpoints around the write are called after.
+    :raises OSError: the disk refuses; what was written so far is removed.
+    """
+    with _unfinished(path) as unfinished:
+        _write(unfinished, data)
+        failpoint(f"{place}.written")
+        os.replace(unfinished, path)
+        failpoint(f"{place}.renamed")
+    sync_folder(path.parent)
+
+
+def copy_whole(source: Path, target: Path, *, size: "int | None" = None) -> None:
+    """Copy a file, or its first `size` bytes, so that the copy is complete or not there.
+
+    :raises OSError: the disk refuses; what was written so far is removed.
+    """
+    with _unfinished(target) as unfinished:
+        with open(source, "rb") as reader, open(unfinished, "wb") as writer:
+            for block in _blocks(reader.read, size):
+                writer.write(block)
+            writer.flush()
+            os.fsync(writer.fileno())
+        os.replace(unfinished, target)
+    sync_folder(target.parent)
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal; its content is never in memory as a whole."""
+    digest = hashlib.sha256()
+    block = bytearray(min(BLOCK_BYTES, max(1, os.stat(path).st_size)))
+    with open(path, "rb", buffering=0) as reader:
+        while count := reader.readinto(block):
+            digest.update(memoryview(block)[:count])
+    return digest.hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers have left half made in a folder that only the caller writes to."""
+    for path in folder.glob(f"{UNFINISHED_PREFIX}*"):
+        remove_tree(str(path))
+
+
+@contextmanager
+def _unfinished(path: Path) -> "Iterator[str]":
+    unfinished = name_unfinished(str(path.parent))
+    try:
+        yield unfinished
+    except BaseException:
+        remove_tree(unfinished)
+        raise
+
+
+def _write(path: str, data: "bytes | memoryview") -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _blocks(read: "Callable[[int], bytes]", size: "int | None") -> "Iterator[bytes]":
+    rest = size
+    while rest is None or rest > 0:
+        block = read(BLOCK_BYTES if rest is None else min(BLOCK_BYTES, rest))
+        if not block:
+            return
+        rest = None if rest is None else rest - len(block)
+        yield block
+
+
+LOCK_FILE = ".lock"
+LOCK_PATIENCE_SECONDS = 15.0
+_RETRY_SECONDS = 0.25
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+_Place = tuple[int, int, int]  # a process, and a folder's device and inode
+_taken: "dict[_Place, FolderLock]" = {}  # what a forked child inherits of it is its parent's, not its own
+
+
+class FolderLock:
+    """The right to write to a folder.
+
+    :param patience_seconds: how long to wait for a run that is just ending.
+    """
+
+    def __init__(self, folder: Path, *, patience_seconds: float = LOCK_PATIENCE_SECONDS) -> None:
+        self._path = folder / LOCK_FILE
+        self._patience_seconds = patience_seconds
+        self._place: _Place = (0, 0, 0)
+        self._descriptor = -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was taken and not given back."""
+        return self._descriptor >= 0
+
+    def acquire(self) -> None:
+        """Take the lock; a file system that knows no locks gives it to every process.
+
+        :raises TrainerError: another process has it, or another run in this one.
+        """
+        deadline = monotonic() + self._patience_seconds
+        while owner := self._try():
+            if monotonic() >= deadline:
+                raise TrainerError(
+                    f"the checkpoints in {self._path.parent} are being written by another run ({owner}); a run is "
+                    "trained by one process group at a time. End it, or give this run another run_name or chkpt_root."
+                )
+            sleep(_RETRY_SECONDS)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, _describe_process().encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back; without it nothing happens."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+            del _taken[self._place]
+
+    def _try(self) -> str:
+        """Return who has the lock; nothing if that is this one from now on."""
+        folder = os.stat(self._path.parent)
+        self._place = (os.getpid(), folder.st_dev, folder.st_ino)
+        if _taken.setdefault(self._place, self) is not self:
+            return _describe_process()
+        try:
+            return self._lock()
+        finally:
+            if not self.is_held:
+                del _taken[self._place]
+
+    def _lock(self) -> str:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            if problem.errno not in _NO_LOCKS:
+                owner = os.pread(descriptor, 200, 0).decode(errors="replace")
+                os.close(descriptor)
+                if problem.errno in {errno.EACCES, errno.EAGAIN}:
+                    return owner or "unknown"
+                raise
+        self._descriptor = descriptor
+        return ""
+
+
+def _describe_process() -> str:
+    return f"process {os.getpid()} on {os.uname().nodename}"
+
+
+# ---- syncing --------------------------------------------------------------------------------------------------------
+# Storing in the background: training goes on while the disk confirms what it was given.
+#
+# One piece of work is under way at a time. Whoever starts the next one, or needs the last one to be done, waits at the
+# barrier. A thread lives only as long as its work, so a process that forks loader workers between two saves has no
+# thread more than it had.
+
+SYNC_PATIENCE_SECONDS = 3600.0
+
+
+class BackgroundStorage:
+    """Runs one piece of storing at a time beside the training.
+
+    :param patience_seconds: how long the barrier waits for a disk that does not answer.
+    """
+
+    def __init__(self, *, patience_seconds: float = SYNC_PATIENCE_SECONDS) -> None:
+        self._patience_seconds = patience_seconds
+        self._thread: threading.Thread | None = None
+        self._problem: BaseException | None = None
+        self._name = ""
+
+    def start(self, name: str, work: Callable[[], None]) -> None:
+        """Wait for the work before, then do this one in a thread of its own.
+
+        A disk without room does not end a training run: if it made the work before fail, a warning says so and the run
+        goes on with its earlier checkpoints.
+
+        :param name: what is stored, for the errors.
+        :raises CheckpointNotStoredError: the work before failed for another reason, or has not ended in time.
+        """
+        try:
+            self.wait()
+        except CheckpointNotStoredError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in PASSING:
+                raise
+            warnings.warn(
+                f"{error} Training goes on and saves again at the next occasion.", CheckpointWarning, stacklevel=3
+            )
+        self._name = name
+        self._thread = threading.Thread(target=self._run, args=(work,), name=f"proctor-store-{name}")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when nothing is under way; the barrier.
+
+        :raises CheckpointNotStoredError: the last work failed (told once), or has not ended in time.
+        """
+        thread = self._thread
+        if thread is not None:
+            thread.join(self._patience_seconds)
+            if thread.is_alive():
+                raise CheckpointNotStoredError(
+                    f"checkpoint {self._name} was not on the disk after {self._patience_seconds:g} s; look at the disk "
+                    "or the network file system of the checkpoint folder."
+                )
+        self._thread = None
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise CheckpointNotStoredError(
+                f"checkpoint {self._name} could not be stored: {problem!r}. The checkpoints before it are whole; make "
+                "room or give another chkpt_root, and start again to continue from them."
+            ) from problem
+
+    def settle(self) -> None:
+        """Return when nothing is under way; a problem is left to be told by the next `start` or `wait`."""
+        if self._thread is not None:
+            self._thread.join(self._patience_seconds)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as problem:
+            self._problem = problem

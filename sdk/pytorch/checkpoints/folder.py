@@ -1,0 +1,380 @@
+"""The checkpoints of one run: a folder, a pointer to the latest one, a history, and what is kept.
+
+A save has two halves. The first, while training waits, turns the content into bytes. The second runs in the background:
+write, sync, rename, and only then does the pointer move. A kill at any place leaves the pointer at a whole checkpoint.
+"""
+
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proctor.sdk.pytorch.checkpoints.filesystem import (
+    BackgroundStorage,
+    FolderLock,
+    copy_whole,
+    hash_file,
+    remove_leftovers,
+    write_whole,
+)
+from proctor.sdk.pytorch.checkpoints.formats import upgrade
+from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, HistoryPosition
+from proctor.sdk.pytorch.checkpoints.pointer import (
+    Entry,
+    Retention,
+    find_damage,
+    is_whole,
+    read_owner,
+    read_pointer,
+    write_pointer,
+)
+from proctor.sdk.pytorch.checkpoints.registration import Registrar
+from proctor.sdk.pytorch.checkpoints.serialization import load, serialise
+from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, UnreadableCheckpointError
+
+# ---- naming ---------------------------------------------------------------------------------------------------------
+# What a checkpoint's file is called; people read these names, the trainer never does.
+
+SUFFIX = ".pth"
+_METADATA = re.compile(r"[A-Za-z0-9._+=-]*")
+
+
+def name_checkpoint(run_name: str, *, epoch: int, iteration: int, metadata: "str | None" = None) -> str:
+    """Return `<run>_epoch_<e>_iter_<i>[_<metadata>].pth`.
+
+    :param metadata: what the model adds to the name, never the whole name; nothing or None for no more than that.
+    :raises ConfigurationError: the metadata cannot be part of a file's name.
+    """
+    beginning = f"{run_name}_epoch_{epoch}_iter_{iteration}"
+    if metadata is None:
+        metadata = ""
+    if not isinstance(metadata, str) or metadata.startswith(beginning) or not _METADATA.fullmatch(metadata):
+        raise ConfigurationError(
+            "append_metadata_to_chkpt_name must return only what is added behind the name (letters, digits and ._+=-, "
+            f"such as 'acc=0.93'); found {metadata!r} for {beginning}."
+        )
+    return f"{beginning}_{metadata}{SUFFIX}" if metadata else f"{beginning}{SUFFIX}"
+
+
+PIN_SUFFIX = ".pinned"
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint that was found whole, upgraded to the present format."""
+
+    path: Path
+    entry: Entry
+    content: "dict[str, Any]"
+
+
+class CheckpointFolder:
+    """The folder `chkpt_root/run_name`. Only the process of global rank 0 opens it; every process may load from it.
+
+    :param in_background: sync to the disk while training goes on; else `save` returns when all is stored.
+    :param safe_types: classes of the user that may be in a checkpoint.
+    :param registrar: makes the newest checkpoint that of the trial, if this is one.
+    """
+
+    def __init__(
+        self,
+        root: "str | os.PathLike[str]",
+        run_name: str,
+        *,
+        retention: "Retention | None" = None,
+        in_background: bool = True,
+        safe_types: "Sequence[type]" = (),
+        registrar: "Registrar | None" = None,
+    ) -> None:
+        self.path = Path(root) / run_name
+        self.run_name = run_name
+        self.history = History(self.path / HISTORY_FILE)
+        self._retention = retention or Retention()
+        self._in_background = in_background
+        self._safe_types = tuple(safe_types)
+        self._registrar = registrar
+        self._storage = BackgroundStorage()
+        self._lock = FolderLock(self.path)
+        self._entries: list[Entry] = []  # newest first; changed by the background thread only while it runs
+
+    def open(self) -> None:
+        """Take the folder for writing, made if it is missing, and clear away what a killed save has left half made.
+
+        :raises ConfigurationError: it cannot be made there.
+        :raises TrainerError: another run writes to it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as problem:
+            raise ConfigurationError(
+                f"chkpt_root must be a folder that may be written to; {self.path} cannot be made in it: {problem}."
+            ) from problem
+        self._lock.acquire()
+        remove_leftovers(self.path)
+
+    def close(self) -> None:
+        """Wait until everything is stored and let the folder go.
+
+        :raises CheckpointNotStoredError: the last checkpoint could not be stored.
+        """
+        try:
+            self._storage.wait()
+            if self._registrar is not None:
+                self._registrar.catch_up(self)
+        finally:
+            try:
+                self.history.close()
+            finally:
+                self._lock.release()
+
+    def wait(self) -> None:
+        """The barrier: return when the last checkpoint is on the disk and the pointer names it.
+
+        :raises CheckpointNotStoredError: it could not be stored.
+        """
+        self._storage.wait()
+
+    def save(self, content: "dict[str, Any]", *, metadata: "str | None" = None, score: "float | None" = None) -> Path:
+        """Store a checkpoint and return the path that it will have once it is whole.
+
+        The history's position is added to the content. What the tensors hold now is stored, whatever happens to them
+        afterwards; this takes as much memory as the checkpoint has bytes.
+
+        :param content: in the present format, see `snapshots`.
+        :param score: the value of the metric that judges the run, measured at this very point.
+        :raises TypeError: something in the content could not be loaded again.
+        :raises ConfigurationError: the metadata cannot be part of a name.
+        :raises CheckpointNotStoredError: the one before could not be stored, for another reason than a full disk.
+        """
+        state = content["training_state"]
+        epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])
+        name = name_checkpoint(self.run_name, epoch=epoch, iteration=iteration, metadata=metadata)
+        position = self.history.position
+        data = serialise({**content, "history": position.to_json()}, self._safe_types)
+
+        def store() -> None:
+            self.history.sync()
+            digest = hashlib.sha256(data).hexdigest()
+            write_whole(self.path / name, data, place="trainer.checkpoint")
+            self._commit(Entry(name, digest, len(data), epoch, iteration, score, position.size))
+
+        self._storage.start(name, store)
+        if not self._in_background:
+            self._storage.wait()
+        return self.path / name
+
+    def is_among_best(self, score: float) -> bool:
+        """Whether a checkpoint of this score, saved now, would be kept as one of the best."""
+        self._storage.settle()
+        return self._retention.is_among_best(score, self._entries)
+
+    def load_newest(self, device: "torch.device | str" = "cpu") -> "LoadedCheckpoint | None":
+        """Return the checkpoint to continue from, None if the run has none yet.
+
+        One that is torn is passed over with a `CheckpointWarning` for the one before it. Where none that the pointer
+        names is left, the other files are looked through; one may have been brought back.
+
+        :raises UnreadableCheckpointError: there are checkpoints and none can be used, or the newest whole one was made
+            by a newer version or by something else, or the disk does not let it be read.
+        """
+        named = self._read_named() or []
+        for place, entry in enumerate(named):
+            if is_whole(self.path, entry):
+                loaded = self._load(entry, device)
+                self._entries = named[place:]
+                if self._lock.is_held:  # what a kill has left takes up room, and a file that was put back is not needed
+                    self._remove_unnamed(named)
+                return loaded
+        self._entries = self._read_entries(but=named)
+        if self._entries:
+            return self._load(self._entries[0], device)
+        if named or self._list_own():
+            raise UnreadableCheckpointError(
+                f"none of the checkpoints in {self.path} can be used (warnings say why); the run would start from its "
+                "beginning. Bring one back, or start anew with resume=False or another run_name."
+            )
+        return None
+
+    def load_best(self, device: "torch.device | str" = "cpu") -> "LoadedCheckpoint | None":
+        """Return the whole checkpoint with the best score, None if none has one."""
+        whole = (entry for entry in self._retention.rank(self._find_entries()) if is_whole(self.path, entry))
+        entry = next(whole, None)
+        return None if entry is None else self._load(entry, device)
+
+    def restore_history(self, content: "dict[str, Any]") -> None:
+        """Cut the history back to where a loaded checkpoint left it."""
+        self.history.cut(HistoryPosition.from_json(content.get("history")))
+
+    def entries(self) -> "list[Entry]":
+        """What the pointer names, newest first."""
+        return read_pointer(self.path) or []
+
+    def pin(self, name: str) -> None:
+        """Keep a checkpoint for good, until its file `<name>.pinned` is removed; anyone may make or remove that file.
+
+        :raises FileNotFoundError: there is no checkpoint of that name.
+        """
+        os.stat(self.path / name)
+        (self.path / f"{name}{PIN_SUFFIX}").touch()
+
+    def is_empty(self) -> bool:
+        """Whether there is no checkpoint at all, whole or torn, named or not."""
+        return not any(self.path.glob(f"*{SUFFIX}"))
+
+    def export(self, target: Path, *, trial: str = "") -> None:
+        """Make `target`, an empty folder, hold what the run is continued with elsewhere.
+
+        That is the newest checkpoint with its history, the best ones and the pinned ones.
+
+        :param trial: the id of the trial that hands the folder over.
+        """
+        entries, pinned = self.entries(), self._pinned()
+        newest = entries[0]
+        _link_or_copy(self.path / newest.name, target / newest.name)
+        lasting = self._retention.choose_lasting(entries, pinned)
+        others = [entry for entry in lasting if entry != newest and _bring(self.path, target, entry.name)]
+        if newest.history_size:
+            copy_whole(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
+        for entry in [newest, *others]:
+            if entry.name in pinned:
+                (target / f"{entry.name}{PIN_SUFFIX}").touch()
+        write_pointer(target, self.run_name, [newest, *others], trial=trial)
+
+    def adopt(self, source: Path) -> bool:
+        """Take over what `export` put into `source`, and return whether that was done.
+
+        A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then,
+        unless it was damaged here and gets its bytes back. Any other was made by an attempt elsewhere, or by another
+        trial that this one is to continue, and becomes the newest; what is known here stays behind it. What is of
+        another run than this one is left alone.
+        """
+        owner, entries = read_owner(source), read_pointer(source)
+        if owner is None or not entries or owner.run != self.run_name:
+            return False
+        own = self._find_entries()
+        known = next((entry for entry in own if entry.sha256 == entries[0].sha256), None)
+        if known is not None:
+            return self._mend(known, source / entries[0].name)
+        self.path.mkdir(parents=True, exist_ok=True)
+        _link_or_copy(source / entries[0].name, self.path / entries[0].name)
+        brought = [entries[0], *(entry for entry in entries[1:] if _bring(source, self.path, entry.name))]
+        for entry in brought:
+            if (source / f"{entry.name}{PIN_SUFFIX}").exists():
+                self.pin(entry.name)
+        names = {entry.name for entry in brought}
+        with suppress(FileNotFoundError):
+            copy_whole(source / HISTORY_FILE, self.path / HISTORY_FILE)
+        write_pointer(self.path, self.run_name, [*brought, *(entry for entry in own if entry.name not in names)])
+        return True
+
+    def _commit(self, entry: Entry) -> None:
+        """Move the pointer to a checkpoint that is on the disk, then remove what need not stay."""
+        entries = [entry, *(other for other in self._entries if other.name != entry.name)]
+        kept = self._retention.choose(entries, self._pinned())
+        write_pointer(self.path, self.run_name, kept)
+        gone = [other for other in entries if other.name not in {stays.name for stays in kept}]
+        self._entries = kept
+        for other in gone:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path / other.name)
+        self._remove_unnamed(kept)
+        if self._registrar is not None:
+            self._registrar.on_stored(self)
+
+    def _mend(self, entry: Entry, copy: Path) -> bool:
+        """Replace a checkpoint by a copy of it unless it is whole, and return whether that was done."""
+        try:
+            damage = find_damage(self.path, entry)
+        except UnreadableCheckpointError as problem:
+            damage = str(problem)
+        if damage:
+            warnings.warn(CheckpointWarning(f"{damage} {copy} takes its place."), stacklevel=4)
+            _link_or_copy(copy, self.path / entry.name)
+        return bool(damage)
+
+    def _remove_unnamed(self, named: "Sequence[Entry]") -> None:
+        """Remove this run's files that the pointer does not name, so that none of them wins should it ever be lost.
+
+        A kill after the pointer has moved leaves such a file, a run that was started anew all those of the one before.
+        Pinned ones stay, files with other names, and everything where all are kept.
+        """
+        if self._retention.keep_last is None:
+            return
+        stays = {entry.name for entry in named} | self._pinned()
+        for path in self._list_own():
+            if path.name not in stays:
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+    def _list_own(self) -> "list[Path]":
+        return list(self.path.glob(f"{self.run_name}_epoch_*_iter_*{SUFFIX}"))
+
+    def _pinned(self) -> "set[str]":
+        return {path.name[: -len(PIN_SUFFIX)] for path in self.path.glob(f"*{PIN_SUFFIX}")}
+
+    def _find_entries(self) -> "list[Entry]":
+        """What the pointer names; without a readable pointer, what the files themselves say."""
+        named = self._read_named()
+        return self._read_entries() if named is None else named
+
+    def _read_named(self) -> "list[Entry] | None":
+        try:
+            return read_pointer(self.path)
+        except UnreadableCheckpointError as problem:
+            warnings.warn(CheckpointWarning(f"{problem} The checkpoints themselves are looked through."), stacklevel=4)
+            return None
+
+    def _read_entries(self, *, but: "Sequence[Entry]" = ()) -> "list[Entry]":
+        """What the files say, the furthest first.
+
+        :param but: those whose hash tells that they are damaged, though they might look whole.
+        """
+        found: list[tuple[int, Entry]] = []
+        for path in sorted(set(self.path.glob(f"*{SUFFIX}")) - {self.path / entry.name for entry in but}):
+            try:
+                content = upgrade(load(path, "cpu", self._safe_types), str(path))
+            except UnreadableCheckpointError as problem:
+                warnings.warn(CheckpointWarning(f"passed over: {problem}"), stacklevel=4)
+                continue
+            found.append((int(content["training_state"]["global_iteration"]), _describe(path, content)))
+        return [entry for _, entry in sorted(found, key=lambda item: (item[1].epoch, item[0]), reverse=True)]
+
+    def _load(self, entry: Entry, device: "torch.device | str") -> LoadedCheckpoint:
+        path = self.path / entry.name
+        return LoadedCheckpoint(path, entry, upgrade(load(path, device, self._safe_types), str(path)))
+
+
+def _describe(path: Path, content: "dict[str, Any]") -> Entry:
+    state = content["training_state"]
+    return Entry(
+        name=path.name,
+        sha256=hash_file(path),
+        size=path.stat().st_size,
+        epoch=int(state["global_epoch"]),
+        iteration=int(state["current_iteration"]),
+        history_size=HistoryPosition.from_json(content.get("history")).size,
+    )
+
+
+def _bring(source: Path, target: Path, name: str) -> bool:
+    """Take a checkpoint from one folder to another and return whether it was there; the user may have removed it."""
+    try:
+        _link_or_copy(source / name, target / name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """A stored checkpoint is never changed, only replaced, so two names may share it."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, one without links, or an older file of that name
+        copy_whole(source, target)

@@ -1,0 +1,215 @@
+"""The run's checkpoints as its trial's: what a retry, a move to another machine or another trial continues from.
+
+Registering copies the checkpoint into the job's own folder. A run that saves all the time registers the newest one
+every few seconds and when it ends; the copies that it has superseded are removed, but only after a while, because a
+trial that is just starting may have been told to continue from one of them.
+"""
+
+import errno
+import fcntl
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep, time
+
+from proctor.sdk import trial as sdk
+from proctor.sdk.checkpoints import list_checkpoints
+from proctor.sdk.files import UNFINISHED_PREFIX, name_unfinished, remove_tree
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_owner, read_pointer
+from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
+
+# ---- handover -------------------------------------------------------------------------------------------------------
+# What a trial hands to its next attempt: one folder, with a checkpoint of every run that the trial has made.
+#
+# The run that registered the folder is at its top, those that the trial trained before or beside it lie under
+# `runs/<run name>`. A run takes over only what bears its own name: the folds of a cross-validation never mix.
+
+RUNS_FOLDER = "runs"
+_PATIENCE_SECONDS = 60.0
+_RETRY_SECONDS = 0.25
+
+
+def list_runs(folder: Path) -> "dict[str, Path]":
+    """Return where in a registered folder each run's checkpoint lies; nothing if the trainer did not make it."""
+    found: dict[str, Path] = {}
+    for place in [folder, *sorted(folder.glob(f"{RUNS_FOLDER}/*"))]:
+        try:
+            owner = read_owner(place)
+        except UnreadableCheckpointError as problem:
+            warnings.warn(CheckpointWarning(f"passed over: {problem}"), stacklevel=3)
+            continue
+        if owner is not None:
+            found.setdefault(owner.run, place)
+    return found
+
+
+def find_runs() -> "dict[str, Path]":
+    """Return the newest checkpoint of each run of this trial: registered by this job, else handed to it."""
+    found: dict[str, Path] = {}
+    for folder in [*reversed(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])), os.environ.get(ENV_RESUME_CHECKPOINT)]:
+        if folder:
+            found = {**list_runs(Path(folder)), **found}
+    return found
+
+
+def find_refusal(run_name: str, trial: str) -> "str | None":
+    """Return why nothing can be continued though the trial was handed a checkpoint; None if that is as it should be.
+
+    That a retried trial has a run which its earlier attempts had not come to is as it should be.
+    """
+    handed = os.environ.get(ENV_RESUME_CHECKPOINT)
+    if not handed:
+        return None
+    runs = list_runs(Path(handed))
+    beginning = f"the trial was handed the checkpoint {handed} to continue from"
+    if not runs:
+        return (
+            f"{beginning}, which neither the trainer nor a callback of it made; run {run_name!r} begins anew. "
+            "Load it in your own code."
+        )
+    owners = {owner.trial for place in runs.values() if (owner := read_owner(place)) is not None}
+    if trial in owners:
+        return None
+    return (
+        f"{beginning}, which is another trial's and holds the runs {sorted(runs)} and none named {run_name!r}; "
+        "this one begins anew. Give runs that continue each other the same run_name."
+    )
+
+
+def carry_others(target: Path, run_name: str) -> None:
+    """Put what is known of the trial's other runs into a folder that is about to be registered, as links."""
+    for name, place in find_runs().items():
+        if name == run_name:
+            continue
+        folder = target / RUNS_FOLDER / name
+        folder.mkdir(parents=True)
+        for path in place.iterdir():
+            if path.name != RUNS_FOLDER:  # other runs', which stand for themselves
+                os.symlink(path.resolve(), folder / path.name)
+
+
+@contextmanager
+def registering(job_directory: str) -> "Iterator[None]":
+    """Let one run of the trial register at a time, so that the newest folder has the newest of all of them.
+
+    After a minute, or where the file system knows no locks, it goes on without.
+    """
+    folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
+    os.makedirs(folder, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = monotonic() + _PATIENCE_SECONDS
+        while not _try_lock(descriptor) and monotonic() < deadline:
+            sleep(_RETRY_SECONDS)
+        yield
+    finally:
+        with suppress(OSError):  # said aloud, because a worker that was forked meanwhile holds the folder open too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        return problem.errno not in {errno.EACCES, errno.EAGAIN}
+    return True
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+
+INTERVAL_SECONDS = 5.0
+KEPT_SECONDS = 60.0
+KEPT_COUNT = 2
+
+
+class Registrar:
+    """Registers the checkpoints of one folder with the trial that this process belongs to.
+
+    :param interval_seconds: how far apart two registrations are at least, the one at the end excepted.
+    :param kept_seconds: how long a superseded copy stays at least.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        kept_seconds: float = KEPT_SECONDS,
+        clock: "Callable[[], float]" = monotonic,
+    ) -> None:
+        self._interval_seconds = interval_seconds
+        self._kept_seconds = kept_seconds
+        self._clock = clock
+        self._due = clock()  # the first one at once
+        self._is_behind = False
+
+    def on_stored(self, storage: "CheckpointFolder") -> None:
+        """Called when a checkpoint has become the folder's newest."""
+        self._is_behind = True
+        if self._clock() >= self._due:
+            self.catch_up(storage)
+
+    def catch_up(self, storage: "CheckpointFolder") -> None:
+        """Register the newest checkpoint unless it is, with its history, the best, the pinned and the other runs'.
+
+        :raises CheckpointError: it cannot be read any more.
+        """
+        if not self._is_behind:
+            return
+
+        def export(target: Path) -> None:
+            storage.export(target, trial=sdk.get_trial_id())
+
+        register(storage.run_name, export, place=storage.path, kept_seconds=self._kept_seconds)
+        self._is_behind = False
+        self._due = self._clock() + self._interval_seconds
+
+
+def register(
+    run_name: str, export: "Callable[[Path], None]", *, place: Path, kept_seconds: float = KEPT_SECONDS
+) -> None:
+    """Register a run's checkpoint as its trial's newest, beside the newest of the trial's other runs.
+
+    :param export: makes an empty folder hold the checkpoint, links to it too, and a pointer that names run and trial.
+    :param place: where that folder may be made.
+    :param kept_seconds: how long a superseded copy stays at least.
+    :raises CheckpointError: the checkpoint cannot be read any more.
+    """
+    job_directory = os.environ[ENV_JOB_DIRECTORY]
+    with registering(job_directory):
+        with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=place) as folder:
+            export(Path(folder))
+            carry_others(Path(folder), run_name)
+            newest = (read_pointer(Path(folder)) or [])[0]
+            sdk.save_checkpoint(folder, step=newest.iteration)
+        remove_superseded(job_directory, older_than_seconds=kept_seconds)
+
+
+def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:
+    """Remove the trainer's registered copies but the newest ones and the young ones; the user's own all stay."""
+    ours = [path for path in list_checkpoints(job_directory) if os.path.exists(f"{path}/{POINTER_FILE}")]
+    ages = {path: _age(path) for path in ours}
+    for path in ours[:-KEPT_COUNT]:
+        if ages[path] > older_than_seconds:
+            del _made_at[path]
+            unfinished = name_unfinished(os.path.dirname(path))
+            os.rename(path, unfinished)  # first out of sight, so that nobody takes half of it for a checkpoint
+            remove_tree(unfinished)
+
+
+_made_at: "dict[str, float]" = {}
+"""By path of a registered copy: when it was made, in this process's monotonic time."""
+
+
+def _age(path: str) -> float:
+    """How many seconds ago the copy was made. The file's time counts only when this process sees the copy first: were
+    it read again after the clock was set, copies would go too early, or fill the disk while the clock catches up."""
+    if path not in _made_at:
+        _made_at[path] = monotonic() - max(0.0, time() - os.stat(path).st_mtime)
+    return monotonic() - _made_at[path]

@@ -1,0 +1,233 @@
+"""Loaders that can be entered at any batch of any epoch and give the same batches as if they had not been left.
+
+Where the draws of a batch come from:
+
+* without workers, from the process's own streams, which checkpoints hold;
+* with workers, from streams that every worker seeds anew for each batch from (seed, epoch, batch). What workers have
+  fetched ahead, how many there are, and whether they live on between epochs therefore changes nothing. (Once a batch,
+  not once a sample: that would cost more than a small model's step.)
+
+A plain `DataLoader` also draws one number from torch's global stream whenever it is iterated; these have a generator
+of their own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
+
+from proctor.sdk.pytorch.data.samplers import BatchKey, EpochBatchSampler, ResumableSampler
+from proctor.sdk.pytorch.determinism.seeding import derive_seed, seed_worker
+from proctor.sdk.pytorch.distributed.processes import die_with_parent
+from proctor.sdk.pytorch.errors import ConfigurationError
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+# Batches as trees of tensors: dictionaries, lists, tuples (named ones too), dataclasses.
+
+
+def move_to(batch: Any, device: Any) -> Any:
+    """Return the batch with every tensor on the device; whatever is no tensor stays as it is."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: move_to(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move_to(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(move_to(value, device) for value in batch)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{field.name: move_to(getattr(batch, field.name), device) for field in fields(batch)})
+    return batch
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+# Tensors whose rows are the samples, read a batch at a time.
+#
+# PyTorch takes a `TensorDataset` apart into samples and stacks them again, which costs more than a small model's step.
+# Indexing the tensors once gives the same batches, to the bit.
+
+
+class TensorRows:
+    """The rows of equally long tensors; only whole batches can be read.
+
+    :param tensors: contiguous, so that their rows stacked are laid out as PyTorch lays batches out.
+    """
+
+    def __init__(self, tensors: "tuple[torch.Tensor, ...]") -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitem__(self, index: int) -> "list[torch.Tensor]":
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: "list[int]") -> "list[torch.Tensor]":
+        """Return a batch: of each tensor the rows, as a copy."""
+        chosen = torch.tensor(indices)
+        return [tensor[chosen] for tensor in self._tensors]
+
+
+def find_rows(dataset: Any) -> "TensorRows | None":
+    """Return the rows of a plain `TensorDataset` of plain tensors; None for every other dataset."""
+    if type(dataset) is not TensorDataset or not dataset.tensors:
+        return None
+    return TensorRows(dataset.tensors) if all(_is_plain(tensor) for tensor in dataset.tensors) else None
+
+
+def keep_batch(batch: Any) -> Any:
+    """Collate what is a batch already; a function with a name, which workers need."""
+    return batch
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_contiguous()
+
+
+@dataclass(frozen=True)
+class DataLoaderParams:
+    """How a dataset is read.
+
+    :param is_distributed: whether the ranks share the data; None: if there are several.
+    :param sampler: a `ResumableSampler` in place of the automatic choice.
+    :param worker_init_fn: called in each worker with its number, after its streams have been seeded.
+    :param random_seed: pins the order and the workers' draws; None follows the trainer's seed.
+    """
+
+    batch_size: int = 1
+    shuffle: bool = False
+    num_workers: int = 0
+    pin_memory: bool = False
+    drop_last: bool = False
+    is_distributed: "bool | None" = None
+    sampler: "ResumableSampler | None" = None
+    collate_fn: "Callable[[list[Any]], Any] | None" = None
+    prefetch_factor: "int | None" = None
+    persistent_workers: bool = False
+    timeout: float = 0
+    multiprocessing_context: Any = None
+    worker_init_fn: "Callable[[int], None] | None" = None
+    random_seed: "int | None" = None
+
+    def __post_init__(self) -> None:
+        """:raises ConfigurationError: `batch_size` is no integer of at least 1."""
+        size = self.batch_size
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ConfigurationError(f"batch_size must be an integer of at least 1; found {size!r}.")
+
+
+class EpochLoader:
+    """The batches of one dataset, epoch by epoch; made once a run, so that persistent workers live on."""
+
+    def __init__(self, dataset: Any, params: DataLoaderParams, *, sampler: ResumableSampler, seed: int) -> None:
+        """:raises ConfigurationError: the dataset has no indices, or gives no batch."""
+        _check(dataset)
+        self.params = params
+        self.sampler = sampler
+        self._length = len(dataset)
+        self._seed = seed
+        self._generator = torch.Generator()
+        sampler.batch_size = params.batch_size
+        self._batches = EpochBatchSampler(sampler, params.batch_size, drop_last=params.drop_last, seed=seed)
+        self._batches.keyed = params.num_workers > 0
+        if self._batches.epoch_length == 0:
+            raise ConfigurationError(
+                f"a dataset of {len(dataset)} samples gives no batch of {params.batch_size} with "
+                f"drop_last={params.drop_last}; make batch_size smaller or the dataset larger."
+            )
+        self._loader = _make_loader(dataset, params, batches=self._batches, generator=self._generator)
+
+    @property
+    def epoch_length(self) -> int:
+        """How many batches a whole epoch has."""
+        return self._batches.epoch_length
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Go to an epoch and, in it, to the batch `start`; the next epoch begins at its first batch again."""
+        self.sampler.set_epoch(epoch, start)
+        self._generator.manual_seed(derive_seed(self._seed, "loader", epoch))
+
+    def __len__(self) -> int:
+        """How many batches are left of the epoch."""
+        return len(self._batches)
+
+    def count_real(self, step: int) -> int:
+        """How many samples of a batch of the epoch are this rank's; those behind them, another rank has too."""
+        size = self.params.batch_size
+        real = self.sampler.epoch_length - self.sampler.repeats
+        return max(0, min(size, real - step * size))
+
+    def __iter__(self) -> "Iterator[Any]":
+        """:raises ConfigurationError: the sampler gives an index that the dataset does not have."""
+        try:
+            yield from self._loader
+        except IndexError as error:
+            self._check_order(error)
+            raise
+
+    def _check_order(self, error: IndexError) -> None:
+        stray = [index for index in self.sampler.order() if not -self._length <= index < self._length]
+        if stray:
+            raise ConfigurationError(
+                f"{type(self.sampler).__name__}.order() must return indices of the dataset, which has {self._length} "
+                f"samples; found {stray[0]}. Make the sampler of the dataset that it is used with."
+            ) from error
+
+
+class KeyedDataset:
+    """A dataset whose batches are fetched with the streams of their key; used in workers only."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: "list[int]") -> "list[Any]":
+        if isinstance(indices, BatchKey) and get_worker_info() is not None:
+            seed_worker(indices.seed)
+        dataset = self.dataset
+        fetch_all = getattr(dataset, "__getitems__", None)
+        found: list[Any] = fetch_all(list(indices)) if fetch_all else [dataset[index] for index in indices]
+        return found
+
+
+def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchSampler, generator: Any) -> Any:
+    has_workers = params.num_workers > 0
+    rows = find_rows(dataset) if params.collate_fn is None else None
+    source = dataset if rows is None else rows
+    return DataLoader(
+        KeyedDataset(source) if has_workers else source,
+        batch_sampler=batches,
+        num_workers=params.num_workers,
+        pin_memory=params.pin_memory,
+        collate_fn=params.collate_fn if rows is None else keep_batch,
+        prefetch_factor=params.prefetch_factor,
+        persistent_workers=params.persistent_workers,
+        timeout=params.timeout,
+        multiprocessing_context=params.multiprocessing_context,
+        worker_init_fn=partial(_start_worker, params.worker_init_fn) if has_workers else None,
+        generator=generator,
+    )
+
+
+def _start_worker(user_hook: "Callable[[int], None] | None", worker: int) -> None:
+    die_with_parent()
+    seed_worker(torch.initial_seed())
+    if user_hook is not None:
+        user_hook(worker)
+
+
+def _check(dataset: Any) -> None:
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise ConfigurationError(
+            f"a dataset must have __getitem__ and __len__, so that an epoch can be entered at any batch; found "
+            f"{type(dataset).__name__}. Give a stream an index (for example of its shards) to train on it."
+        )

@@ -1,0 +1,272 @@
+"""What a run reads: a data module names its datasets, the trainer makes the loaders."""
+
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
+
+from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
+from proctor.sdk.pytorch.data.samplers import (
+    SAMPLER_NAMES,
+    ResumableDistributedSampler,
+    ResumableRandomSampler,
+    ResumableSampler,
+    ResumableSequentialSampler,
+)
+from proctor.sdk.pytorch.determinism.fingerprint import Fact, describe_loader
+from proctor.sdk.pytorch.determinism.seeding import (
+    derive_seed,
+    get_default_seed,
+    get_rng_state_dict,
+    load_rng_state_dict,
+)
+from proctor.sdk.pytorch.distributed.collectives import get_ranks
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.ranks import Ranks
+
+_Part = tuple[Any, DataLoaderParams]
+
+
+class DataModule:
+    """The base of every data module. The trainer calls, in this order:
+
+    `prepare_data` once, in the process that calls `fit`; then in each process `setup` and, when the run has ended, has
+    failed or was stopped, `teardown`. `setup` calls `add_train_phase` (once for each phase of the training),
+    `set_validation` and `set_testing`; the streams are seeded by then.
+    """
+
+    _parts: "dict[tuple[Phase, int], _Part] | None" = None
+    _loaders: "dict[tuple[Phase, int], EpochLoader] | None" = None
+    _samplers: "dict[tuple[Phase, int], ResumableSampler] | None" = None
+    _seed = 0
+    _ranks = Ranks()
+    _train_phase = 0
+
+    def prepare_data(self) -> None:
+        """Download, unpack: what is done once for all processes."""
+
+    def setup(self) -> None:
+        """Make the datasets and name them; called in each process."""
+
+    def teardown(self) -> None:
+        """Close what `setup` opened; called however the run ended."""
+
+    def add_train_phase(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
+        """Name the data to train on; called again, the data of the next phase of the training."""
+        number = self.train_phases
+        self._add(Phase.TRAINING, dataset, params, number=number)
+
+    def set_validation(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
+        """Name the data that validations read."""
+        self._add(Phase.VALIDATION, dataset, params)
+
+    def set_testing(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
+        """Name the data that `Trainer.test` reads."""
+        self._add(Phase.TESTING, dataset, params)
+
+    def make_sampler(
+        self, dataset: Sized, params: DataLoaderParams, *, phase: Phase, seed: int, ranks: Ranks
+    ) -> ResumableSampler:
+        """Choose the sampler: distributed if the ranks share the data, else random or sequential. To be overridden."""
+        size = params.batch_size
+        shared = ranks.world_size > 1 if params.is_distributed is None else params.is_distributed
+        if shared:
+            return ResumableDistributedSampler(
+                dataset,
+                ranks.world_size,
+                rank=ranks.rank,
+                shuffle=params.shuffle,
+                seed=seed,
+                drop_last=params.drop_last,
+                batch_size=size,
+            )
+        if params.shuffle:
+            return ResumableRandomSampler(dataset, seed=seed, batch_size=size)
+        return ResumableSequentialSampler(dataset, batch_size=size)
+
+    @property
+    def train_phases(self) -> int:
+        """How many phases of training there are."""
+        return sum(phase is Phase.TRAINING for phase, _ in self._require_parts())
+
+    def get_train_steps_per_epoch(self, train_phase: "int | None" = None) -> int:
+        """Return how many batches an epoch of a phase of the training has; None is the phase that is in use.
+
+        :raises ConfigurationError: `setup` has not named such data.
+        """
+        return self.open(Phase.TRAINING, self._train_phase if train_phase is None else train_phase).epoch_length
+
+    def count_real(self, phase: Phase, step: int) -> int:
+        """Return how many of the first samples of batch `step` (counted from 0) are to be counted on this rank.
+
+        Where data does not divide by the ranks, the last sample of some shares is one that another rank has too.
+        """
+        return self.open(phase, self._train_phase if phase is Phase.TRAINING else 0).count_real(step)
+
+    def has(self, phase: Phase) -> bool:
+        """Whether there is data for a phase."""
+        return (phase, 0) in self._require_parts()
+
+    def open(self, phase: Phase, number: int = 0) -> EpochLoader:
+        """Return the loader of a phase; the same one at each call, so that persistent workers live on.
+
+        :raises ConfigurationError: there is no such data.
+        :raises TypeError: the sampler is none that can be resumed.
+        """
+        assert self._loaders is not None
+        if phase is Phase.TRAINING:
+            self._train_phase = number
+        if (phase, number) not in self._loaders:
+            self._loaders[phase, number] = self._make(phase, number)
+        return self._loaders[phase, number]
+
+    def bind(self, seed: int, ranks: Ranks) -> None:
+        """Forget earlier datasets, take over the seed and the ranks of a run; the trainer calls it before `setup`."""
+        self._parts, self._loaders, self._samplers = {}, {}, {}
+        self._seed, self._ranks, self._train_phase = seed, ranks, 0
+
+    def unbind(self) -> None:
+        """Let go of the loaders and their workers; the trainer calls it after `teardown`."""
+        self._loaders, self._samplers = {}, {}
+
+    def describe(self) -> "dict[str, dict[str, Fact]]":
+        """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
+        return {
+            f"{phase.value} {number}": describe_loader(
+                dataset,
+                batch_size=params.batch_size,
+                workers=min(params.num_workers, 1),  # how many there are changes nothing; whether there are does
+                shuffle=params.shuffle,
+                drop_last=params.drop_last,
+                collate=params.collate_fn,
+                sampler=self._find_own_sampler(phase, number),
+                random_seed=params.random_seed,
+                is_distributed=params.is_distributed,
+            )
+            for (phase, number), (dataset, params) in self._require_parts().items()
+        }
+
+    def _add(self, phase: Phase, dataset: Any, params: "DataLoaderParams | None", *, number: int = 0) -> None:
+        self._require_parts()[phase, number] = (dataset, params or DataLoaderParams())
+
+    def _make(self, phase: Phase, number: int) -> EpochLoader:
+        parts = self._require_parts()
+        if (phase, number) not in parts:
+            method = "add_train_phase" if phase is Phase.TRAINING else f"set_{phase.value}"
+            raise ConfigurationError(
+                f"there is no data for {phase.value}{f' phase {number}' if number else ''}; call {method}(dataset, "
+                f"DataLoaderParams(...)) in {type(self).__name__}.setup."
+            )
+        dataset, params = parts[phase, number]
+        sampler, seed = self._choose_sampler(phase, number), self._derive_seed(phase, number)
+        return EpochLoader(dataset, params, sampler=sampler, seed=derive_seed(seed, "rank", self._ranks.rank))
+
+    def _derive_seed(self, phase: Phase, number: int) -> int:
+        _, params = self._require_parts()[phase, number]
+        return derive_seed(self._seed if params.random_seed is None else params.random_seed, phase.value, number)
+
+    def _choose_sampler(self, phase: Phase, number: int) -> ResumableSampler:
+        """The same one at each call, for it may be described before its loader is opened."""
+        assert self._samplers is not None
+        if (phase, number) not in self._samplers:
+            dataset, params = self._require_parts()[phase, number]
+            sampler = params.sampler
+            if sampler is None:
+                seed = self._derive_seed(phase, number)
+                sampler = self.make_sampler(dataset, params, phase=phase, seed=seed, ranks=self._ranks)
+            if not isinstance(sampler, ResumableSampler):
+                raise TypeError(
+                    f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one."
+                )
+            self._samplers[phase, number] = sampler
+        return self._samplers[phase, number]
+
+    def _find_own_sampler(self, phase: Phase, number: int) -> "ResumableSampler | None":
+        """The user's own, None for the automatic choice: other facts tell all that decides that one."""
+        _, params = self._require_parts()[phase, number]
+        is_automatic = params.sampler is None and type(self).make_sampler is DataModule.make_sampler
+        return None if is_automatic else self._choose_sampler(phase, number)
+
+    def _require_parts(self) -> "dict[tuple[Phase, int], _Part]":
+        if self._parts is None:
+            raise ConfigurationError(
+                "a data module names its datasets in setup(), which the trainer calls; not before."
+            )
+        return self._parts
+
+
+# ---- stateful -------------------------------------------------------------------------------------------------------
+# A loader for frameworks that save what has `state_dict` and `load_state_dict`, as Lightning does.
+#
+# Its state is the position in the epoch and the random streams of all ranks, which it gives back right before the first
+# batch is fetched: whatever the framework draws while it starts up does not matter.
+
+
+def describe_loaders(loaders: Any) -> "dict[str, dict[str, Fact]] | None":
+    """What decides the batches of one loader, or of a tree of them; None if one of them forgets where it is."""
+    if isinstance(loaders, ResumableLoader):
+        return loaders.describe()
+    if not isinstance(loaders, (Mapping, list, tuple)):
+        return None
+    found: dict[str, dict[str, Fact]] = {}
+    for name, loader in loaders.items() if isinstance(loaders, Mapping) else enumerate(loaders):
+        if (facts := describe_loaders(loader)) is None:
+            return None
+        found.update({f"{part} of loader {name}": values for part, values in facts.items()})
+    return found
+
+
+class ResumableLoader:
+    """The batches to train on, one epoch at each iteration.
+
+    :param seed: of the order and the workers' draws; None is the default seed.
+    """
+
+    def __init__(self, dataset: Any, params: DataLoaderParams, *, seed: "int | None" = None) -> None:
+        self._dataset = dataset
+        self._params = params
+        self._seed = get_default_seed() if seed is None else seed
+        self._data: DataModule | None = None
+        self._epoch = self._batch = 0  # where the next batch is
+        self._streams: list[Any] = []  # those to be given back
+        self._may_be_inside = False  # whether the next iteration begins in the middle of an epoch
+
+    def __len__(self) -> int:
+        """How many batches a whole epoch has, for frameworks count from its beginning."""
+        return self._open().epoch_length
+
+    def __iter__(self) -> "Iterator[Any]":
+        loader = self._open()
+        if self._batch and not self._may_be_inside:  # the epoch before was left early
+            self._epoch, self._batch = self._epoch + 1, 0
+        self._may_be_inside = False
+        loader.set_epoch(self._epoch, self._batch)
+        if get_ranks().rank < len(self._streams):
+            load_rng_state_dict(self._streams[get_ranks().rank])
+        self._streams = []
+        for batch in loader:
+            self._batch += 1
+            if self._batch == loader.epoch_length:
+                self._epoch, self._batch = self._epoch + 1, 0
+            yield batch
+
+    def state_dict(self) -> "dict[str, Any]":
+        """The position and all ranks' streams (collective)."""
+        streams = get_ranks().gather(get_rng_state_dict())
+        return {"epoch": self._epoch, "batch": self._batch, "streams": streams or []}
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Go there with the next batch."""
+        self._epoch, self._batch, self._streams = state["epoch"], state["batch"], state["streams"]
+        self._may_be_inside = True
+
+    def describe(self) -> "dict[str, dict[str, Fact]]":
+        """What decides the batches, for the fingerprint."""
+        self._open()
+        return {} if self._data is None else self._data.describe()
+
+    def _open(self) -> EpochLoader:
+        if self._data is None:  # not before the framework has made the process group
+            self._data = DataModule()
+            self._data.bind(self._seed, get_ranks())
+            self._data.add_train_phase(self._dataset, self._params)
+        return self._data.open(Phase.TRAINING)

@@ -1,0 +1,208 @@
+"""Exceptions on their way from one process to another: themselves where possible, told in full where not."""
+
+import multiprocessing
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import Any
+
+import torch.distributed as dist
+
+from proctor.sdk.pytorch.errors import RankFailedError
+
+_LOST_PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl")
+
+
+class RankTraceback(Exception):
+    """The traceback of another process, as the cause of the exception that came from there."""
+
+    def __str__(self) -> str:
+        return f"in another process:\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a rank."""
+
+    rank: int
+    at: float  # the monotonic clock of the machine, which its processes share
+    is_consequence: bool  # that another rank is gone, which then is the reason
+    summary: str
+    traceback: str
+    error: "bytes | None"  # the exception, if it can be sent
+
+
+def describe_failure(rank: int, problem: BaseException) -> Failure:
+    """Return what another process is to be told of an exception."""
+    return Failure(
+        rank,
+        time.monotonic(),
+        _tells_of_lost_peer(problem),
+        f"{type(problem).__name__}: {problem}",
+        "".join(traceback.format_exception(type(problem), problem, problem.__traceback__)),
+        _pack(problem),
+    )
+
+
+def describe_death(rank: int, exit_code: "int | None", *, has_begun: bool) -> Failure:
+    """Return what is known of a rank that ended without a word."""
+    code = exit_code or 0
+    text = f"rank {rank} was ended by {_name_signal(-code)}" if code < 0 else f"rank {rank} ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        text += " (kill -9, or out of memory)"
+    if not has_begun and code > 0:
+        text += (
+            " before it began, see its output. Every process imports the script that calls fit: keep what it "
+            "does under if __name__ == '__main__'"
+        )
+    return Failure(rank, time.monotonic(), False, text, "", None)
+
+
+def find_reason(failures: "list[Failure]") -> Failure:
+    """Return the failure that the others follow from: the first one that is not about a lost peer."""
+    return min(failures, key=lambda failure: (failure.is_consequence, failure.at))
+
+
+def make_error(failure: Failure) -> BaseException:
+    """Return the exception to raise in this process: the rank's own one, or a `RankFailedError` that tells it."""
+    told = RankTraceback(failure.traceback) if failure.traceback else None
+    error = None if failure.error is None else _unpack(failure.error)
+    if error is None:
+        text = failure.summary if not failure.traceback else f"rank {failure.rank} failed: {failure.summary}"
+        error = RankFailedError(f"{text}. The other ranks were ended; the run continues from its latest checkpoint.")
+    elif isinstance(error, SystemExit):  # a rank's must not end the caller, least of all with 0
+        error = RankFailedError(f"rank {failure.rank} raised {failure.summary}.")
+    error.__cause__ = told
+    return error
+
+
+def _tells_of_lost_peer(problem: "BaseException | None") -> bool:
+    while problem is not None:
+        if isinstance(problem, getattr(dist, "DistError", ())):
+            return True
+        if isinstance(problem, RuntimeError) and any(word in str(problem).lower() for word in _LOST_PEER_WORDS):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
+
+
+def _pack(problem: BaseException) -> "bytes | None":
+    """Pickle an exception; if its constructor takes other arguments than `args`, in a way that does not call it."""
+    kind, told = type(problem), tuple(str(arg) for arg in problem.args)
+    forms: tuple[Any, ...] = (problem, (kind, problem.args, vars(problem)), (kind, told, {}))
+    for form in forms:
+        try:
+            packed = pickle.dumps(form)
+        except Exception:
+            continue
+        if _unpack(packed) is not None:
+            return packed
+    return None
+
+
+def _unpack(packed: bytes) -> "BaseException | None":
+    try:
+        form = pickle.loads(packed)
+        if isinstance(form, BaseException):
+            return form
+        kind, args, attributes = form
+        error: BaseException = kind.__new__(kind, *args)
+        error.args = args
+        error.__dict__.update(attributes)
+    except Exception:
+        return None
+    return error
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# ---- lifelines ------------------------------------------------------------------------------------------------------
+# Processes that do not outlive the one that started them, however that one ends.
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: "int | None" = None) -> None:
+    """Have this process killed as soon as its parent is gone, even by SIGKILL.
+
+    On Linux the kernel does it, when the thread that started this process ends; elsewhere a thread watches the parent.
+
+    :param parent: the parent's process id; if it is gone already, this process ends at once.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if parent is not None and os.getppid() != parent:
+            _die()
+    elif parent is not None:
+        threading.Thread(target=_watch, name="proctor-lifeline", daemon=True).start()
+
+
+def _watch() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        _die()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- queues ---------------------------------------------------------------------------------------------------------
+# The way of values from the processes of a run back to the one that called `fit`.
+
+
+class HandoverQueue:
+    """What a model puts here is there for the caller of `fit`, whether the run has one process or several.
+
+    In a process that the trainer has started, `put` sends the value (pickled) to the caller's process; it has arrived
+    there when `fit` returns or raises. Under torchrun nobody called for all: each process has a queue of its own.
+    """
+
+    def __init__(self, send: "Callable[[Any], None] | None" = None) -> None:
+        self._send = send
+        self._values: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def put(self, value: Any) -> None:
+        """Hand a value over; from several processes they arrive in no particular order among each other."""
+        if self._send is None:
+            self._values.put(value)
+        else:
+            self._send(value)
+
+    def get(self, timeout_seconds: float = 0.0) -> Any:
+        """Return the oldest value that was handed over.
+
+        :raises queue.Empty: there is none within the time.
+        """
+        return self._values.get(timeout=timeout_seconds) if timeout_seconds > 0 else self._values.get_nowait()
+
+    def get_all(self) -> "list[Any]":
+        """Return all values that have arrived, the oldest first."""
+        values = []
+        while not self._values.empty():
+            values.append(self._values.get_nowait())
+        return values
+
+    def empty(self) -> bool:
+        """Whether nothing is there."""
+        return self._values.empty()
+
+    def __reduce__(self) -> "tuple[type[HandoverQueue], tuple[()]]":
+        """A copy for another process is empty; the trainer connects it there."""
+        return HandoverQueue, ()

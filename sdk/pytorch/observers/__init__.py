@@ -1,0 +1,4 @@
+"""What watches a run and writes about it: log file, TensorBoard, progress bars.
+
+Entry: `base.Observer`. Reading order: base, log_file, tensorboard, progress.
+"""
