@@ -11,8 +11,8 @@ from benchmarks import harness
 from benchmarks.table import Row
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step, sum_of_numbers
 

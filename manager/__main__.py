@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from proctor.manager.instance import EXIT_USAGE, StartError
+from proctor.manager.process.instance import EXIT_USAGE, StartError
 from proctor.manager.settings import (
     Home,
     Settings,

@@ -11,16 +11,16 @@ from socket import socket
 
 from proctor.manager.api.context import ApiContext
 from proctor.manager.clock import SystemClock
-from proctor.manager.control_database import PageCheck, open_control
-from proctor.manager.dispatcher.pulse import Patience
+from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
-from proctor.manager.housekeeping import keep_events_few
-from proctor.manager.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
-from proctor.manager.log import start_logging, stop_logging
+from proctor.manager.events import keep_events_few
+from proctor.manager.process.control_database import PageCheck, open_control
+from proctor.manager.process.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
+from proctor.manager.process.log import start_logging, stop_logging
+from proctor.manager.process.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, Settings, open_to_others
-from proctor.manager.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.store import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
@@ -169,7 +169,7 @@ async def _serving(
     from proctor.manager.api.application import create_application
     from proctor.manager.api.guard import Guard
     from proctor.manager.api.keepers import keeper_application
-    from proctor.manager.server import HttpServer
+    from proctor.manager.process.server import HttpServer
 
     guard = Guard(
         create_application(context),

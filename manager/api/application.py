@@ -5,10 +5,9 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.errors import install_error_handlers
+from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
 from proctor.manager.api.guard import OPEN_PATHS
-from proctor.manager.api.problem import MEDIA_TYPE, Problem
-from proctor.manager.api.routes import experiments, nodes, platforms, results, system, trials
+from proctor.manager.api.routes import experiments, nodes, results, system, trials
 from proctor.manager.web import pages
 
 API_PREFIX = "/api/v1"
@@ -55,7 +54,14 @@ def create_application(context: ApiContext | None) -> FastAPI:
     app.state.context = context
     install_error_handlers(app)
     api = APIRouter(prefix=API_PREFIX)
-    for router in (system.router, nodes.router, platforms.router, results.router, trials.router, experiments.router):
+    for router in (
+        system.router,
+        nodes.router,
+        nodes.platforms_router,
+        results.router,
+        trials.router,
+        experiments.router,
+    ):
         api.include_router(router)
     app.include_router(api)
     app.include_router(system.root_router)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proctor.manager.engine.manager import Manager
-from proctor.manager.prometheus import Measurements
+from proctor.manager.metrics import Measurements
 from proctor.manager.settings import Home
 from proctor.manager.web.best_charts import BestCharts
 

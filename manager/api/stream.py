@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from proctor.manager.api.numbers import json_to_wire, rfc3339, utc
+from proctor.manager.api.json_types import json_to_wire, rfc3339, utc
 from proctor.manager.events import ChangeFeed
 from proctor.manager.store import events
 from proctor.manager.store.database import Database

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.logins import find_logins, handed_over
+from proctor.manager.cli.machines import find_logins, handed_over
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -39,7 +39,7 @@ FOLDER, CODE = "experiment", "code"
 HEAD = "proctor.json"
 _FIRST_NAME = slice(30, 30 + len(HEAD))  # where a zip that begins with it has it
 NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
-"""The same as in manager/engine/archives.py, which refuses archives with such files."""
+"""The same as in manager/engine/archive/format.py, which refuses archives with such files."""
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
 """Never saved, whatever an ignore file brings back."""
 CODE_ARCHIVES = "code-archives"  # what was made of the code for machines

@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
         if found is None:
             return None
         module, _, attribute = found.location.partition(":")
-        command = getattr(import_module(f"proctor.manager.cli.{module}"), attribute)
+        command = getattr(import_module(f"proctor.manager.cli.commands.{module}"), attribute)
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(

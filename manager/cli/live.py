@@ -15,7 +15,7 @@ from proctor.manager.cli.screen import table
 from proctor.manager.terminal import clean
 
 if TYPE_CHECKING:
-    from proctor.manager.cli.foreground import Sight
+    from proctor.manager.cli.watching import Sight
 
 RUNNING = (
     Column("NO.", lambda row: str(row["sequence_id"]), right=True),

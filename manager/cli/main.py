@@ -10,24 +10,24 @@ EXPERIMENTS, TRIALS, MANAGER, TOOLS = "Experiments", "Watching", "Manager", "Too
 
 COMMANDS = {
     "create": Lazy("create:create", "Start an experiment from a YAML file.", EXPERIMENTS),
-    "resume": Lazy("life:resume", "Go on with a stopped or paused experiment.", EXPERIMENTS),
-    "pause": Lazy("life:pause", "Create no new trials; running ones go on.", EXPERIMENTS),
-    "view": Lazy("life:view", "Open an experiment for reading.", EXPERIMENTS),
-    "stop": Lazy("life:stop", "Stop an experiment and its trials.", EXPERIMENTS),
+    "resume": Lazy("lifecycle:resume", "Go on with a stopped or paused experiment.", EXPERIMENTS),
+    "pause": Lazy("lifecycle:pause", "Create no new trials; running ones go on.", EXPERIMENTS),
+    "view": Lazy("lifecycle:view", "Open an experiment for reading.", EXPERIMENTS),
+    "stop": Lazy("lifecycle:stop", "Stop an experiment and its trials.", EXPERIMENTS),
     "update": Lazy("update:update", "Change limits or search space while it runs.", EXPERIMENTS),
     "experiment": Lazy("experiment:experiment", "List, show, delete, export, import, save, load.", EXPERIMENTS),
     "trial": Lazy("trial:trial", "List, show, kill, retry, add; read logs.", EXPERIMENTS),
     "top": Lazy("top:top", "Watch experiments and running trials.", TRIALS),
     "log": Lazy("log:log", "Logs of the manager, a dispatcher or a trial.", TRIALS),
     "nodes": Lazy("nodes:nodes", "The machines trials run on; check, drain, resume.", TRIALS),
-    "webui": Lazy("webui:webui", "The URL of the page.", TRIALS),
+    "webui": Lazy("manager:webui", "The URL of the page.", TRIALS),
     "manager": Lazy("manager:manager", "Run, start, stop, or ask for the manager.", MANAGER),
-    "platform": Lazy("platform:platform", "Clean the machines of a configuration.", MANAGER),
+    "platform": Lazy("doctor:platform", "Clean the machines of a configuration.", MANAGER),
     "doctor": Lazy("doctor:doctor", "Check this machine, a configuration and its machines.", MANAGER),
     "config": Lazy("config:config", "Check a configuration, or show an experiment's.", TOOLS),
     "algo": Lazy("algo:algo", "Built-in algorithms, and your own by name.", TOOLS),
     "completion": Lazy("completion:completion", "The completion script for your shell.", TOOLS),
-    "version": Lazy("version:version", "The version of the command line and the manager.", TOOLS),
+    "version": Lazy("manager:version", "The version of the command line and the manager.", TOOLS),
 }
 
 ALIASES = {"experiments": "experiment", "trials": "trial", "logs": "log", "node": "nodes", "algorithm": "algo"}
@@ -35,7 +35,7 @@ ALIASES = {"experiments": "experiment", "trials": "trial", "logs": "log", "node"
 
 def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from proctor.manager.cli.version import installed_version
+        from proctor.manager.cli.commands.manager import installed_version
 
         echo(f"proctor {installed_version()}")
         context.exit()

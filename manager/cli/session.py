@@ -5,9 +5,25 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.output import echo
 from proctor.manager.settings import Home
 from proctor.sdk.client.home import ENV_URL
+
+# ---- background -----------------------------------------------------------------------------------------------------
+# The manager process, as the command line starts it.
+
+
+def ensure_running(home: Home, *, port: int | None = None, accept_database: bool = False) -> str:
+    """Start the home's manager in the background if none runs; its URL. Raises CommandError with what it said."""
+    from proctor.manager.process.daemon import ensure_manager
+    from proctor.manager.process.instance import StartError
+
+    try:
+        return ensure_manager(home, port=port, accept_database=accept_database).url
+    except StartError as error:
+        raise CommandError(f"the manager could not be started: {error}", ExitCode.UNREACHABLE) from error
+
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -34,8 +50,6 @@ class Session:
     def ensure_client(self, *, port: int | None = None) -> "Client":
         """The manager; the home's own one is started in the background if it does not run."""
         if self._client is None and self.url is None:
-            from proctor.manager.cli.background import ensure_running
-
             ensure_running(self.home, port=port)
         return self.client
 

@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from proctor.manager.config.objective import Direction, stored_direction
-from proctor.manager.config.quantities import (
+from proctor.manager.config.fields import (
     AbsolutePath,
     ClassName,
     Concurrency,
@@ -24,6 +23,7 @@ from proctor.manager.config.quantities import (
     Whole,
     unexpected,
 )
+from proctor.manager.config.objective import Direction, stored_direction
 from proctor.manager.config.services import Section, SharedStorageConfig, TrainingServiceConfig
 
 LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]

@@ -7,26 +7,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from proctor.manager.config.algorithms import check_algorithms
 from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import ConfigError, KeyPath, Notice, Place, Report
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, TunerConfig
-from proctor.manager.config.keys import KEYS
+from proctor.manager.config.fields import expanded
+from proctor.manager.config.keys import KEYS, advisor_as_tuner, apply_treatments, as_truth, without_nulls
 from proctor.manager.config.matching import match_keys
 from proctor.manager.config.objective import settle_objective
-from proctor.manager.config.quantities import expanded
-from proctor.manager.config.registered import (
+from proctor.manager.config.secrets import empty_secrets
+from proctor.manager.config.sections import (
     NONE_REGISTERED,
     Refusal,
     Registered,
+    check_algorithms,
     check_class_args,
     find_registered,
     resolve_registered,
+    settle_search_space,
+    settle_service,
 )
-from proctor.manager.config.search_spaces import settle_search_space
-from proctor.manager.config.secrets import empty_secrets
-from proctor.manager.config.service_section import settle_service
-from proctor.manager.config.treatments import advisor_as_tuner, apply_treatments, as_truth, without_nulls
 from proctor.manager.config.tree import Member, Node, describe, find, from_plain, plain
 from proctor.manager.config.validation import validate
 from proctor.manager.config.version1 import OLD_KEYS, convert_version1

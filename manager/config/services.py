@@ -5,9 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from proctor.manager.config.names import camel_case
-from proctor.manager.config.platforms import PLATFORMS
-from proctor.manager.config.quantities import (
+from proctor.manager.config.fields import (
     AbsolutePath,
     Count,
     GpuIndices,
@@ -20,6 +18,8 @@ from proctor.manager.config.quantities import (
     Truth,
     unexpected,
 )
+from proctor.manager.config.names import camel_case
+from proctor.manager.config.platforms import PLATFORMS
 
 SECRET = {"writeOnly": True}
 """Marks a field whose value is kept apart from the configuration (see `secrets.py`)."""

@@ -5,7 +5,7 @@ import argparse
 import os
 import sys
 
-from proctor.manager.dispatcher.host import main
+from proctor.manager.dispatcher.host.host import main
 from proctor.sdk.process_limits import restore_open_files
 
 if __name__ == "__main__":

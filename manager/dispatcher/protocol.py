@@ -10,10 +10,12 @@ Values that JSON has no word for travel as the strings "NaN", "Infinity" and "-I
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, NamedTuple
 
 from proctor.sdk.json_input import clean_value
+from proctor.sdk.metrics import decode_number, encode_value
 
 PROTOCOL_VERSION = 2
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -275,3 +277,22 @@ def decode(line: bytes) -> ToDispatcher | FromDispatcher:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"not a dispatcher message ({error}): {line[:200]!r}") from error
     return message
+
+
+# ---- wire values ----------------------------------------------------------------------------------------------------
+# Numbers that JSON has no word for, on their way to and from algorithms.
+
+
+def from_wire(value: Any) -> Any:
+    """Return a metric as the trial reported it: the words for NaN and infinities become floats again."""
+    if isinstance(value, Mapping):
+        return {key: from_wire(item) for key, item in value.items()}
+    return decode_number(value)
+
+
+def to_wire(value: Any) -> Any:
+    """Return plain JSON for anything a tuner may propose, NumPy numbers and arrays included.
+
+    Raises MetricError, a TypeError, if something in it cannot be held by JSON.
+    """
+    return json.loads(encode_value(value, "the parameters"))

@@ -14,9 +14,9 @@ from typing import Any
 
 import proctor
 from proctor.manager.config import ExperimentConfig
-from proctor.manager.dispatcher.client import Opener
-from proctor.manager.dispatcher.process import open_process
-from proctor.manager.dispatcher.pulse import Patience
+from proctor.manager.dispatcher.client.client import Opener
+from proctor.manager.dispatcher.client.liveness import Patience
+from proctor.manager.dispatcher.client.process import open_process
 from proctor.manager.engine.creation import ENVIRONMENT_FILE
 from proctor.manager.settings import Home
 from proctor.manager.store.rows import ExperimentRow

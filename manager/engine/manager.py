@@ -8,27 +8,27 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from proctor.manager.class_args import Caller
 from proctor.manager.clock import Clock
 from proctor.manager.config import LoadedExperiment
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
+from proctor.manager.dispatcher.class_args import Caller
 from proctor.manager.engine import creation
-from proctor.manager.engine import messages as m
-from proctor.manager.engine.archives import Archive
-from proctor.manager.engine.fleet import Fleet
-from proctor.manager.engine.imports import Import, read_import, read_parameters
-from proctor.manager.engine.leftovers import remove_leftovers
-from proctor.manager.engine.loading import Loading
-from proctor.manager.engine.means import DispatcherFactory, Means, ServiceFactory, already
-from proctor.manager.engine.outlook import Outlook
+from proctor.manager.engine.archive.format import Archive
+from proctor.manager.engine.archive.importing import Loading
+from proctor.manager.engine.context import DispatcherFactory, Means, ServiceFactory, already
+from proctor.manager.engine.creation import remove_leftovers
+from proctor.manager.engine.feasibility import Outlook
+from proctor.manager.engine.imported_data import Import, read_import, read_parameters
+from proctor.manager.engine.job_files import TrialFiles
+from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.nodes import NodeRecords
 from proctor.manager.engine.platforms import Platforms
-from proctor.manager.engine.trial_files import TrialFiles
+from proctor.manager.engine.supervisor import Fleet
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.node_records import NodeRecords
 from proctor.manager.settings import Home
 from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database

@@ -7,7 +7,7 @@ from typing import Any
 
 from proctor.manager.config import RemoteConfig
 from proctor.manager.engine import creation
-from proctor.manager.engine.fleet import Fleet
+from proctor.manager.engine.supervisor import Fleet
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.settings import Home
 from proctor.training_services.errors import UnknownPlatform

@@ -18,15 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from proctor.manager.engine import messages as m
-from proctor.manager.engine import suggestions, wishes
-from proctor.manager.engine.clean_ups import CleanUps
-from proctor.manager.engine.means import Means
-from proctor.manager.engine.recovery import read_state
-from proctor.manager.engine.runner import ExperimentRunner, error_clause, is_passing
-from proctor.manager.engine.state import ExperimentState
-from proctor.manager.engine.step import Step
-from proctor.manager.engine.stopping import save_time, soft_stop
+from proctor.manager.engine.cleanup import CleanUps
+from proctor.manager.engine.context import Means
+from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.loop import tuning, user_commands
+from proctor.manager.engine.loop.loop import ExperimentRunner, error_clause, is_passing
+from proctor.manager.engine.loop.recovery import read_state
+from proctor.manager.engine.loop.state import ExperimentState, Step
+from proctor.manager.engine.loop.stopping import save_time, soft_stop
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -253,11 +252,11 @@ class Unloaded:
         answer: Any = None
         match wish:
             case m.Stop():
-                wishes.stop(state, step, monotonic, save_seconds=save_time(_configured_save_seconds(state)))
+                user_commands.stop(state, step, monotonic, save_seconds=save_time(_configured_save_seconds(state)))
             case m.CancelTrial(trial_id):
-                wishes.cancel_trial(state, step, trial_id)
+                user_commands.cancel_trial(state, step, trial_id)
             case m.ChangeLimits():
-                answer = wishes.change_limits(state, step, wish, monotonic)
+                answer = user_commands.change_limits(state, step, wish, monotonic)
         await self._commit(state, step)
         self._cancel_jobs(state)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
@@ -297,7 +296,7 @@ class Unloaded:
         step = Step(state.row.id, self._means.clock.now())
         reason = "stopped by the user" + (f"; {_pending(len(state.by_job))}" if state.by_job else "")
         monotonic = self._means.clock.monotonic()
-        suggestions.move_experiment(state, step, ExperimentEvent.FINISH_STOP, reason, monotonic=monotonic)
+        tuning.move_experiment(state, step, ExperimentEvent.FINISH_STOP, reason, monotonic=monotonic)
         await self._commit(state, step)
         for job_id in state.by_job:
             self._means.pool.release(job_id)

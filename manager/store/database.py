@@ -11,9 +11,9 @@ from typing import Any, Self, TypeVar
 
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import DatabaseUnusable
+from proctor.manager.store.identity import Witness
 from proctor.manager.store.migrations import Schema
 from proctor.manager.store.readers import ReaderPool, ReadRequest
-from proctor.manager.store.witness import Witness
 from proctor.manager.store.writer import HEALTHY, Committed, Request, Writer
 
 __all__ = ["HEALTHY", "Database"]

@@ -3,9 +3,8 @@
 import sqlite3
 from typing import Any
 
-from proctor.manager.store.json_columns import encode
-from proctor.manager.store.queries import query
 from proctor.manager.store.rows import EventRow
+from proctor.manager.store.statements import encode, query
 
 EXPERIMENT_STATUS = "experiment.status"  # {"status", "reason"}
 EXPERIMENT_DELETED = "experiment.deleted"  # {}

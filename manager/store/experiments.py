@@ -7,12 +7,10 @@ from typing import Any
 from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import events, identity
-from proctor.manager.store.changes import get_row, insert_row, move_row, update_row
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.json_columns import encode
-from proctor.manager.store.pages import Page, decode_cursor, encode_cursor
-from proctor.manager.store.queries import query, query_with
-from proctor.manager.store.rows import ExperimentRow, bind, trial_end_columns
+from proctor.manager.store.rows import ExperimentRow, bind, get_row, insert_row, move_row, trial_end_columns, update_row
+from proctor.manager.store.statements import encode, query, query_with
+from proctor.manager.store.trials import Page, decode_cursor, encode_cursor
 
 _TABLE = "experiments"
 _ORDER = "-created_at"

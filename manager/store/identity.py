@@ -1,9 +1,16 @@
 """Which control database this is, and what it has deleted: what tells a job that nobody knows from a lost database."""
 
+import os
+import re
 import sqlite3
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
-from proctor.manager.store.queries import query
+from proctor.manager.store.statements import query
+from proctor.trial_keeper.linux.files import replace_file, sync_folder
 
 
 @dataclass(frozen=True)
@@ -45,3 +52,58 @@ def unknown_since(connection: sqlite3.Connection, experiment_id: str) -> float:
         return accepted_at
     is_back = connection.execute(query("experiments.get"), {"id": experiment_id}).fetchone() is not None
     return max(accepted_at, float(deleted[0]) if is_back else float("inf"))
+
+
+# ---- witness --------------------------------------------------------------------------------------------------------
+# What the last process that wrote a control database knew of it, in a file beside it: a witness against its loss.
+#
+# A database that was deleted, replaced, or that has lost its newest commits (its log was removed or cut off, it was
+# restored from an older copy) says nothing of that by itself. The witness holds the database's id and the id of its
+# newest event. It is written in place after each commit, without a sync: it survives the death of the process, and
+# after a power cut it may be older than the database, never newer, because commits are synced before.
+
+_RECORD = re.compile(r"([0-9a-f]{32}) ([0-9]{20}) ([0-9a-f]{8})\n")
+
+
+class Witness:
+    """Kept by the writer of the database. Made by `open`."""
+
+    def __init__(self, descriptor: int, known: Identity) -> None:
+        self._descriptor = descriptor
+        self._known = known
+
+    @classmethod
+    def open(cls, path: Path, connection: sqlite3.Connection) -> Self:
+        """Write down what the database is now; on the disk when this returns. Raises OSError."""
+        known = read(connection)
+        replace_file(str(path), _encode(known), durable=True)
+        sync_folder(str(path.parent))
+        return cls(os.open(path, os.O_WRONLY | os.O_CLOEXEC), known)
+
+    def note(self, connection: sqlite3.Connection) -> None:
+        """After a commit. A disk that does not take it is no error: the witness is then older than the database."""
+        newest = last_event(connection)
+        if newest != self._known.last_event:
+            self._known = Identity(self._known.id, newest)
+            with suppress(OSError):
+                os.pwrite(self._descriptor, _encode(self._known), 0)
+
+    def close(self) -> None:
+        """The database is about to be closed."""
+        os.close(self._descriptor)
+
+
+def read_witness(path: Path) -> Identity | None:
+    """What was written down; None where there is nothing, or nothing whole (a power cut)."""
+    try:
+        found = _RECORD.fullmatch(path.read_text(encoding="ascii", errors="replace"))
+    except FileNotFoundError:
+        return None
+    if found is None or _encode(Identity(found[1], int(found[2]))) != found[0].encode():
+        return None
+    return Identity(found[1], int(found[2]))
+
+
+def _encode(known: Identity) -> bytes:
+    text = f"{known.id} {known.last_event:020d}"
+    return f"{text} {zlib.crc32(text.encode()):08x}\n".encode()

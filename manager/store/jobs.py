@@ -5,9 +5,8 @@ from collections.abc import Collection
 from typing import Any
 
 from proctor.manager.store import events
-from proctor.manager.store.changes import get_row, insert_row, move_row, update_row
-from proctor.manager.store.queries import query
-from proctor.manager.store.rows import TrialJobRow
+from proctor.manager.store.rows import TrialJobRow, get_row, insert_row, move_row, update_row
+from proctor.manager.store.statements import query
 from proctor.training_services.base import TrialJobStatus
 
 _TABLE = "jobs"

@@ -2,9 +2,8 @@
 
 import sqlite3
 
-from proctor.manager.store.changes import get_row
-from proctor.manager.store.queries import query
-from proctor.manager.store.rows import NodeRow
+from proctor.manager.store.rows import NodeRow, get_row
+from proctor.manager.store.statements import query
 
 
 def upsert(connection: sqlite3.Connection, row: NodeRow) -> None:

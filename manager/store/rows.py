@@ -4,14 +4,16 @@ JSON columns hold Python objects, statuses and reasons their enums, times Unix s
 `SELECT *` gives; `to_columns` gives what an INSERT binds. How a column is converted follows from its field's type.
 """
 
-from collections.abc import Callable, Mapping
+import sqlite3
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from proctor.manager.lifecycle.failures import TrialEnds
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store.json_columns import decode, encode
+from proctor.manager.store.errors import RowNotFound, StaleWrite
+from proctor.manager.store.statements import decode, encode, query, query_with
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import EndReason, TrialJobStatus
 
@@ -307,3 +309,89 @@ _readers: dict[type[Row], tuple[tuple[int, Callable[[Any], Any]], ...]] = {
     row_type: tuple((index, read) for index, read in enumerate(columns.values()) if read is not None)
     for row_type, columns in _columns.items()
 }
+
+
+# ---- changes --------------------------------------------------------------------------------------------------------
+# Guarded changes: one statement that names what it expects to find. No row changed means stale, and that raises.
+
+R = TypeVar("R", bound=Row)
+
+
+def insert_row(connection: sqlite3.Connection, table: str, row: Row) -> None:
+    """Insert a whole row. Raises sqlite3.IntegrityError when its id is taken."""
+    columns = row.to_columns()
+    connection.execute(query_with(f"{table}.insert", columns), columns)
+
+
+def get_row(connection: sqlite3.Connection, table: str, row_type: type[R], row_id: str) -> R:
+    """Raises RowNotFound."""
+    found = connection.execute(query(f"{table}.get"), {"id": row_id}).fetchone()
+    if found is None:
+        raise _not_found(table, row_id)
+    return row_type.from_row(found)
+
+
+def move_row(
+    connection: sqlite3.Connection,
+    table: str,
+    row_type: type[R],
+    row_id: str,
+    *,
+    expected: Collection[Enum],
+    columns: Mapping[str, Any],
+    token: str | None = None,
+) -> R:
+    """Change `columns` if the row's status is an expected one (and its token is `token`); return the new row.
+
+    Raises StaleWrite or RowNotFound.
+    """
+    values: dict[str, SqlValue] = bind(row_type, columns)
+    statement = query_with(f"{table}.move", values)
+    values |= {"id": row_id, "expected": encode([status.value for status in expected]), "fencing_token": token}
+    rows = connection.execute(statement, values).fetchall()
+    if not rows:
+        raise _stale(connection, table, row_type, row_id, expected, token)
+    return row_type.from_row(rows[0])
+
+
+def update_row(
+    connection: sqlite3.Connection,
+    table: str,
+    row_type: type[R],
+    row_id: str,
+    columns: Mapping[str, Any],
+    token: str | None = None,
+) -> None:
+    """Change columns that are no status and need no event. Raises RowNotFound, or StaleWrite for an old token."""
+    if not columns:
+        return
+    values = bind(row_type, columns)
+    statement = query_with(f"{table}.update", values)
+    if connection.execute(statement, values | {"id": row_id, "fencing_token": token}).rowcount == 0:
+        raise _stale(connection, table, row_type, row_id, (), token)
+
+
+def _stale(
+    connection: sqlite3.Connection,
+    table: str,
+    row_type: type[R],
+    row_id: str,
+    expected: Collection[Enum],
+    token: str | None,
+) -> RowNotFound | StaleWrite:
+    found = connection.execute(query(f"{table}.get"), {"id": row_id}).fetchone()
+    if found is None:
+        return _not_found(table, row_id)
+    row: Any = row_type.from_row(found)
+    if token is not None and row.token != token:
+        return StaleWrite(f"{_name(table, row_id)} has another fencing token: this is about an older attempt.")
+    wanted = " or ".join(status.value for status in expected)
+    return StaleWrite(f"{_name(table, row_id)} was expected to be {wanted}; it is {row.status.value}.")
+
+
+def _not_found(table: str, row_id: str) -> RowNotFound:
+    return RowNotFound(f"{_name(table, row_id)} is not in the store.")
+
+
+def _name(table: str, row_id: str) -> str:
+    return {"experiments": "Experiment", "trials": "Trial", "jobs": "Trial job"}.get(table, table) + f" {row_id}"

@@ -16,8 +16,8 @@ from typing import Any
 
 from proctor.manager.store.connections import explain, open_writer, primary_code, refusal_of, trouble_of
 from proctor.manager.store.errors import DatabaseUnusable, StoreError, ValueRefused
+from proctor.manager.store.identity import Witness
 from proctor.manager.store.migrations import Schema
-from proctor.manager.store.witness import Witness
 from proctor.sdk.failpoints import failpoint
 
 HEALTHY = "healthy"

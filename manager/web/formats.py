@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from proctor.manager.api.numbers import utc
+from proctor.manager.api.json_types import utc
 
 
 def show_number(value: Any) -> str:

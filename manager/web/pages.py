@@ -10,13 +10,21 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse, HTMLResponse
 
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.fruitlessness import failure_of, no_best_reason
-from proctor.manager.api.injection import Context
-from proctor.manager.api.reading import is_maximized, node_resource, objective, reason_of, shown_number, trial_reason
+from proctor.manager.api.dependencies import Context
+from proctor.manager.api.resources import (
+    failure_of,
+    is_maximized,
+    no_best_reason,
+    node_resource,
+    objective,
+    reason_of,
+    shown_number,
+    trial_reason,
+)
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import events, experiments, jobs, metrics, trial_pages, trials
+from proctor.manager.store import events, experiments, jobs, metrics, trials
 from proctor.manager.store.rows import ExperimentRow, MetricRow
 from proctor.manager.web import formats
 from proctor.manager.web.charts import Series, chart, share_bar
@@ -68,7 +76,7 @@ async def show_experiment(
 
     def read(connection: sqlite3.Connection) -> dict[str, Any]:
         statuses = None if status is None else [status]
-        page = trial_pages.page(connection, experiment_id, statuses=statuses, sort=sort, cursor=cursor, limit=_ROWS)
+        page = trials.page(connection, experiment_id, statuses=statuses, sort=sort, cursor=cursor, limit=_ROWS)
         counts = trials.counts(connection, experiment_id)
         curve = context.best_charts.draw(connection, row, counts=counts, maximize=is_maximized(row))
         return {

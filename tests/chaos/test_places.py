@@ -8,7 +8,7 @@ from typing import get_args
 
 from chaos.places import ELSEWHERE, KILLED_AT, is_elsewhere
 
-from proctor.manager.dispatcher import session
+from proctor.manager.dispatcher.host import session
 from proctor.manager.store.migrations import Schema
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
 from proctor.training_services.base import (
     MetricListener,
     StatusListener,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager.api.keepers import keeper_application
-from proctor.manager.server import HttpServer
+from proctor.manager.process.server import HttpServer
 from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.reports import HubClient

@@ -8,7 +8,7 @@ from typing import Any
 
 from fakes.fake_connection import FakeConnection, FakeMachine
 
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import Node, NodePool
 from proctor.training_services.providers import ProviderContext

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from chaos.processes import TAG, tagged
 
-from proctor.manager.instance import read_address
+from proctor.manager.process.instance import read_address
 from proctor.manager.settings import Home
 from proctor.sdk.client import Client
 from proctor.sdk.client.events import Watch

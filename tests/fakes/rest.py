@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from fakes.rest_nodes import NOW, Answer, NodesOfRest, Row
 
-from proctor.manager.api import schemas
-from proctor.manager.api.problem import Problem
-from proctor.manager.instance import ManagerAddress, write_address
+from proctor.manager.api import models
+from proctor.manager.api.errors import Problem
+from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
 from proctor.sdk.client.logs import LogPiece
 
@@ -101,7 +101,7 @@ class FakeRest(NodesOfRest):
             "url": f"{self.url}/experiments/{identifier}",
             "machines": self.machines,
         }
-        made = schemas.Experiment(**{**fields, **changes}).model_dump(mode="json")
+        made = models.Experiment(**{**fields, **changes}).model_dump(mode="json")
         self.experiments[identifier] = made
         return made
 
@@ -123,7 +123,7 @@ class FakeRest(NodesOfRest):
             "ended_at": NOW,
             "directory": str(self.home / "experiments" / experiment_id / "trials" / f"{sequence_id}-{identifier}"),
         }
-        made = schemas.Trial(**{**fields, **changes}).model_dump(mode="json")
+        made = models.Trial(**{**fields, **changes}).model_dump(mode="json")
         self.trials[identifier] = made
         self._count(experiment_id)
         return made
@@ -140,7 +140,7 @@ class FakeRest(NodesOfRest):
             "value": value,
             "time": NOW,
         }
-        rows.append(schemas.Metric(**{**fields, **changes}).model_dump(mode="json"))
+        rows.append(models.Metric(**{**fields, **changes}).model_dump(mode="json"))
 
     def set_status(self, identifier: str, status: str, **changes: Any) -> None:
         """Move an experiment or a trial on, and tell the streams."""
@@ -158,7 +158,7 @@ class FakeRest(NodesOfRest):
     def emit(self, kind: str, *, data: Row | None = None, **ids: Any) -> None:
         """A change, to every stream."""
         with self._changed:
-            event = schemas.Event(id=len(self._events) + 1, time=NOW, kind=kind, data=data or {}, **ids)
+            event = models.Event(id=len(self._events) + 1, time=NOW, kind=kind, data=data or {}, **ids)
             self._events.append(event.model_dump(mode="json"))
             self._changed.notify_all()
 
@@ -181,7 +181,7 @@ class FakeRest(NodesOfRest):
             case "GET", "health":
                 return {"status": "ok", "reason": ""}
             case "GET", "version":
-                made = schemas.Version(version="0.1.0", python="3.11.9", home=str(self.home), pid=1, started_at=NOW)
+                made = models.Version(version="0.1.0", python="3.11.9", home=str(self.home), pid=1, started_at=NOW)
                 return made.model_dump(mode="json")
             case _, "nodes", *rest:
                 return self.node_routes(method, rest, body)
@@ -332,7 +332,7 @@ class FakeRest(NodesOfRest):
 
     @staticmethod
     def _export_row(row: Row) -> Row:
-        made = schemas.ExportRow(
+        made = models.ExportRow(
             parameter=row["parameters"],
             value=row["final_value"],
             trial_id=row["id"],

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from proctor.manager.api import schemas
+from proctor.manager.api import models
 
 Row = dict[str, Any]
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -38,7 +38,7 @@ class NodesOfRest:
     def add_node(self, identifier: str, **changes: Any) -> Row:
         """A machine whose keeper answers."""
         fields = {"id": identifier, "kind": "remote", "status": "CONNECTED", "seen_at": NOW}
-        made = schemas.Node(**{**fields, **changes}).model_dump(mode="json")
+        made = models.Node(**{**fields, **changes}).model_dump(mode="json")
         self.node_rows.append(made)
         return made
 

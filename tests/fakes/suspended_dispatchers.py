@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from proctor.manager.dispatcher.in_process import InProcessChannel
+from proctor.manager.dispatcher.client.in_process import InProcessChannel
+from proctor.manager.dispatcher.client.liveness import Patience, Vitals
 from proctor.manager.dispatcher.protocol import Ping, decode
-from proctor.manager.dispatcher.pulse import Patience, Vitals
 
 
 class SuspendableChannel(InProcessChannel):

@@ -11,7 +11,7 @@ import pytest
 from fakes.keeper_node import kill_and_wait
 
 from proctor.manager.api.keepers import keeper_application
-from proctor.manager.server import HttpServer
+from proctor.manager.process.server import HttpServer
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.mirror import CollectedFiles
 from proctor.training_services.keepers.hub import KeeperHub

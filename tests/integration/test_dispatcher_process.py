@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from proctor.manager.dispatcher import process, protocol
-from proctor.manager.dispatcher.process import earlier_log, open_process
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.client import process
+from proctor.manager.dispatcher.client.process import earlier_log, open_process
 
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
 

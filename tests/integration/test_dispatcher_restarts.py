@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.clock import SystemClock
-from proctor.manager.dispatcher.pulse import Patience
+from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus

@@ -8,7 +8,7 @@ import pytest
 from fakes.disks import Disk, ext4_disk
 
 from proctor.manager.app import prepare
-from proctor.manager.instance import StartError
+from proctor.manager.process.instance import StartError
 from proctor.manager.settings import Home
 from proctor.manager.store.connections import explain, open_writer
 from proctor.manager.store.errors import DatabaseUnusable

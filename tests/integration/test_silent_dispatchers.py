@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from integration.test_dispatcher_restarts import config, dispatchers, leave_alone, run, trial_count
 
-from proctor.manager.dispatcher.process import open_process
-from proctor.manager.dispatcher.pulse import Patience
+from proctor.manager.dispatcher.client.liveness import Patience
+from proctor.manager.dispatcher.client.process import open_process
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home

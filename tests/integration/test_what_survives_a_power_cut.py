@@ -11,9 +11,9 @@ import pytest
 from fakes.disks import Disk, ext4_disk, mounted
 
 from proctor.manager.config import load_experiment_mapping
-from proctor.manager.dispatcher.saved_state import Mark, SavedState
+from proctor.manager.dispatcher.algorithms.registered import RegisteredAlgorithm, register
+from proctor.manager.dispatcher.host.custom import Mark, SavedState
 from proctor.manager.engine import creation
-from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
 from proctor.manager.security import Tokens
 from proctor.manager.settings import Home
 from proctor.sdk.tuner import Tuner

@@ -14,7 +14,7 @@ import pytest
 from fakes.disks import ext4_disk
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.manager.engine.archives import MAX_HEAD_BYTES, MAX_RECORD_BYTES, Archive
+from proctor.manager.engine.archive.format import MAX_HEAD_BYTES, MAX_RECORD_BYTES, Archive
 from proctor.manager.errors import BadRequest, Unavailable
 
 pytestmark = pytest.mark.slow

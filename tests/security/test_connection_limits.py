@@ -11,10 +11,10 @@ import pytest
 from fakes.real_manager import RealManager, real_manager
 from starlette.types import Receive, Scope, Send
 
-from proctor.manager import server
 from proctor.manager.api.guard import MAX_BODY_BYTES
 from proctor.manager.api.stream import MAX_READERS
-from proctor.manager.server import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from proctor.manager.process import server
+from proctor.manager.process.server import MAX_CONNECTIONS, MAX_HEAD_BYTES
 
 pytestmark = pytest.mark.slow
 

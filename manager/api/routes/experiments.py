@@ -5,12 +5,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from proctor.manager.api import schemas
+from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.injection import Context
-from proctor.manager.api.parameters import Cursor, Limit
-from proctor.manager.api.reading import experiment_resource
-from proctor.manager.api.requests import CreateExperiment, LoadExperiment, UpdateExperiment
+from proctor.manager.api.dependencies import Context, Cursor, Limit
+from proctor.manager.api.models import CreateExperiment, LoadExperiment, UpdateExperiment
+from proctor.manager.api.resources import experiment_resource
 from proctor.manager.engine.manager import UNLIMITED
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -36,10 +35,10 @@ async def list_experiments(
     id_prefix: Annotated[str | None, Query(description="Only those whose id begins so; at most 20, unpaged.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
-) -> schemas.Page[schemas.Experiment]:
+) -> models.Page[models.Experiment]:
     """Experiments, newest first."""
 
-    def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Experiment]:
+    def read(connection: sqlite3.Connection) -> models.Page[models.Experiment]:
         if id_prefix is not None:
             found = experiments.find_by_prefix(connection, id_prefix)
             rows, following = [row for row in found if status is None or row.status in status], None
@@ -47,7 +46,7 @@ async def list_experiments(
             page = experiments.page(connection, statuses=status, name=name, cursor=cursor, limit=limit)
             rows, following = page.items, page.next_cursor
         items = [experiment_resource(context, connection, row) for row in rows]
-        return schemas.Page(items=items, next_cursor=following)
+        return models.Page(items=items, next_cursor=following)
 
     return await context.manager.control.read(read)
 
@@ -56,8 +55,8 @@ async def list_experiments(
     "",
     status_code=201,
     summary="Create an experiment",
-    response_model=schemas.Experiment,
-    responses={200: {"model": schemas.Experiment, "description": "What a dry run would create; nothing was written."}},
+    response_model=models.Experiment,
+    responses={200: {"model": models.Experiment, "description": "What a dry run would create; nothing was written."}},
 )
 async def create_experiment(context: Context, body: CreateExperiment, response: Response) -> Any:
     """Check everything, write it down, start it. With `dry_run` only checked, and answered with status 200."""
@@ -76,7 +75,7 @@ async def create_experiment(context: Context, body: CreateExperiment, response: 
 
 
 @router.post("/load", status_code=201, summary="Take in a saved experiment")
-async def load_experiment(context: Context, body: LoadExperiment, response: Response) -> schemas.Experiment:
+async def load_experiment(context: Context, body: LoadExperiment, response: Response) -> models.Experiment:
     """It is STOPPED, with its trials, metrics and files; resuming it tells its tuner the results."""
     row = await context.manager.load_experiment(
         archive=body.archive,
@@ -89,13 +88,13 @@ async def load_experiment(context: Context, body: LoadExperiment, response: Resp
 
 
 @router.get("/{experiment_id}", summary="Read an experiment")
-async def get_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+async def get_experiment(context: Context, experiment_id: str) -> models.Experiment:
     """One experiment."""
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.patch("/{experiment_id}", summary="Change limits or the search space")
-async def update_experiment(context: Context, experiment_id: str, body: UpdateExperiment) -> schemas.Experiment:
+async def update_experiment(context: Context, experiment_id: str, body: UpdateExperiment) -> models.Experiment:
     """What is left out stays as it is; null takes a limit away."""
     given = {name: getattr(body, name) for name in body.model_fields_set}
     if not given:
@@ -111,7 +110,7 @@ async def delete_experiment(context: Context, experiment_id: str) -> None:
 
 
 @router.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")
-async def stop_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+async def stop_experiment(context: Context, experiment_id: str) -> models.Experiment:
     """The request is committed when this answers; the status says how far it is, the reason what it waits for. Trials
     that can save may do so first (`saveSeconds`); a second request while it is STOPPING ends them at once."""
     await context.manager.stop_experiment(experiment_id)
@@ -119,25 +118,25 @@ async def stop_experiment(context: Context, experiment_id: str) -> schemas.Exper
 
 
 @router.post("/{experiment_id}/resume", status_code=202, summary="Resume a stopped, failed or paused experiment")
-async def resume_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+async def resume_experiment(context: Context, experiment_id: str) -> models.Experiment:
     """The request is committed when this answers; the status says how far it is."""
     await context.manager.resume_experiment(experiment_id)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.post("/{experiment_id}/pause", status_code=202, summary="Create no new trials of an experiment")
-async def pause_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+async def pause_experiment(context: Context, experiment_id: str) -> models.Experiment:
     """Running trials go on."""
     await context.manager.pause_experiment(experiment_id)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.post("/{experiment_id}/view", status_code=202, summary="Open a stopped experiment for reading only")
-async def view_experiment(context: Context, experiment_id: str) -> schemas.Experiment:
+async def view_experiment(context: Context, experiment_id: str) -> models.Experiment:
     """Nothing of it runs."""
     await context.manager.view_experiment(experiment_id)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-async def _resource(context: ApiContext, row: ExperimentRow) -> schemas.Experiment:
+async def _resource(context: ApiContext, row: ExperimentRow) -> models.Experiment:
     return await context.manager.control.read(lambda connection: experiment_resource(context, connection, row))

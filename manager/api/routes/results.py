@@ -1,6 +1,8 @@
 """What has come out of an experiment (best trial, curve of the best, all results), and results from elsewhere."""
 
+import asyncio
 import sqlite3
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,26 +10,55 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proctor.manager.api import schemas
-from proctor.manager.api.connected import json_while_connected
-from proctor.manager.api.fruitlessness import no_best_reason
-from proctor.manager.api.injection import Context
-from proctor.manager.api.numbers import utc_or_none
-from proctor.manager.api.parameters import DEFAULT_BYTES, ByteLimit, Cursor, Limit, Offset
-from proctor.manager.api.reading import best_resource, is_maximized
-from proctor.manager.api.requests import ImportRow
+from proctor.manager.api import models
+from proctor.manager.api.dependencies import DEFAULT_BYTES, ByteLimit, Context, Cursor, Limit, Offset
+from proctor.manager.api.json_types import utc_or_none
+from proctor.manager.api.models import ImportRow
+from proctor.manager.api.resources import best_resource, is_maximized, no_best_reason
 from proctor.manager.api.text import read_part, text_part
-from proctor.manager.dispatcher.process import earlier_log
+from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import metrics, trials
 from proctor.manager.store.rows import TrialRow
 
+# ---- connected ------------------------------------------------------------------------------------------------------
+# Work for a client that may go away meanwhile: then the work ends, too.
+
+MEDIA_TYPE = "application/json"
+_CLIENT_GONE = 499
+"""What servers call it in their logs; it reaches no client."""
+
+
+async def json_while_connected(request: Request, work: Awaitable[bytes]) -> Response:
+    """An answer of JSON text that `work` makes; where the client closes its connection meanwhile, `work` is canceled.
+
+    For routes without a body: what the client sends further is dropped.
+    """
+    working = asyncio.ensure_future(work)
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_cancel_when_gone(request, working), name="watch a client's connection")
+            await asyncio.wait([working])
+            watching.cancel()
+    finally:
+        working.cancel()
+    if working.cancelled():
+        return Response(status_code=_CLIENT_GONE)
+    return Response(working.result(), media_type=MEDIA_TYPE)
+
+
+async def _cancel_when_gone(request: Request, working: "asyncio.Future[bytes]") -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    working.cancel()
+
+
 router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
 
 
 @router.get("/best", summary="The best trial so far")
-async def get_best(context: Context, experiment_id: str) -> schemas.Best:
+async def get_best(context: Context, experiment_id: str) -> models.Best:
     """The best of the trials that succeeded or were stopped early; 404 while none of them has a finite final metric."""
     row = await context.manager.experiment(experiment_id)
 
@@ -45,7 +76,7 @@ async def get_best(context: Context, experiment_id: str) -> schemas.Best:
 @router.get(
     "/curve",
     summary="The best value over the trials that have ended",
-    response_model=schemas.Page[schemas.CurvePoint],
+    response_model=models.Page[models.CurvePoint],
 )
 async def get_curve(context: Context, request: Request, experiment_id: str) -> Response:
     """One point for every trial that succeeded or was stopped early and has a finite final metric, in the order of
@@ -54,7 +85,7 @@ async def get_curve(context: Context, request: Request, experiment_id: str) -> R
 
     def read(connection: sqlite3.Connection) -> bytes:
         points = trials.best_curve(connection, experiment_id, is_maximized(row))
-        return schemas.Page(items=[curve_point(point) for point in points]).model_dump_json().encode()
+        return models.Page(items=[curve_point(point) for point in points]).model_dump_json().encode()
 
     return await json_while_connected(request, context.manager.control.read(read))
 
@@ -62,7 +93,7 @@ async def get_curve(context: Context, request: Request, experiment_id: str) -> R
 @router.get(
     "/export",
     summary="Parameters and outcomes of the trials that have ended",
-    response_model=schemas.Page[schemas.ExportRow],
+    response_model=models.Page[models.ExportRow],
 )
 async def export_results(
     context: Context,
@@ -87,7 +118,7 @@ async def export_results(
     def read(connection: sqlite3.Connection) -> bytes:
         curves = _curves(connection, page.items, report_from) if intermediate else {}
         items = [_export_row(row, curves.get(row.id)) for row in page.items]
-        return schemas.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
+        return models.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
 
     return await json_while_connected(request, database.read(read))
 
@@ -100,12 +131,12 @@ async def import_results(
     skip_outside: Annotated[
         bool, Query(description="Skip rows outside of the search space, and import the others.")
     ] = False,
-) -> schemas.Imported:
+) -> models.Imported:
     """Rows as `export` gives them, here or in NNI, are taken as they are; those whose value is null are skipped. Where
     a row is outside of the search space, or its value holds no number, nothing is imported and the rows are listed."""
     rows = [{"parameter": row.parameter, "value": row.value} for row in body]
     found = await context.manager.import_data(experiment_id, rows, skip_outside=skip_outside)
-    return schemas.Imported(imported=len(found.rows), skipped=found.skipped, outside=found.outside)
+    return models.Imported(imported=len(found.rows), skipped=found.skipped, outside=found.outside)
 
 
 @router.get("/logs", summary="Part of a log of the experiment", response_class=Response)
@@ -122,10 +153,10 @@ async def get_experiment_logs(
     return text_part(*read_part(path, offset, limit, is_cut=earlier_log(path).exists()))
 
 
-def curve_point(point: trials.CurvePoint) -> schemas.CurvePoint:
+def curve_point(point: trials.CurvePoint) -> models.CurvePoint:
     """A point of the curve of the best."""
     ended_at = utc_or_none(point.ended_at)
-    return schemas.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
+    return models.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
 
 
 def _curves(connection: sqlite3.Connection, rows: list[TrialRow], report_from: int) -> dict[str, list[object]]:
@@ -133,8 +164,8 @@ def _curves(connection: sqlite3.Connection, rows: list[TrialRow], report_from: i
     return {trial_id: [point.reported for point in curve] for trial_id, curve in found.items()}
 
 
-def _export_row(row: TrialRow, intermediate: list[object] | None) -> schemas.ExportRow:
-    return schemas.ExportRow(
+def _export_row(row: TrialRow, intermediate: list[object] | None) -> models.ExportRow:
+    return models.ExportRow(
         parameter=row.parameters,
         value=row.final_value if row.final_data is None else row.final_data,
         trial_id=row.id,

@@ -10,15 +10,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
-from proctor.manager.api import schemas
+from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.injection import Context
-from proctor.manager.api.numbers import utc
-from proctor.manager.api.parameters import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Offset, read_row_id
+from proctor.manager.api.dependencies import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Context, Offset, read_row_id
+from proctor.manager.api.json_types import utc
 from proctor.manager.api.stream import MAX_READERS, server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import Unavailable
-from proctor.manager.prometheus import CONTENT_TYPE, Snapshot, render
+from proctor.manager.metrics import CONTENT_TYPE, Snapshot, render
 from proctor.manager.store import experiments, trials
 
 router = APIRouter(tags=["system"])
@@ -26,16 +25,16 @@ root_router = APIRouter(tags=["system"])
 
 
 @router.get("/health", summary="Whether the manager is well (no token needed)")
-async def get_health(context: Context) -> schemas.Health:
+async def get_health(context: Context) -> models.Health:
     """`degraded`: it answers, but something cannot be written or loaded, or trials of this machine cannot be started
     or are not heard of; the reason says what."""
-    return schemas.Health(status="degraded" if context.manager.trouble else "ok", reason=context.manager.trouble)
+    return models.Health(status="degraded" if context.manager.trouble else "ok", reason=context.manager.trouble)
 
 
 @router.get("/version", summary="Who answers")
-async def get_version(context: Context) -> schemas.Version:
+async def get_version(context: Context) -> models.Version:
     """Versions and process of the manager."""
-    return schemas.Version(
+    return models.Version(
         version=version("proctor"),
         python=platform.python_version(),
         home=str(context.home.path),
@@ -90,16 +89,16 @@ async def get_manager_log(context: Context, offset: Offset = 0, limit: ByteLimit
 
 
 @router.post("/stop-all", status_code=202, summary="Stop every active experiment")
-async def stop_all(context: Context) -> schemas.Page[str]:
+async def stop_all(context: Context) -> models.Page[str]:
     """Answers with the ids of those that are being stopped."""
-    return schemas.Page(items=await context.manager.stop_all())
+    return models.Page(items=await context.manager.stop_all())
 
 
 @router.post("/shutdown", status_code=202, summary="End the manager")
-async def shut_down(context: Context) -> schemas.Accepted:
+async def shut_down(context: Context) -> models.Accepted:
     """Trials go on under their keepers."""
     context.request_shutdown()
-    return schemas.Accepted()
+    return models.Accepted()
 
 
 @root_router.get("/metrics", summary="For Prometheus", response_class=Response)

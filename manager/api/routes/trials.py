@@ -6,16 +6,24 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from proctor.manager.api import schemas
+from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.injection import Context
-from proctor.manager.api.parameters import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Cursor, Limit, Offset, read_row_id
-from proctor.manager.api.reading import is_maximized, job_resource, metric_resource, trial_resource
-from proctor.manager.api.requests import AddTrial
+from proctor.manager.api.dependencies import (
+    DEFAULT_BYTES,
+    LARGEST_ID,
+    ByteLimit,
+    Context,
+    Cursor,
+    Limit,
+    Offset,
+    read_row_id,
+)
+from proctor.manager.api.models import AddTrial
+from proctor.manager.api.resources import is_maximized, job_resource, metric_resource, trial_resource
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import experiments, jobs, metrics, trial_pages, trials
+from proctor.manager.store import experiments, jobs, metrics, trials
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import MetricRow, TrialRow
 
@@ -37,21 +45,21 @@ async def list_trials(
     ] = "sequence_id",
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> schemas.Page[schemas.Trial]:
+) -> models.Page[models.Trial]:
     """Trials in the order of `sort`."""
     experiment = await context.manager.experiment(experiment_id)
     order = _stored_order(sort, maximize=is_maximized(experiment))
 
-    def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Trial]:
-        page = trial_pages.page(connection, experiment_id, statuses=status, sort=order, cursor=cursor, limit=limit)
+    def read(connection: sqlite3.Connection) -> models.Page[models.Trial]:
+        page = trials.page(connection, experiment_id, statuses=status, sort=order, cursor=cursor, limit=limit)
         items = [_resource(context, connection, row, experiment.directory) for row in page.items]
-        return schemas.Page(items=items, next_cursor=page.next_cursor)
+        return models.Page(items=items, next_cursor=page.next_cursor)
 
     return await context.manager.control.read(read)
 
 
 @router.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
-async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> schemas.Trial:
+async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> models.Trial:
     """A trial with parameters that no tuner has suggested; the tuner is told of its result."""
     return await _read_resource(context, await context.manager.add_trial(experiment_id, body.parameters))
 
@@ -59,42 +67,42 @@ async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> sch
 @router.get("/trials", summary="Find trials by the beginning of their id")
 async def find_trials(
     context: Context, id_prefix: Annotated[str, Query(min_length=1, max_length=64)]
-) -> schemas.Page[schemas.Trial]:
+) -> models.Page[models.Trial]:
     """At most 20 trials of all experiments."""
 
-    def read(connection: sqlite3.Connection) -> schemas.Page[schemas.Trial]:
+    def read(connection: sqlite3.Connection) -> models.Page[models.Trial]:
         found = trials.find_by_prefix(connection, id_prefix)
         homes = {row.experiment_id: experiments.get(connection, row.experiment_id).directory for row in found}
-        return schemas.Page(items=[_resource(context, connection, row, homes[row.experiment_id]) for row in found])
+        return models.Page(items=[_resource(context, connection, row, homes[row.experiment_id]) for row in found])
 
     return await context.manager.control.read(read)
 
 
 @router.get("/trials/{trial_id}", summary="Read a trial")
-async def get_trial(context: Context, trial_id: str) -> schemas.Trial:
+async def get_trial(context: Context, trial_id: str) -> models.Trial:
     """One trial."""
     return await _read_resource(context, await context.manager.trial(trial_id))
 
 
 @router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
-async def kill_trial(context: Context, trial_id: str) -> schemas.Trial:
+async def kill_trial(context: Context, trial_id: str) -> models.Trial:
     """The wish is written down when this answers."""
     await context.manager.kill_trial(trial_id)
     return await _read_resource(context, await context.manager.trial(trial_id))
 
 
 @router.post("/trials/{trial_id}/retry", status_code=201, summary="Run an ended trial's parameters again")
-async def retry_trial(context: Context, trial_id: str) -> schemas.Trial:
+async def retry_trial(context: Context, trial_id: str) -> models.Trial:
     """Answers with the new trial."""
     return await _read_resource(context, await context.manager.retry_trial(trial_id))
 
 
 @router.get("/trials/{trial_id}/jobs", summary="A trial's jobs")
-async def list_jobs(context: Context, trial_id: str) -> schemas.Page[schemas.Job]:
+async def list_jobs(context: Context, trial_id: str) -> models.Page[models.Job]:
     """Every attempt to run it, the first one first."""
     await context.manager.trial(trial_id)
     rows = await context.manager.control.read(lambda c: jobs.of_trial(c, trial_id))
-    return schemas.Page(items=[job_resource(row) for row in rows])
+    return models.Page(items=[job_resource(row) for row in rows])
 
 
 @router.get("/trials/{trial_id}/metrics", summary="A trial's reports")
@@ -106,7 +114,7 @@ async def list_metrics(
     after: Annotated[int, Query(ge=0, le=LARGEST_ID, description="Only reports with a greater id.")] = 0,
     cursor: Cursor = None,
     limit: MetricLimit = 1000,
-) -> schemas.Page[schemas.Metric]:
+) -> models.Page[models.Metric]:
     """In the order of storing, of all jobs. `cursor` and `after` say the same; `cursor` wins."""
     trial = await context.manager.trial(trial_id)
     after_id = after if cursor is None else read_row_id(cursor)
@@ -128,7 +136,7 @@ async def get_trial_curve(
     ] = None,
     cursor: Cursor = None,
     limit: MetricLimit = 1000,
-) -> schemas.Page[schemas.Metric]:
+) -> models.Page[models.Metric]:
     """The intermediate metrics of its newest job, and before the point at which that job resumed those of the jobs
     before it. `sequence` counts the points from 0."""
     trial = await context.manager.trial(trial_id)
@@ -154,10 +162,10 @@ async def get_trial_logs(
 
 
 @router.get("/trials/{trial_id}/files", summary="A trial's files")
-async def list_files(context: Context, trial_id: str, job: JobNumber = None) -> schemas.Page[schemas.FileEntry]:
+async def list_files(context: Context, trial_id: str, job: JobNumber = None) -> models.Page[models.FileEntry]:
     """The files of one of its jobs."""
     found = await context.manager.list_job_files(trial_id, job)
-    return schemas.Page(items=[schemas.FileEntry(path=path, size_bytes=size) for path, size in sorted(found)])
+    return models.Page(items=[models.FileEntry(path=path, size_bytes=size) for path, size in sorted(found)])
 
 
 @router.get("/trials/{trial_id}/files/{path:path}", summary="Part of a file", response_class=Response)
@@ -192,11 +200,11 @@ async def read_job_part(
         return b"", 0
 
 
-def _metrics_page(rows: list[MetricRow], limit: int, report_from: int) -> schemas.Page[schemas.Metric]:
+def _metrics_page(rows: list[MetricRow], limit: int, report_from: int) -> models.Page[models.Metric]:
     """A page of reports; `rows` holds one more than the `limit` if there are more."""
     shown = rows[:limit]
     following = str(shown[-1].id) if len(rows) > limit else None
-    return schemas.Page(items=[metric_resource(row, report_from) for row in shown], next_cursor=following)
+    return models.Page(items=[metric_resource(row, report_from) for row in shown], next_cursor=following)
 
 
 async def _begin(context: ApiContext, trial_id: str, job: int | None, path: str, offset: int) -> int:
@@ -206,7 +214,7 @@ async def _begin(context: ApiContext, trial_id: str, job: int | None, path: str,
     return begin_of(offset, sizes.get(path, 0))
 
 
-async def _read_resource(context: ApiContext, row: TrialRow) -> schemas.Trial:
+async def _read_resource(context: ApiContext, row: TrialRow) -> models.Trial:
     experiment = await context.manager.experiment(row.experiment_id)
     return await context.manager.control.read(lambda c: _resource(context, c, row, experiment.directory))
 
@@ -218,7 +226,7 @@ def _stored_order(sort: Sort, *, maximize: bool) -> str:
     return "-value" if (sort == "best") == maximize else "value"
 
 
-def _resource(context: ApiContext, connection: sqlite3.Connection, row: TrialRow, directory: str) -> schemas.Trial:
+def _resource(context: ApiContext, connection: sqlite3.Connection, row: TrialRow, directory: str) -> models.Trial:
     return trial_resource(context, row, experiment_directory=directory, node_id=newest_node(connection, row))
 
 

@@ -8,12 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from proctor.manager.dispatcher.algorithms.arguments import (
-    AlgorithmProblem,
-    check_arguments,
-    fill_arguments,
-    unknown_name,
-)
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
 from proctor.manager.dispatcher.algorithms.catalogue import (
     ASSESSOR,
@@ -21,7 +15,11 @@ from proctor.manager.dispatcher.algorithms.catalogue import (
     OPTIMIZE_MODE,
     REFUSED,
     TUNER,
+    AlgorithmProblem,
     Builtin,
+    check_arguments,
+    fill_arguments,
+    unknown_name,
 )
 from proctor.sdk.space import SearchSpace, SearchSpaceError, SpaceProblem, parse_search_space
 from proctor.sdk.space.parameters import shown

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from proctor.manager.daemon import ManagerNotStarted, ensure_manager, manager_status, stop_manager
-from proctor.manager.housekeeping import KEPT_EVENTS
-from proctor.manager.instance import EXIT_CONFLICT, EXIT_FAILED, EXIT_USAGE
+from proctor.manager.events import KEPT_EVENTS
+from proctor.manager.process.daemon import ManagerNotStarted, ensure_manager, manager_status, stop_manager
+from proctor.manager.process.instance import EXIT_CONFLICT, EXIT_FAILED, EXIT_USAGE
 from proctor.manager.settings import Home
 from proctor.manager.store import events
 from proctor.manager.store.connections import open_writer

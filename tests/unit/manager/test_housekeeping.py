@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
-from proctor.manager import housekeeping
-from proctor.manager.housekeeping import INTERVAL_SECONDS, keep_events_few
-from proctor.manager.prometheus import Measurements
+from proctor.manager.events import INTERVAL_SECONDS, PAUSE_SECONDS, keep_events_few
+from proctor.manager.metrics import Measurements
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store import events
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ReadTimeout
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 
 
 def append(connection: sqlite3.Connection, number: int) -> None:
@@ -66,7 +65,7 @@ def test_others_are_served_between_two_small_batches(tmp_path: Path) -> None:
     async def scenario(control: Database) -> None:
         seen = [1000]
         while seen[-1] > 300:
-            await asyncio.sleep(housekeeping.PAUSE_SECONDS / 2)
+            await asyncio.sleep(PAUSE_SECONDS / 2)
             seen.append(await control.read(count))
         assert max(before - after for before, after in pairwise(seen)) == 50
 

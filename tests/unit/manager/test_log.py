@@ -6,7 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
-from proctor.manager.log import JsonFormatter, TextFormatter, start_logging, stop_logging
+from proctor.manager.process.log import JsonFormatter, TextFormatter, start_logging, stop_logging
 from proctor.manager.terminal import is_clean
 
 

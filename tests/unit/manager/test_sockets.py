@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.instance import (
+from proctor.manager.process.instance import (
     AlreadyRunning,
     InstanceLock,
     ManagerAddress,
@@ -13,8 +13,8 @@ from proctor.manager.instance import (
     read_address,
     write_address,
 )
+from proctor.manager.process.sockets import KeeperSocket, NotLoopback, PortInUse, listen_tcp, read_last_port, web_url
 from proctor.manager.settings import Home, WebSettings
-from proctor.manager.sockets import KeeperSocket, NotLoopback, PortInUse, listen_tcp, read_last_port, web_url
 
 
 def test_a_manager_that_is_started_again_takes_its_last_port_unless_it_is_taken() -> None:

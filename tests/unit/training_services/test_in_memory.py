@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from proctor.manager.virtual_time import VirtualTimeLoop
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop
 from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable, UnknownTrialJob
 from proctor.training_services.in_memory.scripts import hang, one_report

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.keepers.heartbeats import KeeperWatch
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Registration, ReportHeader

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.sdk.protocol import MAX_RECORD_BYTES
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.outbox import LEAST_SHARE_BYTES, REPORT_BYTES, ROOM_FOR_RUNNING_BYTES, Outbox, Report

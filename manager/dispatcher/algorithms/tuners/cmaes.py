@@ -19,7 +19,7 @@ from proctor.manager.dispatcher.algorithms.base import (
     suggestion_rng,
     suggestion_seed,
 )
-from proctor.manager.dispatcher.algorithms.tuners.distinct import DistinctParameters
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import DistinctParameters
 from proctor.sdk.space import SearchSpace
 
 FIRST_SIGMA = 0.25

@@ -13,7 +13,7 @@ from proctor.manager.dispatcher.algorithms.base import (
     loss_of,
     suggestion_rng,
 )
-from proctor.manager.dispatcher.algorithms.tuners.distinct import DistinctParameters
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import DistinctParameters
 from proctor.sdk.space import Choice, NestedChoice, Parameter, SearchSpace
 
 _STEP_SHARE = 0.75

@@ -5,15 +5,18 @@ told so far decides what comes next; running trials are in the study as running 
 """
 
 import math
+import random
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
 from proctor.manager.dispatcher.algorithms.base import (
+    NoMoreTrials,
     Parameters,
     Suggestion,
     TunerAlgorithm,
@@ -21,9 +24,179 @@ from proctor.manager.dispatcher.algorithms.base import (
     suggestion_rng,
     suggestion_seed,
 )
-from proctor.manager.dispatcher.algorithms.tuners.distinct import DistinctParameters
-from proctor.manager.dispatcher.algorithms.tuners.flat_space import Flat, FlatAxis, FlatSpace
-from proctor.sdk.space import SearchSpace
+from proctor.sdk.space import Choice, NestedChoice, Normal, Parameter, RandInt, SearchSpace, Uniform
+
+# ---- distinct -------------------------------------------------------------------------------------------------------
+# Not proposing the same parameters twice, as far as the search space allows.
+
+_DRAWS = 16
+
+
+class DistinctParameters:
+    """Remembers what has been proposed, imported or added by hand, and keeps new proposals apart from it.
+
+    Only finite spaces are watched: in the others a repetition has probability nought, and remembering every
+    proposal would cost memory for ever.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._known: set[str] = set()
+
+    def add(self, parameters: Parameters) -> None:
+        """Remember `parameters`; those of another space are ignored."""
+        if self._space.size is not None and self._space.contains(parameters):
+            self._known.add(self._space.key(parameters))
+
+    def require_room(self) -> None:
+        """Raise NoMoreTrials if every member of the space is known."""
+        if self._space.size is not None and len(self._known) >= self._space.size:
+            raise NoMoreTrials(f"all {self._space.size} parameter sets of the search space have been used")
+
+    def draw(self, rng: random.Random, propose: Callable[[], Parameters]) -> Parameters:
+        """Return the first unknown one of a few proposals, else the unknown member next to a random one."""
+        self.require_room()
+        if self._space.size is None:
+            return propose()
+        for _ in range(_DRAWS):
+            parameters = propose()
+            if self._space.key(parameters) not in self._known:
+                return parameters
+        return self._next_unknown(rng.randrange(self._space.size), self._space.size)
+
+    def _next_unknown(self, start: int, size: int) -> Parameters:
+        for step in range(size):
+            parameters = self._space.value_at((start + step) % size)
+            if self._space.key(parameters) not in self._known:
+                return parameters
+        raise NoMoreTrials("the search space is used up")
+
+
+# ---- flat space -----------------------------------------------------------------------------------------------------
+# A search space as an optimiser with flat, bounded axes sees it.
+#
+# Every parameter, those inside nested choices included, is one axis with a name; a choice is the number of its option,
+# a normal axis its quantile, a stepped axis the number before it is rounded. Axes of branches that were not chosen are
+# absent.
+
+Flat = dict[str, Any]
+"""Values by the names of axes; plain numbers."""
+
+_LOWEST_QUANTILE = 1e-6
+_WIDEST_WHOLE = 100_000
+"""A longer randint is a real axis that is rounded: Optuna's process lists every value of a whole one."""
+
+
+@dataclass(frozen=True)
+class FlatAxis:
+    """One axis: `size` options, or numbers from `low` to `high` (whole ones, or on a logarithmic scale)."""
+
+    name: str
+    size: int = 0
+    low: float = 0.0
+    high: float = 1.0
+    log: bool = False
+    whole: bool = False
+
+
+class AskAxis(Protocol):
+    """Whoever decides the value of an axis."""
+
+    def __call__(self, axis: FlatAxis) -> Any:
+        """Return the number of an option, or a number of the range."""
+
+
+def flat_axis(name: str, parameter: Parameter) -> FlatAxis:
+    """Return the axis of one parameter."""
+    if isinstance(parameter, Choice):
+        return FlatAxis(name, size=len(parameter.options))
+    if isinstance(parameter, NestedChoice):
+        return FlatAxis(name, size=len(parameter.branches))
+    if isinstance(parameter, RandInt):
+        return FlatAxis(name, low=parameter.low, high=parameter.high - 1, whole=parameter.size <= _WIDEST_WHOLE)
+    if isinstance(parameter, Uniform):
+        return FlatAxis(name, low=parameter.low, high=parameter.high, log=parameter.log)
+    return FlatAxis(name, low=_LOWEST_QUANTILE, high=1.0 - _LOWEST_QUANTILE)
+
+
+class FlatSpace:
+    """Translates between parameters and flat values."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+        self.common_axes = [flat_axis(name, parameter) for name, parameter in space.parameters.items()]
+        """The axes that every parameter set has."""
+
+    def compose(self, ask: AskAxis) -> Parameters:
+        """Return the parameters made of the answers of `ask`, which is called once for every axis that exists."""
+        return _compose("", self.space.parameters, ask)
+
+    def flatten(self, parameters: Parameters) -> Flat:
+        """Return the flat values of parameters that belong to the space. Raises ValueError for others."""
+        flat: Flat = {}
+        _flatten("", self.space.parameters, parameters, flat)
+        return flat
+
+    def axes_of(self, flat: Mapping[str, Any]) -> list[FlatAxis]:
+        """Return the axes that a set of flat values has, in order."""
+        axes: list[FlatAxis] = []
+
+        def ask(axis: FlatAxis) -> Any:
+            axes.append(axis)
+            return flat[axis.name]
+
+        self.compose(ask)
+        return axes
+
+
+def _compose(prefix: str, parameters: Mapping[str, Parameter], ask: AskAxis) -> Parameters:
+    values: Parameters = {}
+    for name, parameter in parameters.items():
+        full_name = prefix + name
+        answer = ask(flat_axis(full_name, parameter))
+        if isinstance(parameter, NestedChoice):
+            branch = parameter.branches[answer]
+            inside = _compose(f"{full_name}/{answer}/", branch.parameters, ask)
+            values[name] = {"_name": branch.name, **inside}
+        else:
+            values[name] = _value(parameter, answer)
+    return values
+
+
+def _value(parameter: Parameter, answer: Any) -> Any:
+    if isinstance(parameter, Choice):
+        return parameter.options[answer]
+    if isinstance(parameter, RandInt):
+        return min(max(round(answer), parameter.low), parameter.high - 1)
+    if isinstance(parameter, Uniform):
+        return parameter.nearest(answer)
+    return parameter.from_unit(answer)
+
+
+def _flatten(prefix: str, parameters: Mapping[str, Parameter], values: Mapping[str, Any], flat: Flat) -> None:
+    if values.keys() - {"_name"} != parameters.keys():
+        raise ValueError(f"expected the parameters {sorted(parameters)}, found {sorted(values)}")
+    for name, parameter in parameters.items():
+        full_name, value = prefix + name, values[name]
+        if isinstance(parameter, NestedChoice):
+            index = parameter.index_of(value)
+            flat[full_name] = index
+            _flatten(f"{full_name}/{index}/", parameter.branches[index].parameters, value, flat)
+        else:
+            flat[full_name] = _flat_value(parameter, value)
+
+
+def _flat_value(parameter: Parameter, value: Any) -> Any:
+    if isinstance(parameter, Choice):
+        return parameter.index_of(value)
+    if isinstance(parameter, Normal):
+        return min(max(parameter.to_unit(value), _LOWEST_QUANTILE), 1.0 - _LOWEST_QUANTILE)
+    if not parameter.contains(value):
+        raise ValueError(f"{value!r} is not a value of {parameter.to_json()}")
+    if isinstance(parameter, Uniform):
+        return min(max(float(value), parameter.low), parameter.high)
+    return int(value)
+
 
 Sampler = Any
 Distribution = Any

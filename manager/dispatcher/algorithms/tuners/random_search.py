@@ -3,7 +3,7 @@
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.base import Parameters, Suggestion, TunerAlgorithm, suggestion_rng
-from proctor.manager.dispatcher.algorithms.tuners.distinct import DistinctParameters
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import DistinctParameters
 from proctor.sdk.space import SearchSpace
 
 

@@ -14,7 +14,7 @@ from proctor.manager.api.application import create_application
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.guard import Guard
 from proctor.manager.clock import SystemClock
-from proctor.manager.dispatcher.in_process import open_in_process
+from proctor.manager.dispatcher.client.in_process import open_in_process
 from proctor.manager.engine.manager import Manager
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home

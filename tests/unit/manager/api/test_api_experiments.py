@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.api.reading import reason_of
+from proctor.manager.api.resources import reason_of
 from proctor.manager.config import load_experiment_mapping
+from proctor.manager.dispatcher.algorithms.registered import RegisteredAlgorithm, register
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.registered_algorithms import RegisteredAlgorithm, register
-from proctor.manager.store import events, inputs, metrics, trials
-from proctor.manager.store.changes import update_row
+from proctor.manager.store import dispatcher_inputs, events, metrics, trials
 from proctor.manager.store.database import HEALTHY
-from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.rows import TrialRow, update_row
 
 pytestmark = pytest.mark.anyio
 
@@ -219,7 +218,7 @@ async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_th
     other = await api.create(max_trial_number=1)
     answer = await api.client.post(f"/api/v1/experiments/{other['id']}/import", json=rows)
     assert answer.json() == {"imported": 2, "skipped": 3, "outside": 0}
-    log = await api.manager.control.read(lambda c: inputs.after(c, other["id"], 0, 100))
+    log = await api.manager.control.read(lambda c: dispatcher_inputs.after(c, other["id"], 0, 100))
     told = [row.payload["rows"] for row in log if row.kind == "ImportData"]
     assert told == [[{"parameter": rows[n]["parameter"], "value": rows[n]["value"]} for n in (0, 3)]]
 
@@ -229,7 +228,7 @@ async def test_an_import_without_any_value_tells_the_tuner_nothing(api: Any) -> 
     path = f"/api/v1/experiments/{created['id']}/import"
     answer = await api.client.post(path, json=[{"parameter": {"x": 0.5}, "value": None}])
     assert answer.json() == {"imported": 0, "skipped": 1, "outside": 0}
-    log = await api.manager.control.read(lambda c: inputs.after(c, created["id"], 0, 100))
+    log = await api.manager.control.read(lambda c: dispatcher_inputs.after(c, created["id"], 0, 100))
     assert "ImportData" not in [row.kind for row in log]
 
 

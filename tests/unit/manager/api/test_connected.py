@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from proctor.manager.api.connected import json_while_connected
+from proctor.manager.api.routes.results import json_while_connected
 
 pytestmark = pytest.mark.anyio
 

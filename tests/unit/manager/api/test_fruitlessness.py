@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.api import fruitlessness
+from proctor.manager.api import resources
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store import experiments, trials
 
@@ -75,7 +75,7 @@ async def test_the_first_failure_is_told_while_the_experiment_goes_on(api: Any) 
 
 
 async def test_only_the_newest_reasons_are_looked_at(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fruitlessness, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(resources, "MOST_LOOKED_AT", 2)
     ends = [(FAILED, "old"), (FAILED, "old"), (FAILED, "old"), (TrialStatus.SYS_CANCELED, ""), (FAILED, "")]
     said = await failure(api, await end_as(api, ends))
     assert said == "none of 5 trials has succeeded; 2 of the newest 2 ended with: no reason was given"

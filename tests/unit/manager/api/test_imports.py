@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.store import inputs
+from proctor.manager.store import dispatcher_inputs
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ async def experiment(api: Any, **changes: Any) -> str:
 
 async def told(api: Any, experiment_id: str) -> list[Any]:
     """The results that the tuner has received as imported."""
-    log = await api.manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+    log = await api.manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
     return [row for entry in log if entry.kind == "ImportData" for row in entry.payload["rows"]]
 
 

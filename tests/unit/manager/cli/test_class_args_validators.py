@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager import class_args
-from proctor.manager.class_args import Caller, refusal
-from proctor.manager.registered_algorithms import RegisteredAlgorithm
+from proctor.manager.dispatcher import class_args
+from proctor.manager.dispatcher.algorithms.registered import RegisteredAlgorithm
+from proctor.manager.dispatcher.class_args import Caller, refusal
 
 META = "algoType: tuner\nbuiltinName: Mine\nclassName: own.tuner.Mine\nclassArgsValidator: own.tuner.Validator\n"
 CONFIG = """\

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.registered_algorithms import RegistrationError, read_meta, registered_algorithms
+from proctor.manager.dispatcher.algorithms.registered import RegistrationError, read_meta, registered_algorithms
 
 META = "algoType: tuner\nbuiltinName: demotuner\nclassName: demo.tuner.DemoTuner\n"
 

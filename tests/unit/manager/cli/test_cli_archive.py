@@ -13,7 +13,7 @@ import pytest
 from fakes.rest import FakeRest
 
 from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, size_text
-from proctor.manager.engine.archives import Archive
+from proctor.manager.engine.archive.format import Archive
 
 
 @pytest.fixture

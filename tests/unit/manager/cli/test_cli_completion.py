@@ -4,7 +4,7 @@ import click
 from click.shell_completion import ShellComplete
 from fakes.rest import FakeRest
 
-from proctor.manager.cli import completion
+from proctor.manager.cli import identifiers
 from proctor.manager.cli.main import cli
 
 
@@ -19,14 +19,14 @@ def test_commands_are_completed(home) -> None:
 
 
 def test_experiments_are_completed_by_their_beginning(rest: FakeRest, home, monkeypatch) -> None:
-    monkeypatch.setattr(completion, "CAP_SECONDS", 30.0)
+    monkeypatch.setattr(identifiers, "CAP_SECONDS", 30.0)
     for name in ("ab1", "ab2", "c"):
         rest.add_experiment(name)
     assert sorted(complete(home, "stop", "ab")) == ["ab1", "ab2"]
 
 
 def test_running_trials_are_offered_before_anything_is_typed(rest: FakeRest, home, monkeypatch) -> None:
-    monkeypatch.setattr(completion, "CAP_SECONDS", 30.0)
+    monkeypatch.setattr(identifiers, "CAP_SECONDS", 30.0)
     rest.add_experiment("e")
     rest.add_trial("e", "done")
     rest.add_trial("e", "runs", status="RUNNING")
@@ -39,11 +39,11 @@ def test_without_a_manager_nothing_is_offered(home) -> None:
 
 
 def test_a_manager_that_does_not_answer_is_not_waited_for(rest: FakeRest, home, monkeypatch) -> None:
-    monkeypatch.setattr(completion, "CAP_SECONDS", 0.0)
+    monkeypatch.setattr(identifiers, "CAP_SECONDS", 0.0)
     rest.add_experiment("ab1")
     assert complete(home, "stop", "") == []
 
 
 def test_completion_does_not_need_a_session(rest: FakeRest, home) -> None:
     context = click.Context(cli)
-    assert completion.experiment_ids(context, "zzz") == []
+    assert identifiers.experiment_ids(context, "zzz") == []

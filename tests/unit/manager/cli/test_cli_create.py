@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fakes.rest import FakeRest
 
-from proctor.manager.cli.create import submit
+from proctor.manager.cli.commands.create import submit
 from proctor.sdk.client import Client, credentials
 
 CONFIG = """\

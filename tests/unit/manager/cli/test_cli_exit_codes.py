@@ -3,7 +3,7 @@
 import pytest
 from fakes.rest import FakeRest
 
-from proctor.manager.cli import nodes
+from proctor.manager.cli.commands import nodes
 from proctor.manager.cli.exits import ExitCode
 
 

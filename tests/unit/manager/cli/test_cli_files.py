@@ -2,7 +2,7 @@
 
 import pytest
 
-from proctor.manager.cli.files import choose
+from proctor.manager.cli.commands.trial import choose
 
 FILES = [{"path": path, "size_bytes": 1} for path in ("stdout", "output/a", "output/deep/b", "outputs")]
 

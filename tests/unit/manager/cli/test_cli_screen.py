@@ -15,10 +15,10 @@ from fakes.rest import FakeRest
 from rich.console import Console
 
 from proctor.manager.cli import columns
-from proctor.manager.cli.foreground import Sight
 from proctor.manager.cli.live import experiment_screen, overview
 from proctor.manager.cli.output import Column, Row
 from proctor.manager.cli.screen import table
+from proctor.manager.cli.watching import Sight
 
 EXPERIMENT: Row = {
     "id": "Ab3dE5f7",

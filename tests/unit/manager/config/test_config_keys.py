@@ -15,7 +15,7 @@ from proctor.manager.config import (
 from proctor.manager.config.keys import KEYS, Key, Treatment
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.platforms import PLATFORMS, Availability
-from proctor.manager.config.rendering import field_description, render_key_tables
+from proctor.manager.config.reference import field_description, render_key_tables
 from proctor.manager.config.services import Section
 
 DOCUMENTATION = Path(__file__).parents[4] / "docs" / "configuration.md"

@@ -8,7 +8,7 @@ import pytest
 from proctor.manager.config.document import parse
 from proctor.manager.config.errors import Report
 from proctor.manager.config.keys import KEYS, Treatment
-from proctor.manager.config.schema import render_json_schema
+from proctor.manager.config.reference import render_json_schema
 from proctor.manager.config.tree import plain
 
 ROOT = Path(__file__).parents[4]

@@ -8,9 +8,9 @@ import pytest
 from fakes.suspended_dispatchers import SuspendableDispatchers
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client import FINISH_SECONDS, DispatcherClient, DispatcherGone
+from proctor.manager.dispatcher.client.client import FINISH_SECONDS, DispatcherClient, DispatcherGone
 from proctor.manager.dispatcher.protocol import News, ToDispatcher
-from proctor.manager.virtual_time import run_virtual
+from proctor.manager.simulation.virtual_time import run_virtual
 
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
 

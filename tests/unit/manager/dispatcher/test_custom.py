@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.session import Session
+from proctor.manager.dispatcher.host.session import Session
 
 TIME_LIMIT = 20.0
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}

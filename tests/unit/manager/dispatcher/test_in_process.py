@@ -3,7 +3,7 @@ import os
 import pytest
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.in_process import open_in_process
+from proctor.manager.dispatcher.client.in_process import open_in_process
 
 pytestmark = pytest.mark.anyio
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proctor.manager.dispatcher.pulse import Patience, Pulse, Verdict, Vitals
+from proctor.manager.dispatcher.client.liveness import Patience, Pulse, Verdict, Vitals
 
 PATIENCE = Patience(60.0)
 LOOK = PATIENCE.look_seconds

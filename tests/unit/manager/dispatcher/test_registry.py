@@ -133,7 +133,7 @@ def test_making_an_algorithm_with_wrong_arguments_says_what_is_wrong():
 
 def test_neither_the_registry_nor_the_host_imports_a_heavy_library():
     code = (
-        "import sys, proctor.manager.dispatcher.host, proctor.manager.dispatcher.algorithms.tuners.random_search;"
+        "import sys, proctor.manager.dispatcher.host.host, proctor.manager.dispatcher.algorithms.tuners.random_search;"
         "sys.exit(' '.join({'numpy', 'scipy', 'optuna', 'torch', 'asyncio', 'pydantic'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.session import Session
+from proctor.manager.dispatcher.host.session import Session
 
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
 FINITE = {"x": {"_type": "choice", "_value": [1, 2]}}

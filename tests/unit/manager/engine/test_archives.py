@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.engine.archives import Archive
+from proctor.manager.engine.archive.format import Archive
 from proctor.manager.errors import BadRequest
 
 NOW = "2026-01-02T03:04:05.000Z"

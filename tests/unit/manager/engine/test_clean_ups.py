@@ -12,9 +12,9 @@ from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import ExperimentRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrainingService, TrialJobForm
 from proctor.training_services.errors import BrokenPlatform
 from proctor.training_services.in_memory.scripts import Final, Hang, Step

@@ -8,9 +8,9 @@ import pytest
 
 from proctor.manager.engine.code import SNAPSHOT_FOLDER, freeze, take_fingerprint
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store import events, jobs
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 

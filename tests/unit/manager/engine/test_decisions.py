@@ -8,15 +8,15 @@ from typing import ClassVar
 
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client import Opener
-from proctor.manager.dispatcher.in_process import InProcessChannel
+from proctor.manager.dispatcher.client.client import Opener
+from proctor.manager.dispatcher.client.in_process import InProcessChannel
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
-from proctor.manager.store import inputs, jobs, trials
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store import dispatcher_inputs, jobs, trials
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm, TrialJobStatus
 from proctor.training_services.in_memory.scripts import Exit, Final, Report, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
@@ -160,7 +160,7 @@ def test_a_verdict_is_committed_with_its_position_and_recognized_when_it_is_repl
         async with simulation.manager() as manager:
             await asyncio.sleep(10.0)
             row, (job,) = await second_trial(manager, experiment_id)
-            log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 100))
+            log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 100))
             assert log[-1].kind == "ReportMetrics"
             assert job.stop_position == log[-1].position
             # The restarted manager repeats what it may not have done, once, and in the same words.

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.api.reading import objective
+from proctor.manager.api.resources import objective
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store import experiments, trials
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Report, Step
 

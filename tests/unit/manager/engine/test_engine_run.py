@@ -13,11 +13,11 @@ from proctor.manager.engine.manager import UNLIMITED, Manager
 from proctor.manager.errors import BadRequest, Conflict, NotFound
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
-from proctor.manager.store import events, inputs, jobs, trials
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store import dispatcher_inputs, events, jobs, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Raw, Report, Script, Start, Step, Wait
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
@@ -218,7 +218,7 @@ def test_the_assessor_stops_a_bad_trial_and_the_tuner_may_hear_its_latest_value(
         assert rows[3].status is TrialStatus.EARLY_STOPPED
         assert rows[3].reason == "stopped early by the assessor"
         assert rows[3].intermediate_count < 20
-        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
         ends = [row.payload for row in log if row.kind == "TrialEnd"]
         assert (ends[3]["status"], ends[3]["value"]) == ("EARLY_STOPPED", result)
         assert ends[3]["has_value"] is (result is not None)
@@ -361,7 +361,7 @@ def test_a_customized_trial_is_told_to_the_tuner_with_its_result(tmp_path: Path)
         added = await manager.add_trial(experiment_id, {"x": 0.25, "n": 2})
         await simulation.ended(manager, experiment_id)
         assert (await manager.trial(added.id)).status is TrialStatus.SUCCEEDED
-        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
         assert [row.payload["parameters"] for row in log if row.kind == "AddCustomizedTrial"] == [{"x": 0.25, "n": 2}]
         (end,) = [row.payload for row in log if row.kind == "TrialEnd" and row.payload["customized"]]
         assert end["parameter_id"] == added.parameter_id
@@ -432,7 +432,7 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
         ]
         job = (await manager.control.read(lambda c: jobs.of_trial(c, trial.id)))[1]
         assert (job.parent_job, job.resumed_from_job, job.resumed_from_step) == (f"{trial.id}.1", f"{trial.id}.1", 2)
-        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
         (restart,) = [row.payload for row in log if row.kind == "TrialRestarted"]
         assert (restart["job_number"], restart["from_sequence"]) == (2, 2)
         assert job.start_reason == "from checkpoint 1 of job 1"
@@ -467,7 +467,7 @@ def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_begins_
         metrics = await manager.metrics(experiment_id)
         curve = await metrics.read(lambda c: metric_store.curve(c, trial.id))
         assert [(point.job, point.sequence) for point in curve] == [(2, 0)]
-        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 1000))
+        log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
         restarts = [row.payload["from_sequence"] for row in log if row.kind == "TrialRestarted"]
         assert restarts == [1, 0]
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from proctor.manager.config import ExperimentConfig
-from proctor.manager.dispatcher.client import Opener
-from proctor.manager.dispatcher.in_process import open_in_process
+from proctor.manager.dispatcher.client.client import Opener
+from proctor.manager.dispatcher.client.in_process import open_in_process
 from proctor.manager.engine import creation
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store import experiments
 from proctor.manager.store.rows import ExperimentRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 
 CONFIG: dict[str, Any] = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.engine.inbox import Inbox
-from proctor.manager.engine.intake import Intake
-from proctor.manager.engine.messages import MetricsStored
-from proctor.manager.engine.state import ExperimentState, LiveTrial
+from proctor.manager.engine.loop.listeners import Intake
+from proctor.manager.engine.loop.messages import Inbox, MetricsStored
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow

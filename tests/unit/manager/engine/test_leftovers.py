@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.engine.creation import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, remove_folder
-from proctor.manager.engine.leftovers import HANDOVER_SECONDS, LOCK_SECONDS, remove_leftovers
+from proctor.manager.engine.creation import (
+    CONFIG_FILE,
+    HANDOVER_SECONDS,
+    LOCK_SECONDS,
+    METRICS_FILE,
+    UNFINISHED_FILE,
+    remove_folder,
+    remove_leftovers,
+)
 from proctor.manager.settings import Home
 from proctor.sdk.client.credentials import HELD_PREFIX, held_copy
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from proctor.manager.config import load_experiment_mapping
-from proctor.manager.engine import creation, measures
-from proctor.manager.engine.messages import MetricsStored
-from proctor.manager.engine.state import ExperimentState
-from proctor.manager.engine.step import Step
-from proctor.manager.engine.trials import create_job, create_trial
+from proctor.manager.engine import creation
+from proctor.manager.engine.loop import tuning
+from proctor.manager.engine.loop.messages import MetricsStored
+from proctor.manager.engine.loop.state import ExperimentState, Step
+from proctor.manager.engine.loop.transitions import create_job, create_trial
 from proctor.manager.store.metrics import StoredChunk
 
 
@@ -34,7 +34,7 @@ def test_metrics_that_came_while_the_experiment_was_taken_up_are_told_once(tmp_p
     state.row, state.caught_up = replace(state.row, metrics_told=7), 7
     step = Step("E", 1.0)
     chunk = StoredChunk(200, intermediates=[(7, 1, 0.2), (8, 2, 0.3)])
-    measures.on_stored(state, step, MetricsStored([(job_id, chunk)]), tell=True)
+    tuning.on_stored(state, step, MetricsStored([(job_id, chunk)]), tell=True)
     assert [message.rows for message in step.inputs] == [[(0, job_id[:-2], 1, 2, 0.3)]]  # type: ignore[union-attr]
     assert state.row.metrics_told == 8
     assert state.by_job[job_id].latest == 0.3
@@ -44,7 +44,7 @@ def test_nothing_is_told_when_all_of_it_was_told_before(tmp_path: Path) -> None:
     state, job_id = one_running_trial(tmp_path)
     state.row, state.caught_up = replace(state.row, metrics_told=7), 7
     step = Step("E", 1.0)
-    measures.on_stored(state, step, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2)]))]), tell=True)
+    tuning.on_stored(state, step, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2)]))]), tell=True)
     assert step.inputs == []
     assert state.row.metrics_told == 7
 
@@ -55,7 +55,7 @@ def test_metrics_that_were_stored_while_their_job_was_given_up_are_the_trials(tm
     trial.job = None  # its node was lost meanwhile
     step = Step("E", 1.0)
     chunk = StoredChunk(200, intermediates=[(1, 0, 0.2)], finals=[(0.3, 0.3)])
-    measures.on_stored(state, step, MetricsStored([(job_id, chunk)]), tell=True)
+    tuning.on_stored(state, step, MetricsStored([(job_id, chunk)]), tell=True)
     assert [message.rows for message in step.inputs] == [[(0, job_id[:-2], 1, 0, 0.2)]]  # type: ignore[union-attr]
     assert (trial.row.intermediate_count, trial.row.final_value) == (1, 0.3)
 
@@ -64,7 +64,7 @@ def test_late_intermediate_metrics_of_an_earlier_job_are_not_the_latest_ones(tmp
     state, job_id = one_running_trial(tmp_path)
     trial = state.by_job[job_id]
     create_job(state, Step("E", 0.0), trial, token="t", placement=None, checkpoint=None)
-    measures.on_stored(
+    tuning.on_stored(
         state, Step("E", 1.0), MetricsStored([(job_id, StoredChunk(200, intermediates=[(1, 4, 0.2)]))]), tell=True
     )
     assert (trial.row.intermediate_count, trial.has_latest) == (0, False)

@@ -6,12 +6,12 @@ import pytest
 from unit.manager.engine.test_engine_run import config, play
 from unit.manager.engine.test_placer import Machines, pool
 
+from proctor.manager.engine.feasibility import Outlook
+from proctor.manager.engine.loop.reservations import FreePlacer, PoolPlacer
 from proctor.manager.engine.manager import Manager
-from proctor.manager.engine.outlook import Outlook
-from proctor.manager.engine.placer import FreePlacer, PoolPlacer
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
 from proctor.training_services.base import TrainingService
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext, create

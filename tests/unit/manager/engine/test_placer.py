@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from proctor.manager.engine.placer import FreePlacer, PoolPlacer
+from proctor.manager.engine.loop.reservations import FreePlacer, PoolPlacer
 from proctor.manager.placement import Impossible, Waiting
 from proctor.training_services.base import NodePlacement, SupportsNodes
 from proctor.training_services.capacity import GpuRules, SharingPolicy, Strategy

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from proctor.manager.dispatcher.protocol import ReportMetrics
+from proctor.manager.engine.loop.recovery import InputLog
 from proctor.manager.engine.manager import Manager
-from proctor.manager.engine.recovery import InputLog
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
-from proctor.manager.store import events, inputs, trials
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store import dispatcher_inputs, events, trials
 from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Raw, Report, Script, Step
 
@@ -74,7 +74,7 @@ def test_the_reports_of_one_rank_are_the_trials_and_those_of_all_are_stored(
             await simulation.ended(manager, experiment_id)
             row = await the_trial(manager, experiment_id)
             assert (row.final_value, row.latest_value, row.intermediate_count) == (final, latest, 3)
-            log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 100))
+            log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 100))
             assert [entry.payload["value"] for entry in log if entry.kind == "TrialEnd"] == [final]
             database = await manager.metrics(experiment_id)
             rows = await database.read(lambda c: metric_store.page(c, row.id, limit=100))

@@ -15,19 +15,19 @@ import pytest
 
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client import Opener
-from proctor.manager.dispatcher.in_process import InProcessChannel
-from proctor.manager.engine import messages as m
+from proctor.manager.dispatcher.client.client import Opener
+from proctor.manager.dispatcher.client.in_process import InProcessChannel
+from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store import events, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.metrics import store_chunk
 from proctor.manager.store.rows import ExperimentRow, TrialRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Exit, Final, Report, Start, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService

@@ -11,10 +11,10 @@ import pytest
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import TrialRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Exit, Final, Raw, Report, Start, Step
 

@@ -10,10 +10,10 @@ import pytest
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
-from proctor.manager.store import events, inputs, jobs, trials
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store import dispatcher_inputs, events, jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Script, Step, Wait
 
@@ -68,7 +68,7 @@ def test_a_trial_that_is_killed_after_its_final_metric_has_succeeded_and_does_no
         assert row.reason == how
         notices = await manager.control.read(lambda c: events.notices(c, experiment_id))
         assert f"trial 0 has succeeded: {how}" in notices
-        log = await manager.control.read(lambda c: inputs.after(c, experiment_id, 0, 100))
+        log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 100))
         assert [(row.payload["status"], row.payload["value"]) for row in log if row.kind == "TrialEnd"] == [
             ("SUCCEEDED", 0.5)
         ]

@@ -12,10 +12,10 @@ from proctor.manager.engine.unloaded import FIRST_LASTING_SECONDS
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.simulation import Simulation
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import ExperimentRow, TrialRow
-from proctor.manager.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.errors import BrokenPlatform
 from proctor.training_services.in_memory.scripts import Final, Report, Step

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.store.queries import load_queries, query_with
+from proctor.manager.store.statements import load_queries, query_with
 
 _METRICS = ("journals.", "metrics.", "checkpoints.")
 _TABLES = "trials|trial_jobs|trial_counts|dispatcher_inputs|events|metrics|journals|checkpoints"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import events, experiments, inputs, jobs, trials
+from proctor.manager.store import dispatcher_inputs, events, experiments, jobs, trials
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 
@@ -158,7 +158,7 @@ def test_deleting_leaves_nothing_but_the_news(
     for owner, trial in ((experiment.id, make_trial(0)), ("kept", make_trial(1, experiment_id="kept"))):
         trials.insert(control, trial)
         jobs.insert(control, make_job(trial))
-        inputs.append(control, owner, 1, "RequestTrialJobs", {})
+        dispatcher_inputs.append(control, owner, 1, "RequestTrialJobs", {})
     experiments.delete(control, experiment.id, time=9.0)
     for table in ("trials", "trial_jobs", "dispatcher_inputs", "trial_counts"):
         assert control.execute(f"SELECT DISTINCT experiment_id FROM {table}").fetchall() == [("kept",)]

@@ -4,26 +4,26 @@ import sqlite3
 
 import pytest
 
-from proctor.manager.store import events, experiments, inputs, nodes
+from proctor.manager.store import dispatcher_inputs, events, experiments, nodes
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, NodeRow
 
 
 def test_inputs_keep_their_order_and_their_words(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
     for position in (2, 1, 3):
-        inputs.append(control, experiment.id, position, "TrialEnd", {"value": float("nan"), "n": position})
-    rows = inputs.after(control, experiment.id, 1, 10)
+        dispatcher_inputs.append(control, experiment.id, position, "TrialEnd", {"value": float("nan"), "n": position})
+    rows = dispatcher_inputs.after(control, experiment.id, 1, 10)
     assert [(row.position, row.kind, row.payload) for row in rows] == [
         (2, "TrialEnd", {"value": "NaN", "n": 2}),
         (3, "TrialEnd", {"value": "NaN", "n": 3}),
     ]
-    assert [row.position for row in inputs.after(control, experiment.id, 0, 2)] == [1, 2]
+    assert [row.position for row in dispatcher_inputs.after(control, experiment.id, 0, 2)] == [1, 2]
 
 
 def test_a_position_is_taken_once(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
-    inputs.append(control, experiment.id, 1, "TrialEnd", {})
+    dispatcher_inputs.append(control, experiment.id, 1, "TrialEnd", {})
     with pytest.raises(sqlite3.IntegrityError):
-        inputs.append(control, experiment.id, 1, "ImportData", {})
+        dispatcher_inputs.append(control, experiment.id, 1, "ImportData", {})
 
 
 def _append(connection: sqlite3.Connection, experiment_id: str | None = None) -> int:

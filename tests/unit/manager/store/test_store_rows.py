@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from proctor.manager.store.queries import query_with
 from proctor.manager.store.rows import (
     CheckpointRow,
     EventRow,
@@ -19,6 +18,7 @@ from proctor.manager.store.rows import (
     TrialRow,
     bind,
 )
+from proctor.manager.store.statements import query_with
 from proctor.training_services.base import EndReason, TrialJobStatus
 
 CONTROL_TABLES: dict[str, type[Row]] = {

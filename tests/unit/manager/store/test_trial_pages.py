@@ -12,9 +12,8 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store import experiments, trials
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import BadCursor
-from proctor.manager.store.pages import encode_cursor
 from proctor.manager.store.rows import ExperimentRow, TrialRow
-from proctor.manager.store.trial_pages import SORTS
+from proctor.manager.store.trials import SORTS, encode_cursor
 
 E = "Ab3dE5f7"
 

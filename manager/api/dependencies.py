@@ -1,0 +1,39 @@
+"""Query parameters that several routes share."""
+
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+
+from proctor.manager.api.context import ApiContext
+from proctor.manager.errors import BadRequest
+
+# ---- injection ------------------------------------------------------------------------------------------------------
+# How a route receives its context.
+
+
+def _context(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
+
+
+Context = Annotated[ApiContext, Depends(_context)]
+"""A route's parameter that receives the context."""
+
+
+LARGEST_ID = 2**63 - 1
+"""The largest row id that SQLite can hold."""
+
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=1000)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]
+Offset = Annotated[
+    int, Query(description="Byte to begin at; negative: counted from the end.", ge=-(2**53), le=2**53, examples=[-4096])
+]
+ByteLimit = Annotated[int, Query(ge=1, le=4 * 1024 * 1024, description="How many bytes at most.")]
+DEFAULT_BYTES = 256 * 1024
+
+
+def read_row_id(text: str, name: str = "cursor") -> int:
+    """The row id in a cursor or a header named `name`. Raises BadRequest for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_ID)) and int(text) <= LARGEST_ID):
+        raise BadRequest(f"{name}: expected an id that this API has returned, found {text[:80]!r}; start without it")
+    return int(text)

@@ -1,0 +1,508 @@
+"""The resources of the REST API: what comes back. The second half has what goes in; `errors.py` how it fails."""
+
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+
+from proctor.manager.api.json_types import Json, JsonObject, Number, Time
+from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS_OF_AN_UPDATE
+from proctor.manager.config.objective import Direction
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.sdk.json_input import clean_text, clean_value
+from proctor.training_services.base import EndReason, TrialJobStatus
+from proctor.training_services.providers import CheckVerdict
+
+# ---- requests -------------------------------------------------------------------------------------------------------
+# What the REST API takes.
+
+MOST_TRIALS = 999_999_999
+"""As in NNI."""
+
+
+class _Cleaned(BaseModel):
+    """A body, or a part of one, that has passed the gate."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean(cls, body: Any) -> Any:
+        return clean_value(body, "the body")
+
+
+class Request(_Cleaned):
+    """What every request has in common."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class CreateExperiment(Request):
+    """A new experiment."""
+
+    config: dict[str, Any] = Field(
+        examples=[
+            {
+                "search_space": {"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}},
+                "trial_command": "python trial.py",
+                "trial_concurrency": 2,
+                "max_trial_number": 24,
+                "objective": {"direction": "maximize"},
+                "tuner": {"name": "TPE"},
+                "training_service": {"platform": "local"},
+            }
+        ]
+    )
+    """The configuration as it was written."""
+    directory: str = Field(examples=["/home/ada/digits"])
+    """The folder that relative paths in it start from; absolute, on the manager's machine."""
+    handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
+    """The name of a file in the home's incoming folder with the caller's environment and secrets."""
+    experiment_id: str | None = Field(default=None, examples=["digits-1"])
+    """An id of one's own; null for a random one."""
+    dry_run: bool = False
+    """Check everything, start nothing."""
+
+
+class LoadExperiment(Request):
+    """An experiment that was saved."""
+
+    archive: str = Field(pattern=r"^[A-Za-z0-9._-]+$", examples=["Ab3dE5f7-k3v9.zip"])
+    """The name of the zip of `proctor experiment save` in the home's incoming folder."""
+    experiment_id: str | None = Field(default=None, examples=["digits-1"])
+    """An id of one's own; null for the one it had."""
+    code_directory: str | None = Field(default=None, examples=["/home/ada/digits"])
+    """The folder its code lies in now, absolute; null for the one it lay in."""
+    handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
+    """The name of a file in the incoming folder with the environment that its trials will run in."""
+
+
+Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+
+
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """A field that is left out is not changed: no value stands for it."""
+    for described in schema["properties"].values():
+        described.pop("default", None)
+    schema["minProperties"] = 1
+
+
+def _not_null(value: Any) -> Any:
+    if value is None:
+        raise ValueError("a search space cannot be null; leave it out to keep it as it is")
+    return value
+
+
+SearchSpace = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not": {"type": "null"}})]
+
+
+class UpdateExperiment(Request):
+    """Changes to a running experiment. What is left out stays; null takes a limit away."""
+
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
+
+    trial_concurrency: Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS_OF_AN_UPDATE)] = Field(
+        default=0, examples=[4]
+    )
+    max_trial_number: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(default=None, examples=[48])
+    max_experiment_duration_seconds: Duration | None = Field(default=None, examples=[7200.0])
+    max_trial_duration_seconds: Duration | None = Field(default=None, examples=[600.0])
+    search_space: SearchSpace = Field(default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
+    """An object; for a tuner of the user's any JSON value but null."""
+
+
+class DrainNode(Request):
+    """No new jobs for a node."""
+
+    reason: str = Field(default="", max_length=500, examples=["its disk is replaced"])
+    """Why, for those who look at it."""
+
+
+class PlatformRequest(Request):
+    """The machines of a configuration."""
+
+    config: dict[str, Any] = Field(
+        examples=[
+            {
+                "search_space": {"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}},
+                "trial_command": "python trial.py",
+                "trial_concurrency": 2,
+                "tuner": {"name": "TPE"},
+                "training_service": {"platform": "remote", "machine_list": [{"host": "gpu-3", "user": "bob"}]},
+            }
+        ]
+    )
+    """The configuration as it was written."""
+    directory: str = Field(examples=["/home/ada/digits"])
+    """The folder that relative paths in it start from; absolute, on the manager's machine."""
+    handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
+    """The name of a file in the home's incoming folder with the secrets."""
+    machine: Annotated[int, Field(ge=0)] | None = Field(default=None, examples=[0])
+    """Only this one, by its place in the list; null for all."""
+
+
+class AddTrial(Request):
+    """A trial with parameters chosen by a person."""
+
+    parameters: Any = Field(examples=[{"lr": 0.003, "hidden": 128}])
+    """An object; for a tuner of the user's any JSON value."""
+
+
+class ImportRow(_Cleaned):
+    """A result from elsewhere. Rows as `export` gives them are taken as they are."""
+
+    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
+
+    parameter: Any = Field(examples=[{"lr": 0.003, "hidden": 128}])
+    """An object; for a tuner of the user's any JSON value."""
+    value: Any = Field(examples=[0.97])
+    """The final metric: a number, or an object with a number under "default"; a row with null is skipped.
+    NNI's exports have it as JSON text."""
+
+
+PARAMETERS_EXAMPLE = {"lr": 0.003, "hidden": 128}
+T = TypeVar("T")
+
+
+class Resource(BaseModel):
+    """What every resource has in common."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clean_text(cls, fields: Any) -> Any:
+        """No text may keep a list from being answered; that of JSON values is cleaned when it is serialized."""
+        if not isinstance(fields, dict):
+            return fields
+        unclean: dict[str, Any] = {}
+        for name, value in fields.items():
+            if isinstance(value, str):
+                if not value.isascii():
+                    unclean[name] = clean_text(value)
+            elif isinstance(value, list) and value and isinstance(value[0], str):
+                unclean[name] = [clean_text(text) if isinstance(text, str) else text for text in value]
+        return {**fields, **unclean} if unclean else fields
+
+
+class Page(Resource, Generic[T]):
+    """One page of a list. Ask again with `cursor=next_cursor` until it is null."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+class Best(Resource):
+    """The best trial so far."""
+
+    trial_id: str = Field(examples=["p3kV9xQa"])
+    sequence_id: int = Field(examples=[17])
+    value: Number = Field(examples=[0.982])
+    """Its final metric."""
+    parameters: Json = Field(examples=[PARAMETERS_EXAMPLE])
+
+
+class Objective(Resource):
+    """What an experiment optimizes."""
+
+    metric: str = Field(examples=["default"])
+    """The key of a reported mapping that holds the number; a metric that is just a number is that number."""
+    direction: Direction = Field(examples=["maximize"])
+    """Which values are better: for tuner and assessor, `best`, the curve of the best and the page."""
+
+
+class UnusableMachine(Resource):
+    """A machine that gets no trials of an experiment now."""
+
+    node_id: str = Field(examples=["gpu-3"])
+    reason: str = Field(examples=["node gpu-3 is failed: no route to host; it is tried again in 8 s"])
+
+
+class Machines(Resource):
+    """Which of the machines that an experiment names can be used now."""
+
+    total: int = Field(examples=[7])
+    pending: list[str] = Field(examples=[["gpu-1"]])
+    """Nodes that are being connected."""
+    unusable: list[UnusableMachine]
+    never: str = Field(examples=["needs 1 GPU, node local has no GPU"])
+    """Why no trial can ever run on any of them; empty if one may."""
+
+
+class Experiment(Resource):
+    """One search: a space, a tuner, a budget and its trials."""
+
+    id: str = Field(examples=["Ab3dE5f7"])
+    name: str = Field(examples=["digits"])
+    status: ExperimentStatus
+    reason: str = Field(examples=["max trial number 24 is reached"])
+    """Why it is in this status; while it cannot be loaded or nothing can be written (a full disk), what is in the way;
+    while it is STOPPING, the machines whose trials it waits for."""
+    error: str = ""
+    """The whole traceback when `status` is ERROR."""
+    config: JsonObject = Field(examples=[{"trial_command": "python trial.py", "trial_concurrency": 2}])
+    """The configuration as it was understood, without secrets."""
+    search_space: Json = Field(examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
+    """The current search space."""
+    trial_concurrency: int = Field(examples=[2])
+    max_trial_number: int | None = Field(examples=[24])
+    """null: no limit."""
+    max_experiment_duration_seconds: float | None = Field(examples=[3600.0])
+    """null: no limit."""
+    max_trial_duration_seconds: float | None = Field(examples=[600.0])
+    """null: no limit."""
+    trial_counts: dict[TrialStatus, int] = Field(examples=[{"SUCCEEDED": 9, "RUNNING": 2}])
+    """How many trials are in each status; a status without trials is left out."""
+    failure: str = Field(
+        default="", examples=["none of 12 trials has succeeded; 9 of 12 ended with: exit code 1: ValueError: lr"]
+    )
+    """Where trials have ended and none has succeeded: how many, and the most frequent reason among the newest 100."""
+    best: Best | None = None
+    """null until a trial has ended with a final metric that is a finite number."""
+    no_best_reason: str = Field(
+        default="",
+        examples=["no final metric is a finite number that could be compared; trial 3 reported NaN"],
+    )
+    """Why there is no best trial, where there is none."""
+    objective: Objective
+    """Decided when it was created: by `objective` of its configuration, else by NNI's optimize_mode, else by the
+    tuner's default."""
+    created_at: Time
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    active_seconds: float = Field(examples=[93.5])
+    """How long it has run, up to now: the time in which trials were created or waited for, without pauses and stops."""
+    directory: str = Field(examples=["/home/ada/.local/state/proctor/experiments/Ab3dE5f7"])
+    """Its folder on the manager's machine."""
+    url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])
+    """Its page."""
+    machines: Machines | None = None
+    """Where it goes on and its platform's machines are known: which of them can be used. What is amiss is in `reason`,
+    too."""
+    notices: list[str] = Field(default_factory=list)
+    """The newest things to know that are no error: keys that do less than they seem to, code that has changed."""
+
+
+class Trial(Resource):
+    """One set of parameters being evaluated."""
+
+    id: str = Field(examples=["p3kV9xQa"])
+    experiment_id: str = Field(examples=["Ab3dE5f7"])
+    sequence_id: int = Field(examples=[17])
+    """Its number in the experiment, from 0."""
+    status: TrialStatus
+    reason: str = ""
+    """Why it is in this status."""
+    parameters: Json = Field(examples=[PARAMETERS_EXAMPLE])
+    """An object; a tuner of the user's may propose any other JSON value."""
+    parameter_id: int = Field(examples=[17])
+    source: str = Field(examples=["algorithm"])
+    """Who wanted it: algorithm, customized (a person) or retry."""
+    jobs: int = Field(examples=[1])
+    """How often it was begun."""
+    node_id: str | None = Field(default=None, examples=["local"])
+    """Where its newest job runs or ran."""
+    final_value: Number | None = Field(default=None, examples=[0.982])
+    """The number of its final metric."""
+    final_data: Json = None
+    """The final metric as it was reported."""
+    latest_value: Number | None = Field(default=None, examples=[0.982])
+    """The number of its last intermediate metric."""
+    intermediate_count: int = 0
+    created_at: Time
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    directory: str
+    """Its folder on the manager's machine."""
+
+
+class GpuShare(Resource):
+    """A share of a GPU that a job holds."""
+
+    uuid: str = Field(examples=["GPU-5f3c"])
+    slot: int = Field(examples=[0])
+
+
+class Job(Resource):
+    """One attempt to run a trial."""
+
+    id: str = Field(examples=["p3kV9xQa.1"])
+    trial_id: str
+    experiment_id: str
+    number: int = Field(examples=[1])
+    status: TrialJobStatus
+    stop_reason: EndReason | None = None
+    """Why it was asked to stop."""
+    end_reason: EndReason | None = None
+    """Why it ended."""
+    detail: str = ""
+    """A sentence: why it waits, or why it ended."""
+    parameter_id: int
+    parameters: Json
+    parent_job: str | None = None
+    """The job it was retried or cloned from."""
+    resumed_from_job: str | None = None
+    """The job whose checkpoint it continues."""
+    resumed_from_step: int | None = None
+    start_reason: str = Field(default="", examples=["from checkpoint 3 of job 2, which lies on this node"])
+    """Where it begins, and why there; empty for a first attempt."""
+    node_id: str | None = None
+    gpus: list[GpuShare] | None = None
+    """null: GPUs are not managed for this job."""
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    code_fingerprint: str | None = None
+    """A digest of the code directory when it was started."""
+    submitted_at: Time | None = None
+    started_at: Time | None = None
+    ended_at: Time | None = None
+
+
+class Metric(Resource):
+    """One report of a trial."""
+
+    id: int
+    """Counts up within the experiment."""
+    trial_id: str
+    job: int
+    member: int = 0
+    """The rank of the process that reported it."""
+    counts: bool = True
+    """Whether it is the trial's: of the rank that `report_from` names."""
+    kind: str = Field(examples=["intermediate"])
+    """intermediate, final, lost (`value` reports; or nobody knows how many, and `data` says why) or unreadable."""
+    sequence: int
+    """Counts the reports of this kind in its job and member, from 0."""
+    step: int | None = None
+    """The step the trial named."""
+    value: Number | None = Field(default=None, examples=[0.91])
+    """The number."""
+    data: Json = None
+    """The report as it was made."""
+    time: Time
+
+
+class CurvePoint(Resource):
+    """A trial that ended, and the best value until then."""
+
+    sequence_id: int = Field(examples=[17])
+    ended_at: Time | None = None
+    value: Number = Field(examples=[0.971])
+    best: Number = Field(examples=[0.982])
+    """The best of all that had ended by then."""
+
+
+class ExportRow(Resource):
+    """The outcome of a trial, in the shape that `import` takes."""
+
+    parameter: Json = Field(examples=[PARAMETERS_EXAMPLE])
+    value: Json = Field(default=None, examples=[0.982])
+    """The final metric as it was reported; null: it has none."""
+    trial_id: str = Field(examples=["p3kV9xQa"])
+    sequence_id: int = Field(examples=[17])
+    status: TrialStatus
+    reason: str = Field(default="", examples=["stopped early by the assessor"])
+    """Why it is in this status."""
+    latest_value: Number | None = Field(default=None, examples=[0.982])
+    """The number of its last intermediate metric."""
+    intermediate: list[Json] | None = None
+    """The intermediate metrics, when they were asked for."""
+
+
+class Imported(Resource):
+    """How many rows the tuner received."""
+
+    imported: int = Field(examples=[3])
+    skipped: int = Field(examples=[1])
+    """Rows whose value is null."""
+    outside: int = Field(default=0, examples=[0])
+    """Rows outside of the search space, where `skip_outside` was asked for."""
+
+
+class NodeReservation(Resource):
+    """What a trial job of this manager holds on a node."""
+
+    job_id: str = Field(examples=["p3kV9xQa.1"])
+    holder: str = Field(examples=["trial 17 of experiment Ab3dE5f7"])
+    gpus: list[GpuShare] | None = None
+    """null: GPUs are not managed for this job."""
+
+
+class Node(Resource):
+    """A machine on which trials run."""
+
+    id: str = Field(examples=["gpu-3"])
+    kind: str = Field(examples=["remote"])
+    status: str = Field(examples=["CONNECTED"])
+    """CONNECTING, CONNECTED, SILENT, LOST or FAILED."""
+    reason: str = Field(default="", examples=["login as bob was refused; tried the agent (2 keys); tried again in 8 s"])
+    """Why it is in this status."""
+    hold: str = Field(default="", examples=["drained: its disk is replaced"])
+    """Why it gets no new jobs though it may be well; empty: it gets them."""
+    address: str = Field(default="", examples=["bob@gpu-3:2222"])
+    """How it is reached; empty for one that is simply there."""
+    experiments: list[str] = Field(default_factory=list, examples=[["Ab3dE5f7"]])
+    """The experiments that are going on and may use it."""
+    reservations: list[NodeReservation] = Field(default_factory=list)
+    """What trial jobs of this manager hold there."""
+    facts: JsonObject = Field(default_factory=dict)
+    """What its keeper has told: host name, versions, free disk, and its devices: each with the processes on it, with
+    `held_by` (phrases for people) and with `leases`, the shares of it that jobs of any manager and user hold."""
+    seen_at: Time | None = None
+
+
+class CheckStep(Resource):
+    """One hop on the way to one machine."""
+
+    machine: str = Field(examples=["bob@gpu-3:2222"])
+    """As it was written."""
+    name: str = Field(examples=["host key"])
+    verdict: CheckVerdict = Field(examples=["ok"])
+    """ok, note (works; worth knowing), fail (trials cannot run there) or skipped (an earlier step failed)."""
+    found: str = Field(examples=["SHA256:5T9… is in ~/.ssh/known_hosts"])
+    advice: str = ""
+    """What to do about it."""
+
+
+class Event(Resource):
+    """Something has changed."""
+
+    id: int
+    time: Time
+    experiment_id: str | None = None
+    trial_id: str | None = None
+    job_id: str | None = None
+    kind: str = Field(examples=["trial.status"])
+    """experiment.status, trial.status, job.status, metrics, limits, notice or node."""
+    data: JsonObject
+
+
+class FileEntry(Resource):
+    """A file of a job."""
+
+    path: str = Field(examples=["output/model.pt"])
+    size_bytes: int
+
+
+class Health(Resource):
+    """Whether the manager is well."""
+
+    status: str = Field(examples=["ok"])
+    """ok, or degraded: something cannot be written or loaded, or trials of this machine cannot be started or are not
+    heard of; the reason says which."""
+    reason: str = ""
+
+
+class Version(Resource):
+    """Who answers."""
+
+    version: str = Field(examples=["0.1.0"])
+    api: str = Field(default="v1", examples=["v1"])
+    python: str = Field(examples=["3.11.9"])
+    home: str
+    pid: int
+    started_at: Time
+
+
+class Accepted(Resource):
+    """It was written down and will be done."""
+
+    accepted: bool = Field(default=True, examples=[True])

@@ -1,0 +1,158 @@
+"""`proctor create`: from a YAML file to a running experiment."""
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.manager.cli.commands.config import CONFIG_PATH, describe_plan
+from proctor.manager.cli.config_file import load_checked, posted_mapping
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.machines import Logins, find_logins, handed_over
+from proctor.manager.cli.output import echo
+from proctor.manager.cli.session import Session, with_session
+
+# ---- readiness ------------------------------------------------------------------------------------------------------
+# Whether the trials of an experiment can run: what is known before `create` starts it, and what its machines say.
+
+if TYPE_CHECKING:
+    from proctor.manager.config import ExperimentConfig
+
+CONNECTING_SECONDS = 20.0
+"""How long `create` waits for machines that are being connected."""
+LOOK_SECONDS = 0.2
+_STARTING = frozenset({"INITIALIZED", "RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"})
+
+
+def require_runnable(config: "ExperimentConfig", file: Path) -> None:
+    """Raise CommandError where trials on this machine could not run, as far as that is certain before one has."""
+    if config.training_service.platform != "local":
+        return
+    from proctor.manager.trial_commands import problem_of
+
+    if problem := problem_of(config.trial_command, str(config.trial_code_directory), os.environ):
+        raise CommandError(f"{file}: trialCommand: {problem}", ExitCode.USAGE)
+    if problem := _gpu_problem(config):
+        raise CommandError(f"{file}: {problem}", ExitCode.USAGE)
+
+
+def _gpu_problem(config: "ExperimentConfig") -> str:
+    wanted = config.trial_gpu_number or 0
+    if wanted == 0:
+        return ""
+    from proctor.manager.cli.checks import gpu_names
+
+    names, note = gpu_names()
+    chosen = getattr(config.training_service, "gpu_indices", None)
+    allowed = len(names) if chosen is None else len(set(chosen) & set(range(len(names))))
+    if allowed >= wanted:
+        return ""
+    there = f"this machine has {len(names) or 'no'} GPU{'s' * (len(names) > 1)}" + (f" ({note})" if note else "")
+    restricted = "" if chosen is None else f", of which gpuIndices allows {allowed}"
+    return f"trialGpuNumber is {wanted}, and {there}{restricted}; no trial could run"
+
+
+def until_machines_are_known(session: Session, created: dict[str, Any]) -> dict[str, Any]:
+    """The experiment once each of its machines is connected or known to be unusable, or when that takes too long."""
+    experiment = created
+    deadline = time.monotonic() + CONNECTING_SECONDS
+    while _is_connecting(experiment) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+        experiment = session.client.experiment(created["id"])
+    return experiment
+
+
+def _is_connecting(experiment: dict[str, Any]) -> bool:
+    machines = experiment.get("machines")
+    return bool(experiment["status"] in _STARTING and machines and machines["pending"] and not machines["never"])
+
+
+def report_machines(session: Session, experiment: dict[str, Any]) -> ExitCode:
+    """Say which machines cannot be used. OK while a trial may run on one of them."""
+    identifier, machines = experiment["id"], experiment.get("machines")
+    if experiment["status"] == "ERROR":
+        session.say(f"Experiment {identifier} cannot run: {experiment['reason']}")
+        return ExitCode.EXPERIMENT_FAILED
+    if not machines:
+        return ExitCode.OK
+    if machines["never"]:
+        session.say(f"No trial of experiment {identifier} can ever run: {machines['never']}")
+        return ExitCode.EXPERIMENT_FAILED
+    unusable, pending = machines["unusable"], machines["pending"]
+    usable = machines["total"] - len(unusable) - len(pending)
+    if unusable:
+        session.say(f"{len(unusable)} of {machines['total']} machines cannot be used now:")
+    for machine in unusable:
+        session.say(f"  {machine['reason']}")
+    if pending:
+        session.say(f"Still being connected: {', '.join(pending)}")
+    if usable or pending:
+        return ExitCode.OK
+    session.say(f"No trial can run until one of them can be used; to give up: proctor stop {identifier}")
+    return ExitCode.EXPERIMENT_FAILED
+
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+
+@click.command()
+@click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
+@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends. Ctrl-C stops watching, nothing else.")
+@click.option("--dry-run", is_flag=True, help="Check everything, start nothing.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@click.option("--id", "identifier", metavar="ID", help="An id of your own for the experiment.")
+@with_session
+def create(
+    session: Session, file: Path, foreground: bool, dry_run: bool, port: int | None, identifier: str | None
+) -> int:
+    """Start an experiment from a YAML file; NNI's v2 files are valid as they are.
+
+    The manager is started in the background if none runs. Trials run with this shell's environment. The new
+    experiment's id goes to stdout, everything else to stderr.
+
+    Waits up to 20 seconds until the machines are connected, and says which of them cannot be used. The exit code is
+    100 if no trial can run on any of them.
+    """
+    loaded = load_checked(session, file)
+    if dry_run:
+        require_runnable(loaded.config, file)
+        session.say(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
+        return ExitCode.OK
+    logins = find_logins(loaded.config.canonical(), loaded.secrets)
+    client = session.ensure_client(port=port)
+    created = submit(client, loaded, file, identifier=identifier, logins=logins)
+    echo(created["id"])
+    _say_what_next(session, created, foreground)
+    code = report_machines(session, until_machines_are_known(session, created))
+    if not foreground:
+        return code
+    from proctor.manager.cli.watching import watch_to_the_end
+
+    return watch_to_the_end(session, created["id"])
+
+
+def submit(
+    client: "Client", loaded: Any, file: Path, *, identifier: str | None = None, logins: Logins | None = None
+) -> dict[str, Any]:
+    """Hand the environment and the secrets over and post the configuration as it was written, less the secrets."""
+    with handed_over(client, logins or Logins(loaded.secrets)) as handover:
+        return client.create_experiment(
+            posted_mapping(loaded, file),
+            directory=os.path.abspath(file.parent),
+            handover=handover,
+            experiment_id=identifier,
+        )
+
+
+def _say_what_next(session: Session, created: dict[str, Any], foreground: bool) -> None:
+    identifier = created["id"]
+    session.say(f"Experiment {identifier} ({created['name']}) has started.")
+    session.say(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")
+    session.say(f"  files:  {created['directory']}")
+    if not foreground:
+        session.say("  watch:  proctor top")
+        session.say(f"  trials: proctor trial ls {identifier}")
+        session.say(f"  stop:   proctor stop {identifier}")

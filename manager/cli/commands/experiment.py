@@ -1,0 +1,244 @@
+"""`proctor experiment`: list, show, status, delete, export, import, save, load."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
+from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.output import (
+    Column,
+    Format,
+    confirm,
+    echo,
+    json_text,
+    output_option,
+    print_list,
+    print_one,
+    write_csv,
+)
+from proctor.manager.cli.session import Session, with_session
+
+
+@click.group()
+def experiment() -> None:
+    """Experiments: list, show, status, delete, export, import, save, load."""
+
+
+@experiment.command("list")
+@click.option(
+    "-a", "--all", "every", is_flag=True, help="As it is; nnictl listed only running ones without it.", hidden=True
+)
+@click.option("--running", is_flag=True, help="Only those in which something still happens.")
+@click.option("--status", metavar="STATUS", help="Only those of a status.")
+@click.option("--name", metavar="NAME", help="Only those of a name.")
+@output_option
+@with_session
+def list_(session: Session, every: bool, running: bool, status: str | None, name: str | None, output: str) -> None:
+    """All experiments."""
+    found = session.client.experiments(status=status.upper() if status else None, name=name)
+    rows = [row for row in found if not running or is_running(row)]
+    print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create --config FILE` starts one")
+
+
+@experiment.command()
+@experiment_argument
+@output_option
+@with_session
+def show(session: Session, experiment: str | None, output: str) -> None:
+    """Everything about an experiment; in ERROR the traceback as well."""
+    print_one(find_experiment(session.client, experiment, ended_too=True), EXPERIMENT, output)
+
+
+@experiment.command()
+@experiment_argument
+@click.option("--wait", is_flag=True, help="Wait until it ends; the exit code says how: 0, 100, 103.")
+@click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
+@output_option
+@with_session
+def status(session: Session, experiment: str | None, wait: bool, timeout: str | None, output: str) -> int:
+    """The status of an experiment, and why it is in it."""
+    found = find_experiment(session.client, experiment, ended_too=True)
+    if wait or timeout is not None:
+        from proctor.manager.cli.watching import wait_for_end
+
+        found = wait_for_end(session.client, found["id"], timeout)
+    fields = (
+        Column("status", lambda row: row["status"]),
+        Column("reason", lambda row: row["reason"]),
+        Column("failure", lambda row: row.get("failure") or ""),
+        Column("error", lambda row: row["error"]),
+    )
+    print_one(found, fields, output)
+    if not wait and timeout is None:
+        return ExitCode.OK
+    from proctor.manager.cli.watching import outcome_code
+
+    return outcome_code(found)
+
+
+@experiment.command()
+@experiment_argument
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-a", "--all", "every", is_flag=True, help="Delete all experiments that do not run.")
+@with_session
+def delete(session: Session, experiment: str | None, yes: bool, every: bool) -> None:
+    """Delete an experiment and its folder: metrics, logs, checkpoints, outputs. It must not be running."""
+    if every == (experiment is not None):
+        raise click.UsageError("give the ID to delete, or --all")
+    found = [find_experiment(session.client, experiment)] if not every else list(session.client.experiments())
+    doomed = [row for row in found if not every or not is_running(row)]
+    for row in doomed:
+        question = f"Delete experiment {row['id']} ({row['name']}, {row['status']}) and {row['directory']}?"
+        if yes or confirm(question):
+            _settle(session, row)
+            session.client.delete_experiment(row["id"])
+            session.say(f"Experiment {row['id']} is deleted.")
+
+
+@experiment.command()
+@experiment_argument
+@click.option("-f", "--filename", type=click.Path(path_type=Path), help="Where to write; stdout if not given.")
+@click.option("-t", "--type", "kind", type=click.Choice(["json", "csv"]), default="json", show_default=True)
+@click.option("-o", "--output", "kind", type=click.Choice(["json", "csv"]), hidden=True)
+@click.option("-i", "--intermediate", is_flag=True, help="The intermediate metrics as well.")
+@click.option("--succeeded", is_flag=True, help="Only trials that succeeded, as nnictl gives them.")
+@with_session
+def export(
+    session: Session, experiment: str | None, filename: Path | None, kind: str, intermediate: bool, succeeded: bool
+) -> None:
+    """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form."""
+    found = find_experiment(session.client, experiment, ended_too=True)
+    status = "SUCCEEDED" if succeeded else None
+    rows = list(session.client.export(found["id"], status=status, intermediate=intermediate))
+    if filename is None:
+        _write_rows(rows, kind, sys.stdout)
+    else:
+        with filename.open("w", encoding="utf-8", newline="") as file:
+            _write_rows(rows, kind, file)
+        counted = counts({"trial_counts": Counter(row["status"] for row in rows)})
+        written = f"Written to {filename}: {_numbered(len(rows), 'trial')} of experiment {found['id']}"
+        session.say(written + (f" ({counted})." if counted else "."))
+    others = sum(found["trial_counts"].values()) - len(rows)
+    if others > 0:
+        why = "not succeeded" if succeeded else "not ended yet"
+        session.say(f"Left out, as {why}: {_numbered(others, 'trial')} of experiment {found['id']}.")
+
+
+@experiment.command("import")
+@experiment_argument
+@click.option("-f", "--filename", required=True, type=click.Path(path_type=Path), help='JSON: [{"parameter", "value"}]')
+@click.option("--skip-outside", is_flag=True, help="Skip rows outside of the search space instead of refusing all.")
+@with_session
+def import_(session: Session, experiment: str | None, filename: Path, skip_outside: bool) -> None:
+    """Give the tuner of a running experiment results from elsewhere: what `export`, or nnictl, has written.
+
+    Rows without a value are skipped. Nothing is imported where a row is outside of the search space as it is now, or
+    where its value holds no number; such rows are listed.
+    """
+    rows = read_rows(filename)
+    found = find_experiment(session.client, experiment)
+    answer = session.client.import_data(found["id"], rows, skip_outside=skip_outside)
+    skipped = f"; skipped {_numbered(answer['skipped'], 'row')} without a value" if answer["skipped"] else ""
+    if answer.get("outside"):
+        skipped += f"; skipped {_numbered(answer['outside'], 'row')} outside of the search space"
+    received = _numbered(answer["imported"], "result")
+    session.say(f"The tuner of experiment {found['id']} received {received}{skipped}.")
+
+
+@experiment.command()
+@experiment_argument
+@click.option("-p", "--path", type=click.Path(path_type=Path), default=Path(), help="A folder, or the name of the zip.")
+@click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="The code directory as well.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, however large it is.")
+@with_session
+def save(session: Session, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
+    """Save an experiment as a zip: its records, metrics, logs and outputs. Its name goes to stdout.
+
+    Of the code directory, what .proctorignore and .nniignore leave out is not saved. Asks first when there are more
+    than 300 MB in all, or more than 2,000 files of code.
+    """
+    from proctor.manager.cli.archive import find_contents, show_progress, size_text, write_archive
+
+    found = find_experiment(session.client, experiment, ended_too=True)
+    target = path / f"{found['id']}.zip" if path.is_dir() else path
+    contents = find_contents(found, target, with_code=code)
+    session.say(f"Saving {contents.describe()}.")
+    for sentence in contents.left_out:
+        session.say(sentence)
+    if contents.is_large and not yes:
+        _confirm_large(size_text(contents.size))
+    with show_progress(contents.size) as saved:
+        write_archive(session.client, found, contents, target, saved)
+    echo(str(target))
+    session.say(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
+
+
+@experiment.command()
+@click.option("-p", "--path", required=True, type=click.Path(path_type=Path), help="The zip that `save` has made.")
+@click.option("-c", "--codeDir", "code", type=click.Path(path_type=Path), help="Where to unpack the saved code.")
+@click.option("--id", "identifier", metavar="ID", help="Another id for it.")
+@with_session
+def load(session: Session, path: Path, code: Path | None, identifier: str | None) -> None:
+    """Take a saved experiment into this home, stopped. Its id goes to stdout."""
+    from proctor.manager.cli.archive import load_archive, read_archive
+
+    read_archive(path)  # no manager is started for a file that is none
+    loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
+    echo(loaded["id"])
+    session.say(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
+
+
+def _confirm_large(size: str) -> None:
+    """Ask. Where there is no terminal to ask on, only `--yes` will do."""
+    question = f"That is {size} before it is compressed. Save it? (--yes does not ask)"
+    try:
+        confirmed = confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise CommandError(f"nothing was saved: {size} need a confirmation, or --yes", ExitCode.USAGE) from None
+    if not confirmed:
+        raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
+
+
+def _settle(session: Session, experiment: dict[str, Any]) -> None:
+    """An experiment that is DONE or in ERROR still has an engine; stop it, so that it can be deleted."""
+    if experiment["status"] in ("DONE", "ERROR"):
+        from proctor.manager.cli.watching import stop_and_wait
+
+        stop_and_wait(session.client, experiment["id"])
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file for `import`. Raises CommandError."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"), parse_constant=str)  # NNI writes NaN as Python does
+    except FileNotFoundError as error:
+        raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
+    except ValueError as error:
+        raise CommandError(f"{path} is not JSON: {error}", ExitCode.USAGE) from error
+    sound = isinstance(rows, list) and all(isinstance(row, dict) and {"parameter", "value"} <= set(row) for row in rows)
+    if not sound:
+        raise CommandError(f"{path}: expected a list of objects with `parameter` and `value`", ExitCode.USAGE)
+    return list(rows)
+
+
+def _numbered(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _write_rows(rows: list[dict[str, Any]], kind: str, file: Any) -> None:
+    if kind == Format.CSV:
+        write_csv(rows, file)
+    else:
+        file.write(json_text(rows) + "\n")
+
+
+alias(experiment, "ls", list_)

@@ -1,0 +1,125 @@
+"""`proctor resume`, `pause`, `view` and `stop`."""
+
+from typing import Any
+
+import click
+
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
+from proctor.manager.cli.output import echo
+from proctor.manager.cli.session import Session, with_session
+
+
+@click.command()
+@experiment_argument
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
+@with_session
+def resume(session: Session, experiment: str | None, port: int | None, foreground: bool) -> int:
+    """Go on with a stopped, paused or failed experiment. Trials that still run are not started again."""
+    client = session.ensure_client(port=port)
+    found = (
+        find_experiment(client, experiment)
+        if experiment
+        else _only(client, {"STOPPED", "PAUSED", "VIEWED", "ERROR"}, "resumed")
+    )
+    client.resume_experiment(found["id"])
+    session.say(f"Experiment {found['id']} goes on.")
+    if not foreground:
+        return ExitCode.OK
+    from proctor.manager.cli.watching import watch_to_the_end
+
+    return watch_to_the_end(session, found["id"])
+
+
+@click.command()
+@experiment_argument
+@with_session
+def pause(session: Session, experiment: str | None) -> None:
+    """Create no new trials; running ones go on. `proctor resume` goes on."""
+    found = find_experiment(session.client, experiment)
+    session.client.pause_experiment(found["id"])
+    session.say(f"Experiment {found['id']} creates no new trials; `proctor resume {found['id']}` goes on.")
+
+
+@click.command()
+@experiment_argument
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@with_session
+def view(session: Session, experiment: str | None, port: int | None) -> None:
+    """Open an experiment for reading: start the manager if need be and print the URL of the page.
+
+    Nothing of the experiment is started; a stopped one is VIEWED until it is resumed or stopped.
+    """
+    client = session.ensure_client(port=port)
+    found = find_experiment(client, experiment, ended_too=True)
+    if found["status"] == "STOPPED":
+        found = client.view_experiment(found["id"])
+    session.say(f"Experiment {found['id']} is {found['status']}. Its page (the link holds your token):")
+    echo(client.page_url(f"/experiments/{found['id']}"))
+
+
+@click.command()
+@experiment_argument
+@click.option("-a", "--all", "every", is_flag=True, help="Stop all experiments.")
+@with_session
+def stop(session: Session, experiment: str | None, every: bool) -> None:
+    """Stop an experiment and its trials; it can be resumed. The manager goes on.
+
+    An ID that ends in `*` stops all experiments whose ids begin like that. Trials that can save may do so first
+    (`saveSeconds`); stopping the experiment again ends them at once.
+    """
+    client = session.client
+    if every:
+        if experiment is not None:
+            raise click.UsageError("give an ID or --all, not both")
+        client.stop_all()
+        session.say("All experiments are being stopped.")
+        return
+    for found in _to_stop(client, experiment):
+        stopping = client.stop_experiment(found["id"])
+        waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
+        session.say(
+            f"Experiment {found['id']} is being stopped{waits}; `proctor resume {found['id']}` goes on with it."
+        )
+
+
+def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:
+    if experiment is None:
+        return [_only_running(client)]
+    if not experiment.endswith("*"):
+        return [find_experiment(client, experiment)]
+    beginning = experiment.removesuffix("*")
+    if not beginning:
+        raise click.UsageError("expected the beginning of an id before '*'; `proctor stop --all` stops all experiments")
+    found = [row for row in client.experiments() if row["id"].startswith(beginning) and is_running(row)]
+    if not found:
+        raise CommandError(f"no running experiment has an id that begins with {beginning!r}", ExitCode.NOT_FOUND)
+    return found
+
+
+def _only_running(client: Any) -> dict[str, Any]:
+    """The only one that runs. Where none does, the error names those that have ended and keep machines."""
+    try:
+        return find_experiment(client, None)
+    except CommandError as error:
+        ended = {} if error.code is not ExitCode.NOT_FOUND else {row["id"]: row for row in client.experiments()}
+        kept = machines_kept(client, ended.keys()) if ended else {}
+        if not kept:
+            raise
+        lines = [
+            f"  proctor stop {identifier}    # {ended[identifier]['status']}, {', '.join(machines)}"
+            for identifier, machines in kept.items()
+        ]
+        message = "no experiment is running; what has ended keeps its machines until it is stopped:"
+        raise CommandError("\n".join([message, *lines]), ExitCode.NOT_FOUND) from error
+
+
+def _only(client: Any, statuses: set[str], what: str) -> dict[str, Any]:
+    found = [row for row in client.experiments() if row["status"] in statuses]
+    if len(found) == 1:
+        return dict(found[0])
+    if not found:
+        raise CommandError(f"there is no experiment that could be {what}", ExitCode.NOT_FOUND)
+    names = "\n".join(f"  {row['id']}  {row['status']:<10}  {row['name']}" for row in found[:10])
+    raise CommandError(f"several experiments could be {what}; name one by its id:\n{names}", ExitCode.CONFLICT)

@@ -1,0 +1,168 @@
+"""`proctor manager`: the process behind everything else."""
+
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as metadata_version
+from typing import Any
+
+import click
+
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment
+from proctor.manager.cli.output import Column, echo, output_option, print_one
+from proctor.manager.cli.session import Session, ensure_running, with_session
+
+FIELDS = (
+    Column("manager", lambda row: "running" if row["running"] else "not running"),
+    Column("health", lambda row: " ".join(text for text in (row["health"], row["reason"]) if text)),
+    Column("url", lambda row: row["url"] or ""),
+    Column("pid", lambda row: str(row["pid"] or "")),
+    Column("version", lambda row: row["version"] or ""),
+    Column("home", lambda row: row["home"]),
+)
+
+
+ACCEPT_HELP = "Begin with the control database that is there, or an empty one, though the home had another."
+
+
+@click.group()
+def manager() -> None:
+    """Run, start, stop, or ask for the manager."""
+
+
+@manager.command()
+@click.option("--host", metavar="ADDRESS", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("-p", "--port", metavar="PORT", help="auto: 8080 or the next free one (default); 0: any.")
+@click.option("--allow-remote", is_flag=True, help="Let --host be reachable from other machines.")
+@click.option("--allowed-host", multiple=True, metavar="NAME", help="Another host name to answer under.")
+@click.option("--url-prefix", metavar="PATH", help="The path in front of all URLs behind a reverse proxy.")
+@click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Of stderr.")
+@click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
+@with_session
+def run(
+    session: Session,
+    /,
+    allow_remote: bool,
+    accept_database: bool,
+    allowed_host: tuple[str, ...],
+    **options: str | None,
+) -> int:
+    """Run the manager in the foreground until it is stopped; for systemd and containers."""
+    from proctor.manager.__main__ import main as run_manager
+
+    arguments = ["--home", str(session.home.path)]
+    for name, value in options.items():
+        if value is not None:
+            arguments += [f"--{name.replace('_', '-')}", value]
+    arguments += ["--allow-remote"] if allow_remote else []
+    arguments += ["--accept-database"] if accept_database else []
+    for name in allowed_host:
+        arguments += ["--allowed-host", name]
+    return run_manager(arguments)
+
+
+@manager.command()
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Where to listen.  [default: 8080 or the next free]")
+@click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
+@with_session
+def start(session: Session, port: int | None, accept_database: bool) -> None:
+    """Start the manager in the background; nothing happens when it runs already. Its URL goes to stdout."""
+    echo(ensure_running(session.home, port=port, accept_database=accept_database))
+
+
+@manager.command()
+@with_session
+def stop(session: Session) -> None:
+    """End the manager. Trials go on under their keepers, and it finds them again when it is started."""
+    from proctor.manager.process.daemon import stop_manager
+    from proctor.manager.process.instance import StartError
+
+    try:
+        was_running = stop_manager(session.home)
+    except StartError as error:
+        raise CommandError(str(error)) from error
+    session.say("The manager has ended; running trials go on." if was_running else "No manager was running.")
+
+
+@manager.command()
+@output_option
+@with_session
+def status(session: Session, output: str) -> int:
+    """Whether the manager runs, and where. The exit code is 6 when it does not."""
+    row = describe_manager(session)
+    print_one(row, FIELDS, output)
+    return ExitCode.OK if row["running"] else ExitCode.UNREACHABLE
+
+
+def describe_manager(session: Session) -> dict[str, Any]:
+    """What is known of the home's manager."""
+    from proctor.manager.process.daemon import manager_status
+    from proctor.sdk.client.errors import ClientError
+
+    address = manager_status(session.home)
+    known = dict.fromkeys(("url", "pid", "version")) if address is None else asdict(address)
+    row = {
+        "running": address is not None,
+        **{name: known[name] for name in ("url", "pid", "version")},
+        "home": str(session.home.path),
+        "health": "",
+        "reason": "",
+    }
+    if address is not None:
+        try:
+            row.update({"health" if name == "status" else name: text for name, text in session.client.health().items()})
+        except ClientError as error:
+            row.update(health="no answer", reason=str(error))
+    return row
+
+
+# ---- version --------------------------------------------------------------------------------------------------------
+# `proctor version`.
+
+
+def installed_version() -> str:
+    """The version of the installed package; 0 in a checkout that was not installed."""
+    try:
+        return metadata_version("proctor")
+    except PackageNotFoundError:
+        return "0"
+
+
+@click.command()
+@output_option
+@with_session
+def version(session: Session, output: str) -> None:
+    """The version of the command line and, if it runs, of the manager."""
+    from proctor.sdk.client.errors import ClientError
+
+    try:
+        running = session.client.version()
+    except ClientError:
+        running = None
+    row = {"version": installed_version(), "manager": running}
+    fields = (
+        Column("proctor", lambda row: row["version"]),
+        Column("manager", lambda row: row["manager"]["version"] if row["manager"] else "not running"),
+        Column("home", lambda row: row["manager"]["home"] if row["manager"] else ""),
+    )
+    print_one(row, fields, output)
+
+
+# ---- webui ----------------------------------------------------------------------------------------------------------
+# `proctor webui`.
+
+
+@click.group()
+def webui() -> None:
+    """The page in the browser."""
+
+
+@webui.command()
+@experiment_argument
+@with_session
+def url(session: Session, experiment: str | None) -> None:
+    """Print the URL of the page, with the token: whoever has it may do everything."""
+    session.client.health()
+    path = "/" if experiment is None else f"/experiments/{find_experiment(session.client, experiment)['id']}"
+    echo(session.client.page_url(path))

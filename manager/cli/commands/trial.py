@@ -1,0 +1,233 @@
+"""`proctor trial`: list, show, kill, retry, add, logs and files."""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS, loss
+from proctor.manager.cli.commands.log import trial_log
+from proctor.manager.cli.commands.update import read_document_file
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
+from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.output import Column, Format, Row, echo, output_option, print_list, print_one, print_table
+from proctor.manager.cli.session import Session, with_session
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+# `proctor trial files` and `proctor trial download`: what a trial has written, wherever it runs or ran.
+
+FILES = (
+    Column("FILE", lambda row: row["path"]),
+    Column("BYTES", lambda row: f"{row['size_bytes']:,}", right=True),
+)
+
+
+@click.command("files")
+@trial_argument
+@output_option
+@with_session
+def trial_files(session: Session, words: Sequence[str], trial: str | None, experiment: str | None, output: str) -> None:
+    """The files of a trial's newest attempt: its logs, and what it has written into its own folder."""
+    found = named_trial(session.client, words, trial, experiment)
+    print_list(session.client.files(found["id"]), FILES, output, empty=f"trial {found['id']} has no files yet")
+
+
+@click.command("download")
+@trial_argument
+@click.option("-p", "--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; may be repeated.")
+@click.option(
+    "-d",
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to; a folder named after the trial if not given.",
+)
+@with_session
+def trial_download(
+    session: Session,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    paths: Sequence[str],
+    directory: Path | None,
+) -> None:
+    """Save the files of a trial's newest attempt here. Files of the same name are replaced."""
+    client = session.client
+    found = named_trial(client, words, trial, experiment)
+    chosen = choose(client.files(found["id"]), paths)
+    if not chosen:
+        wanted = " or ".join(paths) or "any file"
+        raise CommandError(f"trial {found['id']} has no {wanted}; `proctor trial files` shows all", ExitCode.NOT_FOUND)
+    target = directory or Path(found["id"])
+    for path in chosen:
+        client.download(found["id"], path, target / path)
+    session.say(f"Saved {len(chosen)} {'file' if len(chosen) == 1 else 'files'} in {target}.")
+
+
+def choose(files: Iterable[Row], wanted: Sequence[str]) -> list[str]:
+    """The paths of these files, or of those of them that are or lie below what is wanted; none that leads elsewhere."""
+    paths = [PurePosixPath(row["path"]) for row in files]
+    ours = [path for path in paths if not path.is_absolute() and ".." not in path.parts]
+    folders = [PurePosixPath(name) for name in wanted]
+    return [str(path) for path in ours if not folders or any(path.is_relative_to(folder) for folder in folders)]
+
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+STATUSES = (
+    "WAITING",
+    "RUNNING",
+    "PAUSED",
+    "SUCCEEDED",
+    "FAILED",
+    "EARLY_STOPPED",
+    "USER_CANCELED",
+    "SYS_CANCELED",
+    "UNKNOWN",
+)
+MOST_LOSSES = 5
+SORTS = ("sequence_id", "-sequence_id", "value", "-value", "best", "-best")
+
+
+@click.group()
+def trial() -> None:
+    """Trials: list, show, kill, retry, add; read logs and files."""
+
+
+@trial.command()
+@experiment_argument
+@click.option("-s", "--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only these.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    help="By number or metric (`-`: the largest first), or the best (`-`: the worst) first.",
+)
+@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N; without --sort, the highest metrics.")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="The last N; without --sort, the lowest metrics.")
+@output_option
+@with_session
+def ls(
+    session: Session,
+    experiment: str | None,
+    status: str | None,
+    sort: str | None,
+    head: int | None,
+    tail: int | None,
+    output: str,
+) -> None:
+    """The trials of an experiment. `~` marks an intermediate metric: there is no final one yet."""
+    if head is not None and tail is not None:
+        raise click.UsageError("give --head or --tail, not both")
+    found = find_experiment(session.client, experiment, ended_too=True)
+    rows = select(session.client, found["id"], status=status, sort=sort, head=head, tail=tail)
+    print_list(rows, TRIALS, output, empty=f"experiment {found['id']} has no such trials")
+
+
+def select(
+    client: "Client", experiment_id: str, *, status: str | None, sort: str | None, head: int | None, tail: int | None
+) -> list[dict[str, Any]]:
+    """The trials that `ls` was asked for; for a head or a tail only as many as needed are read."""
+    count = head or tail
+    if count is None:
+        return list(client.trials(experiment_id, status=status, sort=sort))
+    order = sort or "-value"
+    asked = order if head is not None else _opposite(order)
+    page_size = min(count, 500)
+    rows = list(islice(client.trials(experiment_id, status=status, sort=asked, page_size=page_size), count))
+    return rows if head is not None else rows[::-1]
+
+
+def _opposite(order: str) -> str:
+    return order[1:] if order.startswith("-") else f"-{order}"
+
+
+@trial.command()
+@trial_argument
+@click.option("--metrics", is_flag=True, help="Everything it has reported, instead.")
+@click.option("--curve", is_flag=True, help="The intermediate metrics that count, over all its attempts, instead.")
+@output_option
+@with_session
+def show(
+    session: Session,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    metrics: bool,
+    curve: bool,
+    output: str,
+) -> None:
+    """One trial and its attempts."""
+    if metrics and curve:
+        raise click.UsageError("give --metrics or --curve, not both")
+    client = session.client
+    found = named_trial(client, words, trial, experiment)
+    if metrics or curve:
+        from proctor.manager.cli.columns import METRICS
+
+        rows = client.metrics(found["id"]) if metrics else client.trial_curve(found["id"])
+        print_list(rows, METRICS, output, empty=f"trial {found['id']} has reported nothing yet")
+        return
+    print_one(found, TRIAL, output)
+    if output == Format.TABLE and found["jobs"]:
+        echo()
+        print_table(list(client.jobs(found["id"])), JOBS)
+        for row in islice(client.metrics(found["id"], kind="lost"), MOST_LOSSES):
+            echo(f"job {row['job']}: {loss(row)}")
+
+
+@trial.command()
+@trial_argument
+@with_session
+def kill(session: Session, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+    """End a trial: SIGTERM, some seconds to save its work, SIGKILL."""
+    found = named_trial(session.client, words, trial, experiment)
+    session.client.kill_trial(found["id"])
+    session.say(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
+
+
+@trial.command()
+@trial_argument
+@with_session
+def retry(session: Session, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+    """Run the parameters of an ended trial again, as a new trial. Its id goes to stdout."""
+    found = named_trial(session.client, words, trial, experiment)
+    made = session.client.retry_trial(found["id"])
+    echo(made["id"])
+    session.say(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
+
+
+@trial.command()
+@experiment_argument
+@click.option("-p", "--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
+@click.option("-f", "--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
+@with_session
+def add(session: Session, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
+    """Ask for a trial with parameters of your own, from the search space. Its id goes to stdout.
+
+    Only a custom tuner takes what is outside of the search space.
+    """
+    if (parameters is None) == (filename is None):
+        raise click.UsageError("give either --parameters JSON or --filename FILE")
+    chosen = read_document_file(filename) if filename is not None else read_parameters(parameters or "")
+    found = find_experiment(session.client, experiment)
+    made = session.client.add_trial(found["id"], chosen)
+    echo(made["id"])
+    session.say(f"Trial {made['sequence_id']} of experiment {found['id']} will run with these parameters.")
+
+
+def read_parameters(text: str) -> Any:
+    """Parameters typed as JSON; the manager knows which ones the tuner understands. Raises CommandError."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
+
+
+trial.add_command(trial_log, "log")
+trial.add_command(trial_files)
+trial.add_command(trial_download)
+alias(trial, "list", ls)

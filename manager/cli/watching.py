@@ -1,0 +1,183 @@
+"""Watching one experiment to its end, and what is said then."""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from proctor.manager.cli import columns
+from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import is_running, machines_kept
+from proctor.manager.cli.output import echo, shows_a_screen
+from proctor.manager.cli.session import Session
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+MOST_TRIALS = 10
+COUNTING = frozenset({"RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"})
+"""The statuses in which the time of an experiment runs."""
+RECHECK_SECONDS = 10.0
+"""How long it is trusted that nothing has changed when no change was told."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One look at an experiment: its resource, and the newest of its running trials."""
+
+    experiment: dict[str, Any]
+    running: list[dict[str, Any]]
+    seen_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def active_seconds(self) -> float:
+        """How long the experiment has run by now, if nothing has changed since."""
+        since = time.monotonic() - self.seen_at if self.experiment["status"] in COUNTING else 0.0
+        return float(self.experiment["active_seconds"]) + since
+
+    @property
+    def line(self) -> str:
+        """The progress in one line."""
+        experiment = self.experiment
+        counts = columns.counts(experiment) or "no trials yet"
+        text = f"{columns.progress(experiment)} trials: {counts}; best {columns.best(experiment)}"
+        return text if experiment["status"] == "RUNNING" else f"{experiment['status']}: {text}"
+
+    @property
+    def why(self) -> str:
+        """The newest reason worth telling: the experiment's own, else a running trial's."""
+        reasons = [self.experiment["reason"], *(trial["reason"] for trial in self.running)]
+        return next((reason for reason in reasons if reason), "")
+
+
+def look(client: "Client", experiment_id: str) -> Sight:
+    """Look once."""
+    experiment = client.experiment(experiment_id)
+    running = client.trials(experiment_id, status="RUNNING", sort="-sequence_id", page_size=MOST_TRIALS)
+    return Sight(experiment, list(islice(running, MOST_TRIALS)) if is_running(experiment) else [])
+
+
+def sights(client: "Client", experiment_id: str) -> Iterator[Sight]:
+    """Look now and after every change, at most four times a second, until nothing happens any more."""
+    from proctor.sdk.client.events import Watch
+
+    with Watch(client.events(experiment_id=experiment_id)) as watch:
+        while True:
+            sight = look(client, experiment_id)
+            yield sight
+            if not is_running(sight.experiment):
+                return
+            watch.wait(RECHECK_SECONDS)
+
+
+def watch_to_the_end(session: Session, experiment_id: str) -> int:
+    """Show progress until the experiment ends, then the outcome. The first Ctrl-C stops watching, nothing else."""
+    try:
+        if shows_a_screen(sys.stderr):
+            from proctor.manager.cli.live import show_live
+
+            last = show_live(sights(session.client, experiment_id))
+        else:
+            last = _print_lines(session, sights(session.client, experiment_id))
+    except KeyboardInterrupt:
+        session.say(f"\nNot watching any more; experiment {experiment_id} goes on.")
+        session.say(f"  watch again: proctor top      stop it: proctor stop {experiment_id}")
+        return ExitCode.INTERRUPTED
+    print_outcome(session, last.experiment)
+    return outcome_code(last.experiment)
+
+
+def outcome_code(experiment: dict[str, Any]) -> ExitCode:
+    """How the experiment ended, as an exit code."""
+    if is_running(experiment):
+        return ExitCode.STILL_RUNNING
+    if experiment["status"] == "STOPPED":
+        return ExitCode.CANCELLED
+    fruitless = experiment["best"] is None and not experiment["trial_counts"].get("SUCCEEDED")
+    return ExitCode.EXPERIMENT_FAILED if experiment["status"] == "ERROR" or fruitless else ExitCode.OK
+
+
+def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
+    """The best trial, its parameters and metric, where its files are, and the page."""
+    counted = columns.counts(experiment) or "no trials"
+    session.say(f"Experiment {experiment['id']} is {experiment['status']}: {counted}.")
+    if experiment["reason"]:
+        session.say(f"  {experiment['reason']}")
+    if experiment["error"]:
+        session.say(experiment["error"].rstrip())
+    best = experiment["best"]
+    if best is None:
+        why = experiment.get("no_best_reason") or "no trial has reported a final metric"
+        session.say(f"There is no best trial: {why}.")
+        if experiment.get("failure"):
+            session.say(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
+        _say_failures(session, experiment)
+    else:
+        echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
+        echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
+        echo(f"Parameters:  {columns.parameters(best)}")
+        echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
+    echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
+    machines = machines_kept(session.client, {experiment["id"]}).get(experiment["id"])
+    if machines and experiment["status"] != "STOPPED":
+        session.say(f"It keeps its machines ({', '.join(machines)}) until: proctor stop {experiment['id']}")
+
+
+def _say_failures(session: Session, experiment: dict[str, Any]) -> None:
+    failed = list(islice(session.client.trials(experiment["id"], status="FAILED", page_size=1), 1))
+    if failed:
+        trial = failed[0]
+        session.say(f"Trial {trial['sequence_id']} failed: {trial['reason']}")
+        session.say(f"  what it said: proctor trial log {trial['id']} --stderr")
+
+
+def _print_lines(session: Session, seen: Iterator[Sight]) -> Sight:
+    """Progress where nobody sees a screen: one line whenever it has changed."""
+    line, last = "", None
+    for last in seen:
+        if last.line != line:
+            line = last.line
+            session.say(line)
+    assert last is not None, "an experiment was looked at at least once"
+    return last
+
+
+# ---- waiting --------------------------------------------------------------------------------------------------------
+# Waiting for an experiment's end without showing anything.
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+STOP_SECONDS = 60.0
+
+
+def wait_for_end(client: "Client", experiment_id: str, timeout: str | None) -> dict[str, Any]:
+    """The experiment when nothing happens in it any more, or when the time (`90s`, `10m`) is over."""
+    from proctor.sdk.client.config import read_duration
+    from proctor.sdk.client.events import Watch
+
+    try:
+        seconds = read_duration(timeout)
+    except ValueError as error:
+        raise CommandError(f"--timeout: {error}", ExitCode.USAGE) from error
+    deadline = float("inf") if seconds is None else time.monotonic() + seconds
+    with Watch(client.events(experiment_id=experiment_id)) as watch:
+        while is_running(experiment := client.experiment(experiment_id)) and time.monotonic() < deadline:
+            watch.wait(max(0.0, min(RECHECK_SECONDS, deadline - time.monotonic())))
+    return experiment
+
+
+def stop_and_wait(client: "Client", experiment_id: str) -> None:
+    """Stop an experiment and wait until it is STOPPED. Raises CommandError after a minute."""
+    from proctor.sdk.client.events import Watch
+
+    deadline = time.monotonic() + STOP_SECONDS
+    with Watch(client.events(experiment_id=experiment_id)) as watch:
+        client.stop_experiment(experiment_id)
+        while (experiment := client.experiment(experiment_id))["status"] != "STOPPED":
+            if time.monotonic() >= deadline:
+                why = f": {experiment['reason']}" if experiment["reason"] else ""
+                raise CommandError(f"experiment {experiment_id} has not stopped within {STOP_SECONDS:.0f} s{why}")
+            watch.wait(1.0)

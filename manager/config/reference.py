@@ -1,0 +1,194 @@
+"""The JSON Schema of configuration files, for editors; published as docs/experiment.schema.json."""
+
+import json
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.config.keys import ANY, KEYS, OTHER_PLATFORMS, Key, Treatment
+from proctor.manager.config.matching import section_models
+from proctor.manager.config.platforms import PLATFORMS
+from proctor.manager.config.sections import INHERITED
+from proctor.manager.config.services import LocalConfig, RemoteConfig, Section
+from proctor.manager.config.version1 import MULTI_PHASE, OLD_CLASS_FILE, OLD_KEYS, OLD_MACHINE_KEYS
+
+# ---- rendering ------------------------------------------------------------------------------------------------------
+# Renders the table of keys for docs/configuration.md.
+
+_SERVICES: dict[str | None, type[Section]] = {"local": LocalConfig, "remote": RemoteConfig}
+_WORDS = {
+    Treatment.HONOURED: "honoured",
+    Treatment.NOTICE: "accepted with a notice",
+    Treatment.REFUSED: "refused",
+}
+
+
+def render_key_tables() -> str:
+    """Every v2 key in one Markdown table a section, then the platforms and the v1 keys."""
+    parts = []
+    for section, rows in groupby(KEYS, key=lambda row: row.section):
+        table = _key_list if section == OTHER_PLATFORMS else _key_table
+        parts += [f"### {section}", "", *table(list(rows)), ""]
+    parts += ["### Platforms", "", *_platform_table(), ""]
+    parts += ["### Keys of NNI's first format (v1)", "", *_old_table()]
+    return "\n".join(parts) + "\n"
+
+
+def _key_table(rows: list[Key]) -> Iterable[str]:
+    yield "| key | example | treatment | meaning |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        sentence = row.effective_sentence or field_description(row)
+        if row.effective is Treatment.REFUSED and row.treatment is Treatment.HONOURED:
+            sentence = f"{field_description(row)} ({row.effective_sentence})"
+        yield f"| `{row.path}` | `{_shown(row.example)}` | {_WORDS[row.effective]} | {_cell(sentence)} |"
+
+
+def _key_list(rows: list[Key]) -> Iterable[str]:
+    """Keys that share their platform's fate, one row a platform."""
+    yield "| platform | treatment | keys |"
+    yield "|---|---|---|"
+    for platform, keys in groupby(rows, key=lambda row: row.platform):
+        names = ", ".join(f"`{row.path.removeprefix('trainingService.')}`" for row in keys)
+        yield f"| `{platform}` | refused | {names} |"
+
+
+def _platform_table() -> Iterable[str]:
+    yield "| platform | availability | what to do |"
+    yield "|---|---|---|"
+    for platform in PLATFORMS.values():
+        names = ", ".join(f"`{name}`" for name in (platform.name, *platform.aliases))
+        yield f"| {names} | {platform.availability} | {_cell(platform.advice)} |"
+
+
+def _old_table() -> Iterable[str]:
+    yield "| old key | new key |"
+    yield "|---|---|"
+    for old in OLD_KEYS:
+        meaning = f"`{old.new}`" if old.new else "dropped"
+        yield f"| `{old.path}` | {meaning if old.path != MULTI_PHASE else 'dropped; true is refused'} |"
+    for kind in ("tuner", "assessor", "advisor"):
+        yield f"| `{kind}.{OLD_CLASS_FILE}` | part of `{kind}.className` (`module.ClassName`) |"
+    for name, new in OLD_MACHINE_KEYS.items():
+        yield f"| `machineList[].{name}` | `trainingService.machineList[].{new}` |"
+
+
+def field_description(row: Key) -> str:
+    """What the model says of an honoured key; empty for keys without a field."""
+    models: list[type[Section]] = [ExperimentConfig]
+    description = ""
+    for part in row.path.replace("[]", "").split("."):
+        found = [(f.annotation, f.description) for m in models for f in m.model_fields.values() if f.alias == part]
+        if not found:
+            return _inherited(row)
+        description = found[0][1] or ""
+        models = section_models(found[0][0])
+        if part == "trainingService":
+            models = [_SERVICES[row.platform]] if row.platform in _SERVICES else models
+    return description
+
+
+def _inherited(row: Key) -> str:
+    name = row.path.rpartition(".")[2]
+    known = any(field.alias == name for field in ExperimentConfig.model_fields.values())
+    return f"As `{name}` of the experiment, and wins over it." if known else ""
+
+
+def _shown(example: object) -> str:
+    return json.dumps(example) if not isinstance(example, str) else example
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object"}
+_PARAMETER = {
+    "type": "object",
+    "required": ["_type", "_value"],
+    "properties": {
+        "_type": {
+            "enum": [
+                *("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform"),
+                *("normal", "qnormal", "lognormal", "qlognormal"),
+            ]
+        },
+        "_value": {"type": "array", "minItems": 1},
+    },
+    "additionalProperties": False,
+}
+
+
+def render_json_schema() -> str:
+    """The schema as text: keys in camelCase, everything NNI accepts and this project accepts with it."""
+    schema = ExperimentConfig.model_json_schema(by_alias=True, mode="validation")
+    root = schema["properties"]
+    schema["$defs"]["Parameter"] = _PARAMETER
+    # The reader takes the configuration's own directory where this is not given, reads the space from a file, and
+    # decides a direction that is not given, so these are required of the model and not of the file.
+    schema["required"] = [name for name in schema["required"] if name not in _NOT_IN_THE_FILE]
+    del schema["$defs"]["ObjectiveConfig"]["required"]
+    schema["allOf"] = [
+        {"oneOf": [{"required": ["searchSpace"]}, {"required": ["searchSpaceFile"]}]},
+        {"oneOf": [{"required": ["tuner"]}, {"required": ["advisor"]}]},
+        {"anyOf": [{"required": ["trialCommand"]}, {"properties": {"trainingService": _HAS_COMMAND}}]},
+        {"if": _HAS_OWN_TUNER, "else": {"properties": {"searchSpace": _SPACE_OF_BUILTINS}}},
+    ]
+    root["advisor"] = {"$ref": "#/$defs/TunerConfig", "deprecated": True, "description": "Old name of tuner."}
+    _add_keys_without_effect(schema)
+    _add_inherited(schema)
+    return json.dumps(_ordered(schema), indent=2, ensure_ascii=False) + "\n"
+
+
+_NOT_IN_THE_FILE = ("searchSpace", "trialCodeDirectory", "objective", "tuner", "trialCommand")
+_HAS_COMMAND = {"required": ["trialCommand"]}
+_HAS_OWN_TUNER = {"required": ["tuner"], "properties": {"tuner": {"required": ["className"]}}}
+_SPACE_OF_BUILTINS = {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/Parameter"}}
+
+
+def _add_keys_without_effect(schema: dict[str, Any]) -> None:
+    for row in KEYS:
+        if row.treatment is not Treatment.NOTICE or row.path == "advisor":
+            continue
+        entry: dict[str, Any] = {"deprecated": True, "description": _sentence(row.sentence)}
+        entry |= {"type": _JSON_TYPES[type(row.example)]} if row.value is ANY else {"const": row.value}
+        section, _, name = row.path.rpartition(".")
+        for properties in _properties(schema, section):
+            properties[name] = entry
+
+
+def _add_inherited(schema: dict[str, Any]) -> None:
+    for name in INHERITED:
+        own = schema["properties"][name]
+        for properties in _properties(schema, "trainingService"):
+            properties[name] = {**own, "description": f"Wins over {name} of the experiment."}
+
+
+def _properties(schema: dict[str, Any], section: str) -> list[dict[str, Any]]:
+    if not section:
+        return [schema["properties"]]
+    return [schema["$defs"][name]["properties"] for name in ("LocalConfig", "RemoteConfig")]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _ordered(schema: dict[str, Any]) -> dict[str, Any]:
+    head = {
+        "$schema": DIALECT,
+        "title": "Proctor experiment",
+        "description": "The keys are shown in camelCase; case and underscores make no difference when read.",
+    }
+    return head | {key: _without_titles(value) for key, value in schema.items() if key not in head}
+
+
+def _without_titles(value: Any) -> Any:
+    """pydantic's titles say the key again, in another spelling; `properties` may hold a key of that name."""
+    if isinstance(value, list):
+        return [_without_titles(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_titles(child) for key, child in value.items() if key != "title" or not isinstance(child, str)}

@@ -1,0 +1,141 @@
+"""Asks the validator of a registered algorithm about its `classArgs`.
+
+A validator is the user's code, so it runs in a process of its own, as the algorithm itself will: in the interpreter,
+the environment and the directory of the caller who creates the experiment, with `proctor` and the `nni` shim first on
+its path. This module is both sides: `refusal` starts the process, which runs the module again.
+"""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import proctor
+
+TIME_LIMIT_SECONDS = 30.0
+"""Importing a framework takes seconds; NNI gives a tuner 10."""
+MOST_CHARACTERS = 2000
+"""Of a refusal."""
+
+
+class Validated(Protocol):
+    """A registered algorithm."""
+
+    @property
+    def code_directory(self) -> str:
+        """The folder that its modules are imported from."""
+
+    @property
+    def class_args_validator(self) -> str | None:
+        """`module.Class` with a method validate_class_args(**class_args), or None."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who creates an experiment: where the user's code runs."""
+
+    executable: str
+    environment: Mapping[str, str]
+    directory: str | None = None
+
+    @classmethod
+    def captured(cls, handover: Mapping[str, Any]) -> "Caller":
+        """The caller as `create` captured it; this process for what is not there."""
+        executable, directory = str(handover.get("executable") or ""), str(handover.get("cwd") or "")
+        return cls(
+            executable if os.path.isfile(executable) else sys.executable,
+            handover.get("environment") or os.environ,
+            directory if os.path.isdir(directory) else None,
+        )
+
+
+def refusal(algorithm: Validated, class_args: Mapping[str, Any], caller: Caller) -> str:
+    """Why the algorithm's validator does not accept the arguments, in a sentence; "" where it does or there is none.
+
+    Takes TIME_LIMIT_SECONDS at most. Never raises for what the user's code does.
+    """
+    if algorithm.class_args_validator is None:
+        return ""
+    name = algorithm.class_args_validator
+    with tempfile.TemporaryDirectory(prefix="proctor-class-args-") as folder:
+        path = Path(folder)
+        package = Path(next(iter(proctor.__path__))).resolve()
+        (path / "proctor").symlink_to(package)
+        (path / "nni").symlink_to(package / "sdk" / "compat" / "nni")
+        question = {"validator": name, "code_directory": algorithm.code_directory, "class_args": dict(class_args)}
+        (path / "question.json").write_text(json.dumps(question))
+        trouble = _run(path, caller)
+        try:
+            answer = str(json.loads((path / "answer.json").read_text())["refusal"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{name}, which checks them, could not be asked: {trouble or 'it gave no answer'}"
+    return answer and f"{name} refuses them: {answer}"
+
+
+def _run(folder: Path, caller: Caller) -> str:
+    """Run the other side of this module; what went wrong with its process, or ''."""
+    environment = dict(caller.environment)
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
+    said = folder / "said"
+    try:
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                [caller.executable, "-m", "proctor.manager.dispatcher.class_args", str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=caller.directory,
+                env=environment,
+                start_new_session=True,
+            )
+    except OSError as error:
+        return f"{caller.executable} cannot be started: {error}"
+    try:
+        process.wait(TIME_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"it took longer than {TIME_LIMIT_SECONDS:g} s"
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    lines = said.read_bytes()[-MOST_CHARACTERS:].decode(errors="replace").strip().splitlines()
+    return f"its process ended with {process.returncode}" + (f" ({lines[-1]})" if lines else "")
+
+
+def main(folder: Path) -> None:
+    """Answer the question in a folder, as a process of its own."""
+    question = json.loads((folder / "question.json").read_text())
+    try:
+        answer = _ask(question["validator"], question["code_directory"], question["class_args"])
+    except BaseException as error:  # the user's code may raise SystemExit and the like, too
+        answer = f"{type(error).__name__}: {error}"
+    draft = folder / "answer.draft"
+    draft.write_text(json.dumps({"refusal": answer[:MOST_CHARACTERS]}))
+    draft.replace(folder / "answer.json")
+
+
+def _ask(validator: str, code_directory: str, class_args: dict[str, Any]) -> str:
+    module_name, _, name = validator.rpartition(".")
+    sys.path.insert(0, code_directory)
+    check = getattr(importlib.import_module(module_name), name)().validate_class_args
+    try:
+        check(**class_args)
+    except Exception as error:
+        text = "; ".join(str(error).split("\n")).strip()
+        return text or type(error).__name__
+    return ""
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # without waiting for threads of the user's code

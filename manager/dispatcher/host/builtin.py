@@ -1,0 +1,95 @@
+"""Built-in algorithms behind the calls of a session: one input at a time, exactly repeatable."""
+
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.base import (
+    AssessorAlgorithm,
+    NoMoreTrials,
+    TunerAlgorithm,
+    read_value,
+)
+from proctor.manager.dispatcher.algorithms.registry import read_search_space
+from proctor.manager.dispatcher.host.interface import AssessorHand, Goodbye, Send, TunerHand, succeeded
+from proctor.manager.dispatcher.protocol import from_wire
+
+
+class BuiltinTuner(TunerHand):
+    """A built-in tuner, by its name and the algorithm that was made of it."""
+
+    def __init__(self, name: str, algorithm: TunerAlgorithm, send: Send) -> None:
+        self._name = name
+        self._algorithm = algorithm
+        self._send = send
+
+    def initialize(self, search_space: Any) -> None:
+        space = read_search_space({"name": self._name}, search_space, is_new=False)
+        assert space is not None, "a built-in tuner knows every space that it can search"
+        self._algorithm.update_search_space(space)
+
+    def update_search_space(self, message: protocol.UpdateSearchSpace) -> None:
+        self.initialize(message.search_space)
+
+    def request(self, message: protocol.RequestTrialJobs) -> None:
+        answers = {answer.parameter_id: answer for answer in message.answers}
+        unanswered: list[int] = []
+        for parameter_id in message.parameter_ids:
+            answer = answers.get(parameter_id)
+            if answer is not None:
+                self._algorithm.restore(parameter_id, answer.parameters, answer.state)
+            elif unanswered or not self._suggest(message.position, parameter_id):
+                unanswered.append(parameter_id)
+        if unanswered:
+            self._send(protocol.NoMoreTrials(message.position, unanswered))
+
+    def trial_end(self, message: protocol.TrialEnd) -> None:
+        if message.has_value:
+            value = read_value(from_wire(message.value))
+            self._algorithm.receive_result(message.parameter_id, message.parameters, value)
+        self._algorithm.trial_end(message.parameter_id, succeeded(message))
+
+    def import_data(self, message: protocol.ImportData) -> None:
+        for row in message.rows:
+            self._algorithm.import_data(row["parameter"], read_value(from_wire(row.get("value"))))
+
+    def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
+        self._algorithm.accept_customized(message.parameter_id, message.parameters)
+
+    def close(self, goodbye: Goodbye) -> None:
+        """Nothing: the input log is all that a built-in keeps."""
+
+    def _suggest(self, position: int, parameter_id: int) -> bool:
+        try:
+            suggestion = self._algorithm.suggest(parameter_id)
+        except NoMoreTrials:
+            return False
+        self._send(protocol.NewTrial(position, parameter_id, suggestion.parameters, suggestion.state))
+        return True
+
+
+class BuiltinAssessor(AssessorHand):
+    """A built-in assessor."""
+
+    def __init__(self, algorithm: AssessorAlgorithm, send: Send) -> None:
+        self._algorithm = algorithm
+        self._send = send
+        self._condemned: set[str] = set()
+
+    def report(self, message: protocol.ReportMetrics) -> None:
+        for row in message.rows:
+            if row.trial_id in self._condemned:
+                continue
+            if not self._algorithm.assess(row.trial_id, row.sequence, read_value(from_wire(row.value))):
+                self._condemned.add(row.trial_id)
+                self._send(protocol.KillTrial(message.position, row.parameter_id, row.trial_id, row.job_number))
+
+    def restart(self, message: protocol.TrialRestarted) -> None:
+        self._condemned.discard(message.trial_id)
+        self._algorithm.trial_restarted(message.trial_id, message.from_sequence)
+
+    def trial_end(self, message: protocol.TrialEnd) -> None:
+        self._condemned.discard(message.trial_id)
+        self._algorithm.trial_end(message.trial_id, succeeded(message))
+
+    def close(self, goodbye: Goodbye) -> None:
+        """Nothing: the input log is all that a built-in keeps."""

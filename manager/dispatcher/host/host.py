@@ -1,0 +1,79 @@
+"""The dispatcher process: reads lines from its manager, answers pings at once and everything else in order."""
+
+import os
+import select
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.host.interface import ABANDONED, IN_ORDER, ThreadLane
+from proctor.manager.dispatcher.host.session import Session, has_own_algorithm
+
+PARENT_CHECK_SECONDS = 5.0
+READ_BYTES = 1 << 20
+LEAVING_SHARE = 1.5
+"""Of the time that an algorithm has for its goodbye: how long the process stays. There may be two of them."""
+
+
+class Host:
+    """Serves one manager over one socket until it sends Terminate, closes its end, or dies."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._parent = os.getppid()
+        self._session = Session(self._send)
+
+    def serve(self) -> None:
+        """Return when the conversation is over and the algorithms have handled it, or take too long."""
+        lane = ThreadLane("session")
+        goodbye, has_own = ABANDONED, False
+        for line in self._lines():
+            message = protocol.decode(line)
+            if isinstance(message, protocol.Terminate):
+                goodbye = IN_ORDER
+                break
+            if isinstance(message, protocol.Initialize):
+                has_own = has_own_algorithm(message)
+            if isinstance(message, protocol.Ping):
+                self._session.handle(message)
+            else:
+                lane.put(lambda message=message: self._session.handle(message))  # type: ignore[misc]
+        self._session.stop_asking()
+        if has_own:  # a built-in algorithm keeps nothing but the input log
+            lane.put(lambda: self._session.close(goodbye))
+            lane.finish(LEAVING_SHARE * goodbye.seconds)
+
+    def _lines(self) -> Iterator[bytes]:
+        rest = b""
+        while data := self._read():
+            *lines, rest = (rest + data).split(b"\n") if b"\n" in data else (rest + data,)
+            yield from lines
+
+    def _read(self) -> bytes:
+        """Return what has come; nothing when the manager has closed its end or is gone."""
+        while not select.select([self._channel], [], [], PARENT_CHECK_SECONDS)[0]:
+            if os.getppid() != self._parent:
+                return b""
+        with suppress(ConnectionError):
+            return self._channel.recv(READ_BYTES)
+        return b""
+
+    def _send(self, message: protocol.FromDispatcher) -> None:
+        line = protocol.encode(message)
+        if len(line) > protocol.MAX_LINE_BYTES:
+            what = f"a {type(message).__name__} of {len(line)} bytes, at most {protocol.MAX_LINE_BYTES} may travel"
+            raise ValueError(f"{what}: propose small parameters and write large things to files")
+        with suppress(ConnectionError):  # the manager is gone: the reading end notices and ends the process
+            self._channel.sendall(line)
+
+
+def main(descriptor: int) -> None:
+    """Serve on an inherited socket, then leave without waiting for threads of the user's code."""
+    with socket.socket(fileno=descriptor) as channel:
+        channel.set_inheritable(False)
+        Host(channel).serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,129 @@
+"""What a session holds: one tuner and perhaps one assessor, built in or the user's own, behind the same calls."""
+
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.protocol import FromDispatcher
+
+Send = Callable[[FromDispatcher], None]
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    """How a session ends."""
+
+    seconds: float
+    """How long an algorithm may take to handle what it has been told and to leave."""
+    saves: bool
+    """Whether algorithms save themselves. Not where the manager is gone: the next one may have started successors,
+    which keep their checkpoints in the same folder."""
+
+
+IN_ORDER = Goodbye(30.0, saves=True)
+ABANDONED = Goodbye(2.0, saves=False)
+
+
+class TunerHand(ABC):
+    """Feeds one tuner with messages. All calls come on the tuner's lane."""
+
+    @abstractmethod
+    def initialize(self, search_space: Any) -> None:
+        """Give the tuner its first search space."""
+
+    @abstractmethod
+    def update_search_space(self, message: protocol.UpdateSearchSpace) -> None:
+        """Give the tuner a new search space."""
+
+    @abstractmethod
+    def request(self, message: protocol.RequestTrialJobs) -> None:
+        """Answer every id that has no answer yet."""
+
+    @abstractmethod
+    def trial_end(self, message: protocol.TrialEnd) -> None:
+        """Tell the tuner a trial's value, if it has one, and its end."""
+
+    @abstractmethod
+    def import_data(self, message: protocol.ImportData) -> None:
+        """Tell the tuner results from elsewhere."""
+
+    @abstractmethod
+    def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
+        """Tell the tuner of a trial that the user has added."""
+
+    def stop_asking(self) -> None:  # noqa: B027 - nothing to do where nothing waits
+        """Skip requests that wait: their answers would come too late. May be called from any thread."""
+
+    @abstractmethod
+    def close(self, goodbye: Goodbye) -> None:
+        """Wait until the tuner has handled everything, let it save itself, and call its exit hook last."""
+
+
+class AssessorHand(ABC):
+    """Feeds one assessor with messages. All calls come on the assessor's lane."""
+
+    @abstractmethod
+    def report(self, message: protocol.ReportMetrics) -> None:
+        """Have every new metric assessed."""
+
+    @abstractmethod
+    def restart(self, message: protocol.TrialRestarted) -> None:
+        """Forget the metrics that the new job of a trial will report again."""
+
+    @abstractmethod
+    def trial_end(self, message: protocol.TrialEnd) -> None:
+        """Tell the assessor the end of a trial."""
+
+    @abstractmethod
+    def close(self, goodbye: Goodbye) -> None:
+        """Wait until the assessor has handled everything, let it save itself, and call its exit hook last."""
+
+
+def succeeded(message: protocol.TrialEnd) -> bool:
+    """Say whether a trial ended as NNI's algorithms understand success."""
+    return message.status == "SUCCEEDED"
+
+
+# ---- lanes ----------------------------------------------------------------------------------------------------------
+# Where the methods of a user's own algorithm are called: one after the other, on a thread.
+
+Job = Callable[[], None]
+"""Something to be done on a lane. It handles its own errors."""
+
+
+class ThreadLane:
+    """Does jobs in the order they are put, on a thread of its own, which ends with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        """Do `job` after everything put before it; returns at once."""
+        self._jobs.put(job)
+
+    def finish(self, seconds: float) -> bool:
+        """Wait until everything that was put is done; False where that takes longer."""
+        done = threading.Event()
+        self.put(done.set)
+        return done.wait(seconds)
+
+    def is_idle(self) -> bool:
+        """Say whether nothing waits behind the job that is being done."""
+        return self._jobs.empty()
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the thread has used so far."""
+        ident = self._thread.ident
+        assert ident is not None, "a lane's thread runs from its beginning"
+        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()

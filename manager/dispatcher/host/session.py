@@ -1,0 +1,211 @@
+"""One dispatcher's conversation: which message goes to which algorithm, and what comes back."""
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
+from proctor.manager.dispatcher.algorithms.registry import create_algorithm
+from proctor.manager.dispatcher.host.builtin import BuiltinAssessor, BuiltinTuner
+from proctor.manager.dispatcher.host.interface import IN_ORDER, AssessorHand, Goodbye, Job, Send, ThreadLane, TunerHand
+from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
+from proctor.sdk.failpoints import failpoint
+
+_FAILPOINTS = {
+    protocol.NewTrial: "dispatcher.suggest",
+    protocol.NoMoreTrials: "dispatcher.no_more",
+    protocol.KillTrial: "dispatcher.kill",
+    protocol.Initialized: "dispatcher.initialize",
+    protocol.Error: "dispatcher.error",
+    protocol.Pong: "dispatcher.pong",
+}
+
+
+class Session:
+    """Handles messages in the order of the input log. Built-in algorithms answer before `handle` returns.
+
+    `send` may be called from several threads, never from two at once. After an algorithm has raised, one Error is
+    sent and everything but pings is ignored.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send_line = send
+        self._sending = threading.Lock()
+        self._failed = False
+        self._asks = True
+        self._tuner: TunerHand | None = None
+        self._assessor: AssessorHand | None = None
+        self._customs: list[Any] = []
+        self._restarted: dict[str, int] = {}  # by trial id: the job number of a running trial that runs again
+
+    def handle(self, message: ToDispatcher | FromDispatcher) -> None:
+        """Take one message. Never raises for what an algorithm does."""
+        if isinstance(message, protocol.Ping):
+            self.send(protocol.Pong(message.nonce))
+        elif not self._failed:
+            self._guarded(lambda: self._take(message))()
+
+    def stop_asking(self) -> None:
+        """Skip requests from now on: the session is about to end. May be called from any thread."""
+        self._asks = False
+        if self._tuner is not None:
+            self._tuner.stop_asking()
+
+    def close(self, goodbye: Goodbye = IN_ORDER) -> None:
+        """Let the user's own algorithms handle what they were told, save themselves and leave. Nothing of theirs is
+        called afterwards. Called where messages are handled, after the last one."""
+        self.stop_asking()
+        for hand in (self._tuner, self._assessor):
+            if hand is not None and not self._failed:
+                hand.close(goodbye)
+
+    def send(self, message: FromDispatcher) -> None:
+        """Send one message, with a fail point on either side."""
+        point = _FAILPOINTS[type(message)]
+        with self._sending:
+            failpoint(f"{point}.before")
+            self._send_line(message)
+            failpoint(f"{point}.after")
+
+    def _take(self, message: ToDispatcher | FromDispatcher) -> None:
+        if isinstance(message, protocol.Initialize):
+            self._initialize(message)
+            return
+        tuner = self._tuner
+        if tuner is None:
+            raise RuntimeError(f"expected Initialize first, found {type(message).__name__}")
+        if isinstance(message, protocol.RequestTrialJobs):
+            if self._asks:
+                tuner.request(message)
+        elif isinstance(message, protocol.ReportMetrics):
+            self._report(message)
+        elif isinstance(message, protocol.TrialEnd):
+            self._trial_end(tuner, message)
+        elif isinstance(message, protocol.TrialRestarted):
+            self._restarted[message.trial_id] = message.job_number
+            if self._assessor is not None:
+                self._assessor.restart(message)
+        elif isinstance(message, protocol.UpdateSearchSpace):
+            tuner.update_search_space(message)
+        elif isinstance(message, protocol.ImportData):
+            tuner.import_data(message)
+        elif isinstance(message, protocol.AddCustomizedTrial):
+            tuner.add_customized(message)
+        else:
+            raise RuntimeError(f"{type(message).__name__} is not for a dispatcher")
+
+    # ---- beginning
+
+    def _initialize(self, message: protocol.Initialize) -> None:
+        if message.version != protocol.PROTOCOL_VERSION:
+            ours = protocol.PROTOCOL_VERSION
+            raise RuntimeError(f"the manager speaks dispatcher protocol {message.version}, this is {ours}")
+        second = ThreadLane("second") if has_own_algorithm(message) else None
+        self._tuner = self._make_tuner(message, second)
+        if message.assessor is not None:
+            self._assessor = self._make_assessor(message.assessor, message, second)
+        self._tuner.initialize(message.search_space)
+        if not self._failed:
+            self.send(protocol.Initialized(wants_intermediate=self._assessor is not None))
+
+    def _make_tuner(self, message: protocol.Initialize, second: ThreadLane | None) -> TunerHand:
+        if second is None or message.tuner.class_name is None:
+            algorithm = self._create_builtin("tuner", message.tuner, message)
+            assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
+            return BuiltinTuner(message.tuner.name or "", algorithm, self.send)
+        from proctor.manager.dispatcher.host.custom import CustomTuner
+
+        tuner = self._load(message.tuner, message, ("generate_parameters", "update_search_space"))
+        return CustomTuner(
+            tuner,
+            self.send,
+            lanes=(ThreadLane("first"), second),
+            guard=self._guarded,
+            checkpoint_directory=message.checkpoint_directory,
+        )
+
+    def _make_assessor(
+        self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, second: ThreadLane | None
+    ) -> AssessorHand:
+        if second is None or spec.class_name is None:
+            algorithm = self._create_builtin("assessor", spec, message)
+            assert isinstance(algorithm, AssessorAlgorithm), "the registry keeps tuners and assessors apart"
+            return BuiltinAssessor(algorithm, self.send)
+        from proctor.manager.dispatcher.host.custom import CustomAssessor
+
+        assessor = self._load(spec, message, ("assess_trial", "trial_end"))
+        directory = message.checkpoint_directory
+        return CustomAssessor(assessor, self.send, lane=second, guard=self._guarded, checkpoint_directory=directory)
+
+    @staticmethod
+    def _create_builtin(
+        kind: str, spec: protocol.AlgorithmSpec, message: protocol.Initialize
+    ) -> TunerAlgorithm | AssessorAlgorithm:
+        return create_algorithm(kind, spec.name or "", spec.class_args, message.seed, direction=message.direction)
+
+    def _load(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, methods: tuple[str, ...]) -> Any:
+        from proctor.manager.dispatcher.host.custom import load_custom, prepare_environment
+
+        prepare_environment(message.checkpoint_directory)
+        algorithm = load_custom(spec, methods)
+        self._customs.append(algorithm)
+        return algorithm
+
+    # ---- going on
+
+    def _report(self, message: protocol.ReportMetrics) -> None:
+        if self._assessor is not None:
+            if self._restarted:
+                message = self._without_earlier_jobs(message)
+            self._assessor.report(message)
+
+    def _without_earlier_jobs(self, message: protocol.ReportMetrics) -> protocol.ReportMetrics:
+        """A metric that an earlier job reported before its end may be stored after the next job was announced: it is
+        not part of the curve that the next job continues."""
+        newest = self._restarted
+        rows = [row for row in message.rows if row.job_number >= newest.get(row.trial_id, 0)]
+        return protocol.ReportMetrics(message.position, rows)
+
+    def _trial_end(self, tuner: TunerHand, message: protocol.TrialEnd) -> None:
+        self._restarted.pop(message.trial_id, None)
+        tuner.trial_end(message)
+        if self._assessor is not None:
+            self._assessor.trial_end(message)
+
+    # ---- failing
+
+    def _guarded(self, job: Job) -> Callable[[], None]:
+        def do() -> None:
+            if self._failed:
+                return
+            try:
+                job()
+            except BaseException as error:  # on a lane nothing but the user's code raises SystemExit and the like
+                self._fail(error)
+
+        return do
+
+    def _fail(self, error: BaseException) -> None:
+        with self._sending:
+            if self._failed:
+                return
+            self._failed = True
+        text = "".join(traceback.format_exception(error))
+        print(text, flush=True)
+        self.send(protocol.Error(_summary(error), text))
+        for algorithm in self._customs:
+            hook = getattr(algorithm, "_on_error", None)
+            if hook is not None:
+                hook()
+
+
+def has_own_algorithm(message: protocol.Initialize) -> bool:
+    """Whether tuner or assessor is a class of the user's."""
+    return any(spec is not None and spec.class_name is not None for spec in (message.tuner, message.assessor))
+
+
+def _summary(error: BaseException) -> str:
+    words = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__

@@ -1,0 +1,267 @@
+"""Saved experiments: zips that `proctor experiment save` has made, read, checked and unpacked.
+
+manager/cli/archive.py writes them and says what is in them. They may come from anywhere, so nothing in one is trusted:
+every record is checked, and no member can write outside of its folder or bring what must not travel.
+"""
+
+import itertools
+import math
+import re
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, Label
+from proctor.manager.errors import BadRequest, Unavailable
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.store.rows import MetricRow
+from proctor.sdk.json_input import LATEST_TIME, parse_json
+from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
+from proctor.training_services.base import EndReason, TrialJobStatus
+from proctor.trial_keeper.protocol import GpuSlot
+
+FORMAT = 1
+MAX_HEAD_BYTES = 16 * 1024 * 1024
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+"""More than a trial's parameters or a report may take."""
+MAX_TABLE_BYTES = 256 * 1024 * 1024
+"""All trials, or all jobs: they are held in memory."""
+SPARE_BYTES = 256 * 1024 * 1024
+"""What loading an archive leaves free on the disk, for the experiments that run."""
+FOLDER = "experiment"
+CODE = "code"
+HEAD = "proctor.json"
+RECORDS = ("trials.jsonl", "jobs.jsonl", "metrics.jsonl")
+NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
+
+COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""Those that `save` uses. The modules of others fail in their own ways."""
+
+
+def _storable(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    if not 0.0 <= (moment - datetime.fromtimestamp(0, UTC)).total_seconds() < LATEST_TIME:
+        raise ValueError("a time must be after 1970")
+    return moment
+
+
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}$")]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
+Moment = Annotated[datetime, AfterValidator(_storable)]
+R = TypeVar("R", bound=BaseModel)
+
+
+class SavedExperiment(BaseModel):
+    """What is taken over of an experiment's resource."""
+
+    id: str
+    name: Label
+    status: ExperimentStatus
+    reason: str = ""
+    config: dict[str, Any]
+    search_space: Any
+    trial_concurrency: Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS)]
+    max_trial_number: Annotated[int, Field(ge=1, lt=2**63)] | None
+    max_experiment_duration_seconds: Duration | None
+    max_trial_duration_seconds: Duration | None
+    created_at: Moment
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+    active_seconds: Annotated[float, Field(ge=0, lt=math.inf)] = 0.0
+
+
+class SavedTrial(BaseModel):
+    """What is taken over of a trial's resource."""
+
+    id: TrialId
+    sequence_id: Count
+    status: TrialStatus
+    reason: str = ""
+    parameters: Any
+    parameter_id: Count
+    source: str
+    jobs: Count
+    final_value: float | str | None = None
+    final_data: Any = None
+    latest_value: float | str | None = None
+    intermediate_count: Count = 0
+    created_at: Moment
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+
+
+class SavedJob(BaseModel):
+    """What is taken over of a job's resource."""
+
+    trial_id: TrialId
+    number: Annotated[int, Field(ge=1, lt=2**63)]
+    status: TrialJobStatus
+    stop_reason: EndReason | None = None
+    end_reason: EndReason | None = None
+    detail: str = ""
+    parameter_id: Count
+    parameters: Any
+    parent_job: str | None = None
+    resumed_from_job: str | None = None
+    resumed_from_step: Count | None = None
+    start_reason: str = ""
+    node_id: str | None = None
+    gpus: list[GpuSlot] | None = None
+    pid: Whole | None = None
+    exit_code: Whole | None = None
+    signal: Whole | None = None
+    code_fingerprint: str | None = None
+    submitted_at: Moment | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+
+
+class SavedMetric(BaseModel):
+    """What is taken over of a report."""
+
+    id: Annotated[int, Field(ge=1, lt=2**63)]
+    trial_id: TrialId
+    job: Annotated[int, Field(ge=1, lt=2**63)]
+    member: Count = 0
+    kind: Annotated[str, Field(pattern=f"^({KIND_INTERMEDIATE}|{KIND_FINAL}|{KIND_LOST}|unreadable)$")]
+    sequence: Count
+    step: Whole | None = None
+    data: Any = None
+    time: Moment
+
+    def row(self) -> MetricRow:
+        """As the store has it; `data` is what was reported. Its place in the journal is not kept."""
+        return MetricRow(
+            self.id, self.trial_id, self.job, self.member, 0, self.kind, self.sequence, self.step, None, self.data,
+            self.time.timestamp(),
+        )  # fmt: skip
+
+
+class Archive:
+    """One archive. Everything raises BadRequest, with a sentence, where the archive is not what it should be."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def experiment(self) -> SavedExperiment:
+        """The experiment, once every member's name is known to be harmless."""
+        with self._open() as file:
+            self._check_names(file)
+            try:
+                head = parse_json(self._read_bounded(file, HEAD))
+                found, saved = head["format"], head["experiment"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise self._bad(f"its {HEAD} cannot be read") from error
+            if found != FORMAT:
+                raise self._bad(f"it has format {found}, and this version reads format {FORMAT}")
+            return self._parse(SavedExperiment, saved, HEAD)
+
+    def trials(self) -> list[SavedTrial]:
+        """Its trials."""
+        return list(self._records("trials.jsonl", SavedTrial))
+
+    def jobs(self) -> list[SavedJob]:
+        """Their jobs."""
+        return list(self._records("jobs.jsonl", SavedJob))
+
+    def metrics(self) -> Iterator[SavedMetric]:
+        """What they have reported, one after the other: there may be millions."""
+        return self._records("metrics.jsonl", SavedMetric)
+
+    def unpack(self, folder: Path, *, but: frozenset[str]) -> None:
+        """Write the experiment's files into a folder, `but` these files and folders at its top. Raises OSError."""
+        with self._open() as file:
+            for member in file.infolist():
+                inside = PurePosixPath(member.filename)
+                if member.is_dir() or inside.parts[0] != FOLDER or inside.parts[1] in but:
+                    continue
+                target = folder.joinpath(*inside.parts[1:])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file.open(member) as source, target.open("xb") as copy:
+                    shutil.copyfileobj(source, copy)
+
+    def check_room(self, folder: Path) -> None:
+        """Raises Unavailable if the disk of `folder` has not the room that the unpacked archive takes."""
+        with self._open() as file:
+            needed = sum(member.file_size for member in file.infolist())
+        free = shutil.disk_usage(folder).free
+        if needed > free - SPARE_BYTES:
+            raise Unavailable(
+                f"the archive {self._path.name} takes {needed >> 20} MiB unpacked, and the disk of {folder} has "
+                f"{free >> 20} MiB left, of which {SPARE_BYTES >> 20} are kept free; free some space and load it again"
+            )
+
+    def _read_bounded(self, file: zipfile.ZipFile, name: str) -> bytes:
+        if file.getinfo(name).file_size > MAX_HEAD_BYTES:
+            raise self._bad(f"its {name} is larger than {MAX_HEAD_BYTES} bytes")
+        return file.read(name)
+
+    @contextmanager
+    def _open(self) -> Iterator[zipfile.ZipFile]:
+        try:
+            with zipfile.ZipFile(self._path) as file:
+                yield file
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            raise self._bad(f"it is damaged or no zip ({error})") from error
+
+    def _check_names(self, file: zipfile.ZipFile) -> None:
+        seen: set[str] = set()
+        for member in file.infolist():
+            name, inside = member.filename, PurePosixPath(member.filename)
+            parts = inside.parts
+            if not parts or name.startswith("/") or {"..", "\\", "\0"} & {*parts, *name}:
+                raise self._bad(f"the name of its member {name!r} leads out of its folder")
+            if str(inside) != name.removesuffix("/"):
+                raise self._bad(f"the name of its member {name!r} is not in its shortest form")
+            if member.compress_type not in COMPRESSIONS:
+                raise self._bad(f"its member {name!r} is compressed in another way than `save` does")
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise self._bad(f"its member {name!r} is a link")
+            if name == FOLDER:
+                raise self._bad(f"its member {name!r} is no folder")
+            if parts[0] == FOLDER and NEVER_SAVED.fullmatch(parts[-1]):
+                raise self._bad(f"it holds {name!r}, which is never saved")
+            if name in seen:
+                raise self._bad(f"it holds {name!r} twice")
+            seen.add(name)
+        if missing := {HEAD, *RECORDS} - seen:
+            raise self._bad(f"it holds no {min(missing)}")
+        for name in ("trials.jsonl", "jobs.jsonl"):
+            if (size := file.getinfo(name).file_size) > MAX_TABLE_BYTES:
+                raise self._bad(f"its {name} takes {size} bytes unpacked, and {MAX_TABLE_BYTES} at most are read")
+
+    def _records(self, name: str, kind: type[R]) -> Iterator[R]:
+        with self._open() as file, file.open(name) as lines:
+            for number in itertools.count(1):
+                line = lines.readline(MAX_RECORD_BYTES + 1)
+                if not line:
+                    return
+                if len(line) > MAX_RECORD_BYTES:
+                    raise self._bad(f"{name}:{number}: the line is longer than {MAX_RECORD_BYTES} bytes")
+                try:
+                    body = parse_json(line)
+                except ValueError as error:
+                    raise self._bad(f"{name}:{number}: {error}") from error
+                yield self._parse(kind, body, f"{name}:{number}")
+
+    def _parse(self, kind: type[R], body: Any, where: str) -> R:
+        try:
+            return kind.model_validate(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(step) for step in first["loc"])
+            raise self._bad(f"{where}: {key}: {first['msg']}") from error
+
+    def _bad(self, what: str) -> BadRequest:
+        return BadRequest(f"the archive {self._path.name} cannot be loaded: {what}; save the experiment again")

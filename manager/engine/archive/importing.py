@@ -1,0 +1,357 @@
+"""A saved experiment as rows of this home, and what its tuner has to be told of it."""
+
+import asyncio
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from proctor.manager.config import ExperimentConfig
+from proctor.manager.dispatcher import protocol
+from proctor.manager.engine import creation
+from proctor.manager.engine.archive.format import Archive, SavedExperiment, SavedJob, SavedTrial
+from proctor.manager.engine.creation import new_seed
+from proctor.manager.engine.loop.transitions import message_payload
+from proctor.manager.engine.loop.tuning import finite_number
+from proctor.manager.errors import BadRequest, Conflict, Unavailable
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.store import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.store.database import Database
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.sdk.disk_errors import explain
+from proctor.sdk.failpoints import failpoint
+from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
+from proctor.trial_keeper.linux.files import sync_tree
+
+_CUT_OFF = "it had not ended when the experiment was saved"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A saved experiment as rows of this home."""
+
+    experiment: ExperimentRow
+    trials: Sequence[TrialRow]
+    jobs: Sequence[TrialJobRow]
+    inputs: Sequence[Any]
+
+    def insert(self, connection: sqlite3.Connection, *, time: float) -> None:
+        """Write everything down. Raises Conflict for an experiment or trial that is here already."""
+        _check_free(connection, self.experiment, self.trials)
+        experiments.insert(connection, self.experiment)
+        for trial in self.trials:
+            trials.insert(connection, trial, time=time)
+        for job in self.jobs:
+            jobs.insert(connection, job)
+        for message in self.inputs:
+            dispatcher_inputs.append(
+                connection,
+                self.experiment.id,
+                message.position,
+                type(message).__name__,
+                message_payload(message),
+            )
+        text = f"loaded from an archive, with {len(self.trials)} trials"
+        events.append(connection, time=time, kind=events.NOTICE, data={"text": text}, experiment_id=self.experiment.id)
+
+
+def convert(
+    saved: SavedExperiment,
+    found: Sequence[SavedTrial],
+    attempts: Sequence[SavedJob],
+    *,
+    config: ExperimentConfig,
+    experiment_id: str,
+    directory: Path,
+    last_metric: int,
+    now: float,
+) -> Loaded:
+    """The rows of a saved experiment with its trials and their jobs.
+
+    Trials that had not ended wait to be run again, from their beginning; their jobs are over.
+    :param config: from `read_config`.
+    :param last_metric: the id of its last metric.
+    """
+    trial_rows = [_trial(trial, experiment_id) for trial in found]
+    messages = _messages(saved, config, found, trial_rows)
+    experiment = ExperimentRow(
+        id=experiment_id,
+        name=saved.name,
+        status=ExperimentStatus.STOPPED,
+        reason=f"loaded from an archive; it was {saved.status} when it was saved",
+        config=config.canonical(),
+        search_space=saved.search_space,
+        directory=str(directory),
+        seed=new_seed(config),
+        created_at=saved.created_at.timestamp(),
+        trial_concurrency=saved.trial_concurrency,
+        max_trial_number=saved.max_trial_number,
+        max_experiment_seconds=saved.max_experiment_duration_seconds,
+        max_trial_seconds=saved.max_trial_duration_seconds,
+        next_sequence_id=1 + max((trial.sequence_id for trial in found), default=-1),
+        next_parameter_id=1 + max((trial.parameter_id for trial in found), default=-1),
+        next_position=1 + len(messages),
+        metrics_told=last_metric,
+        active_seconds=saved.active_seconds,
+        started_at=_seconds(saved.started_at),
+        ended_at=_seconds(saved.ended_at) or now,
+    )
+    job_rows = [_job(job, experiment_id, now) for job in attempts]
+    return Loaded(experiment, trial_rows, job_rows, messages)
+
+
+def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:
+    """The configuration here: in the home, and with the code where it lies now (None: where it was).
+
+    Raises BadRequest.
+    """
+    try:
+        config = ExperimentConfig.from_canonical(saved.config)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(step) for step in first["loc"])
+        raise BadRequest(f"the saved configuration cannot be used by this version: {key}: {first['msg']}") from error
+    body = config.canonical() | {"experiment_working_directory": None}
+    if code_directory is not None:
+        before, after = Path(config.trial_code_directory), Path(code_directory)
+        if not (after.is_absolute() and after.is_dir()):
+            raise BadRequest(f"code_directory: expected the absolute path of a folder, found {code_directory!r}")
+        body["trial_code_directory"] = str(after)
+        for algorithm in filter(None, (body["tuner"], body["assessor"])):
+            if algorithm["code_directory"] is not None:
+                algorithm["code_directory"] = str(_moved(Path(algorithm["code_directory"]), before, after))
+    return ExperimentConfig.from_canonical(body)
+
+
+def _moved(path: Path, before: Path, after: Path) -> Path:
+    """Where a folder of the code lies when the code lies elsewhere; others stay."""
+    return after / path.relative_to(before) if path.is_relative_to(before) else path
+
+
+def check_records(found: Sequence[SavedTrial], attempts: Sequence[SavedJob]) -> None:
+    """Raise BadRequest for trials that are there twice and jobs of none."""
+    for name in ("id", "sequence_id"):
+        if len({getattr(trial, name) for trial in found}) != len(found):
+            raise BadRequest(f"the archive cannot be loaded: two of its trials have the same {name}")
+    known = {trial.id for trial in found}
+    for job in attempts:
+        if job.trial_id not in known:
+            raise BadRequest(f"the archive cannot be loaded: its job of trial {job.trial_id} has no trial")
+
+
+def _check_free(connection: sqlite3.Connection, experiment: ExperimentRow, rows: Iterable[TrialRow]) -> None:
+    if experiment.id in experiments.ids(connection):
+        raise Conflict(f"there is an experiment {experiment.id} already; load it under another id or delete that one")
+    for row in rows:
+        try:
+            owner = trials.get(connection, row.id).experiment_id
+        except RowNotFound:
+            continue
+        raise Conflict(f"trial {row.id} is here already, in experiment {owner}; delete that experiment first")
+
+
+def _trial(trial: SavedTrial, experiment_id: str) -> TrialRow:
+    row = TrialRow(
+        id=trial.id,
+        experiment_id=experiment_id,
+        sequence_id=trial.sequence_id,
+        status=trial.status,
+        reason=trial.reason,
+        parameter_id=trial.parameter_id,
+        parameters=trial.parameters,
+        source=trial.source,
+        jobs=trial.jobs,
+        intermediate_count=trial.intermediate_count,
+        latest_value=_number(trial.latest_value),
+        final_value=_number(trial.final_value),
+        final_data=trial.final_data,
+        created_at=trial.created_at.timestamp(),
+        started_at=_seconds(trial.started_at),
+        ended_at=_seconds(trial.ended_at),
+    )
+    if trial.status.is_terminal:
+        return row
+    return replace(
+        row, status=TrialStatus.WAITING, source="customized", reason=f"waiting: {_CUT_OFF}; resume runs it again"
+    )
+
+
+def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:
+    gpus = None if job.gpus is None else tuple(job.gpus)
+    row = TrialJobRow(
+        id=f"{job.trial_id}.{job.number}",
+        trial_id=job.trial_id,
+        experiment_id=experiment_id,
+        number=job.number,
+        token=secrets.token_hex(8),
+        status=TrialJobStatus.ENDED,
+        stop_reason=job.stop_reason,
+        end_reason=job.end_reason,
+        detail=job.detail,
+        parameter_id=job.parameter_id,
+        parameters=job.parameters,
+        parent_job=job.parent_job,
+        resumed_from_job=job.resumed_from_job,
+        resumed_from_step=job.resumed_from_step,
+        start_reason=job.start_reason,
+        node_id=job.node_id,
+        placement=None if job.node_id is None else NodePlacement(job.node_id, gpus).to_json(),
+        pid=job.pid,
+        exit_code=job.exit_code,
+        signal=job.signal,
+        code_fingerprint=job.code_fingerprint,
+        submitted_at=_seconds(job.submitted_at),
+        started_at=_seconds(job.started_at),
+        ended_at=_seconds(job.ended_at),
+    )
+    if job.status.is_terminal:
+        return row
+    return replace(row, end_reason=EndReason.EXPERIMENT_STOPPED, detail=_CUT_OFF, ended_at=now)
+
+
+def _messages(
+    saved: SavedExperiment, config: ExperimentConfig, found: Sequence[SavedTrial], rows: Sequence[TrialRow]
+) -> list[Any]:
+    """The first inputs of the new dispatcher: the results so far, the search space of now, the trials to come."""
+    told: list[Any] = []
+    results = [
+        {"parameter": trial.parameters, "value": value}
+        for trial in found
+        if trial.status.is_terminal and (value := _outcome(trial, config)) is not None
+    ]
+    if results:
+        told.append(protocol.ImportData(1, results))
+    if saved.search_space != config.search_space:
+        told.append(protocol.UpdateSearchSpace(len(told) + 1, saved.search_space))
+    for row in rows:
+        if not row.status.is_terminal:
+            told.append(protocol.AddCustomizedTrial(len(told) + 1, row.parameter_id, row.parameters))
+    return told
+
+
+def _outcome(trial: SavedTrial, config: ExperimentConfig) -> Any:
+    """The result of an ended trial for the tuner, as `trials.outcome` had it."""
+    if trial.final_data is not None:
+        return trial.final_data
+    counts = config.tuner.counts_intermediate_results and trial.status is TrialStatus.EARLY_STOPPED
+    return trial.latest_value if counts else None
+
+
+def _number(value: float | str | None) -> float | None:
+    """The number of a column; the words of the wire are no numbers."""
+    return finite_number(value)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+# ---- loading --------------------------------------------------------------------------------------------------------
+# Taking in a saved experiment: its folder, its metrics, then its rows. Nothing of a failed one stays.
+#
+# The folder is marked until the rows are written, so that the next manager removes what a killed one has left.
+
+_NOT_UNPACKED = frozenset({creation.CONFIG_FILE, creation.UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
+"""A tuner's saved state belongs to the old input log; the results are told to a new one."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """One experiment on its way from an archive into a folder of the home.
+
+    `code_directory` is where its code lies now; None: where it was.
+    """
+
+    archive: Archive
+    saved: SavedExperiment
+    experiment_id: str
+    folder: Path
+    code_directory: str | None
+    handover: creation.Handover
+
+    async def carry_out(self, control: Database, now: float, *, threads: bool) -> ExperimentRow:
+        """Write everything down. Raises BadRequest, Conflict or Unavailable; then nothing is left."""
+        config = read_config(self.saved, self.code_directory)
+        found, attempts = await asyncio.to_thread(self._read_records)
+        failpoint("manager.load.before")
+        try:
+            await asyncio.to_thread(creation.make_folder, self.folder, config)
+        except FileExistsError:
+            raise Conflict(f"the folder {self.folder} is there already; choose another id or remove it") from None
+        try:
+            row = await self._fill(control, config, found, attempts, now, threads=threads)
+        except OSError as error:
+            await self._remove()
+            why = explain(error, str(self.folder))
+            raise Unavailable(f"cannot write the experiment's folder {self.folder}: {why}") from error
+        except Exception:
+            await self._remove()
+            raise
+        failpoint("manager.load.after")
+        creation.finish_folder(self.folder)
+        return row
+
+    async def _fill(
+        self,
+        control: Database,
+        config: ExperimentConfig,
+        found: list[SavedTrial],
+        attempts: list[SavedJob],
+        now: float,
+        *,
+        threads: bool,
+    ) -> ExperimentRow:
+        await asyncio.to_thread(self._unpack)
+        last_metric = await self._store_metrics(found, attempts, threads=threads)
+        loaded = convert(
+            self.saved,
+            found,
+            attempts,
+            config=config,
+            experiment_id=self.experiment_id,
+            directory=self.folder,
+            last_metric=last_metric,
+            now=now,
+        )
+        await control.write(lambda connection: loaded.insert(connection, time=now))
+        return loaded.experiment
+
+    def _read_records(self) -> tuple[list[SavedTrial], list[SavedJob]]:
+        found, attempts = self.archive.trials(), self.archive.jobs()
+        check_records(found, attempts)
+        return found, attempts
+
+    def _unpack(self) -> None:
+        creation.write_handover(self.folder, self.handover)
+        self.archive.unpack(self.folder, but=_NOT_UNPACKED)
+        sync_tree(str(self.folder))
+
+    async def _store_metrics(self, found: list[SavedTrial], attempts: list[SavedJob], *, threads: bool) -> int:
+        """Write the metrics database; returns the id of the last metric."""
+        known = {trial.id for trial in found}
+        starts = {(job.trial_id, job.number): job.resumed_from_step or 0 for job in attempts}
+
+        def write(connection: sqlite3.Connection) -> int:
+            return metrics.insert(connection, self._metrics(known), first_sequences=starts)
+
+        path = str(self.folder / creation.METRICS_FILE)
+        try:
+            async with await Database.open(path, "metrics", threads=threads) as database:
+                return await database.write(write)
+        except sqlite3.IntegrityError as error:
+            raise BadRequest(f"the archive cannot be loaded: two of its metrics have the same id ({error})") from error
+
+    def _metrics(self, known: set[str]) -> Iterator[MetricRow]:
+        for metric in self.archive.metrics():
+            if metric.trial_id not in known:
+                raise BadRequest(f"the archive cannot be loaded: its metric {metric.id} has no trial {metric.trial_id}")
+            yield metric.row()
+
+    async def _remove(self) -> None:
+        await asyncio.to_thread(creation.remove_folder, self.folder)

@@ -1,0 +1,180 @@
+"""Clean-ups that are owed: of experiments that are STOPPED, and whose platform has not cleaned up after them yet.
+
+That an experiment is STOPPED and that its clean-up is owed are committed together; a clean-up that has succeeded is
+written down, too. One that failed, or that a killed manager has not come to, is tried again with growing pauses, by a
+later manager as well. An experiment that was stopped while it was not loaded, and of whose jobs keepers still have
+reports, is cleaned up after when these are stored, or given up: after its next stop, or when it is deleted.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from proctor.manager.engine.context import Means
+from proctor.manager.engine.loop.loop import error_clause, is_passing
+from proctor.manager.errors import Unavailable
+from proctor.manager.store import experiments, jobs
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.rows import ExperimentRow
+from proctor.sdk.failpoints import failpoint
+from proctor.training_services.base import TrainingService
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS, LONGEST_PASSING_SECONDS, LONGEST_LASTING_SECONDS = 1.0, 30.0, 600.0
+"""The first pause after a failure; the longest one where it may pass by itself, and where a person must act."""
+PATIENCE_SECONDS = 60.0
+"""How long a user who resumes or deletes an experiment waits for a clean-up."""
+
+
+@dataclass(eq=False)
+class _Owed:
+    """One experiment, and the attempts to clean up after it."""
+
+    experiment_id: str
+    clause: str = ""  # why the last attempt failed; "" before the first one has
+    failures: int = 0
+    due: float = 0.0  # monotonic
+    is_given_up: bool = False  # no further attempt is wanted
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class CleanUps:
+    """The clean-ups of one manager.
+
+    :param make_service: makes the experiment's training service; raises whatever is in the way.
+    """
+
+    def __init__(self, means: Means, make_service: Callable[[ExperimentRow], TrainingService]) -> None:
+        self._means = means
+        self._make_service = make_service
+        self._owed: dict[str, _Owed] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    async def start(self, group: asyncio.TaskGroup) -> None:
+        """Begin with what earlier managers have left, in tasks of the group."""
+        self._group = group
+        for experiment_id in await self._means.control.read(experiments.owing_clean_up):
+            self.add(experiment_id)
+
+    def close(self) -> None:
+        """The manager leaves; what is owed remains written down. Idempotent."""
+        self._group = None
+        for owed in self._owed.values():
+            if owed.task is not None:
+                owed.task.cancel()
+
+    async def carry_out(self, experiment_id: str, service: TrainingService) -> None:
+        """Clean up now, and write down that it was done. Raises what the service raises."""
+        failpoint("manager.clean_up.before")
+        await service.clean_up()
+        failpoint("manager.clean_up.after")
+        with suppress(RowNotFound):
+            await self._means.control.write(lambda c: experiments.note_clean_up(c, experiment_id))
+
+    def add(self, experiment_id: str, error: Exception | None = None) -> None:
+        """Try until it is done: at once, or after a pause because of `error`. Does nothing while the manager leaves."""
+        if self._group is None or experiment_id in self._owed:
+            return
+        owed = self._owed[experiment_id] = _Owed(experiment_id)
+        if error is not None:
+            self._note_failure(owed, error)
+        owed.task = self._group.create_task(self._keep_trying(owed), name=f"clean-up of experiment {experiment_id}")
+
+    async def end_attempts(self, experiment_id: str) -> None:
+        """Make no further attempt, and wait for one that is under way. What is owed remains written down. Raises
+        Unavailable when that takes too long."""
+        owed = self._owed.get(experiment_id)
+        if owed is None or owed.task is None:
+            return
+        owed.is_given_up = True
+        owed.woken.set()
+        await asyncio.wait({owed.task}, timeout=PATIENCE_SECONDS)
+        if not owed.task.done():
+            owed.is_given_up = False
+            raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; ask again")
+
+    async def settle(self, experiment: ExperimentRow) -> None:
+        """Clean up after an experiment that is about to be deleted. Raises Unavailable when its platform cannot do it.
+        A platform that is not there any more is no reason to keep the experiment."""
+        await self.end_attempts(experiment.id)
+        try:
+            service = self._make_service(experiment)
+        except Exception as error:
+            text = "experiment %s is deleted without a clean-up by its platform: %s"
+            extra = {"action": "experiment.clean_up", "experiment_id": experiment.id}
+            log.warning(text, experiment.id, error_clause(error), extra=extra)
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self.carry_out(experiment.id, service)
+        except Exception as error:
+            self.add(experiment.id, error)
+            why = "it takes too long" if isinstance(error, TimeoutError) and not str(error) else error_clause(error)
+            problem = f"its platform could not clean up after it: {why}"
+            text = f"experiment {experiment.id} cannot be deleted yet: {problem}; delete it again"
+            raise Unavailable(text) from error
+
+    async def _keep_trying(self, owed: _Owed) -> None:
+        try:
+            while not owed.is_given_up:
+                while (pause := owed.due - self._means.clock.monotonic()) > 0 and not owed.woken.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await owed.woken.wait()
+                if owed.is_given_up or await self._try(owed):
+                    return
+        finally:
+            if self._owed.get(owed.experiment_id) is owed:
+                del self._owed[owed.experiment_id]
+            self._means.feed.notify()
+
+    async def _try(self, owed: _Owed) -> bool:
+        """One attempt. True: nothing is left to try."""
+        try:
+            row = await self._means.control.read(lambda c: experiments.get(c, owed.experiment_id))
+            live = await self._means.control.read(lambda c: jobs.live(c, owed.experiment_id))
+            if row.clean_up_owed and not row.status.is_active and not live:
+                await self.carry_out(row.id, self._make_service(row))
+        except RowNotFound:  # it was deleted
+            return True
+        except Exception as error:
+            self._note_failure(owed, error)
+            return False
+        if owed.failures:
+            extra = {"action": "experiment.clean_up", "experiment_id": owed.experiment_id}
+            log.info("the platform of experiment %s has cleaned up after it", owed.experiment_id, extra=extra)
+        return True
+
+    def _note_failure(self, owed: _Owed, error: Exception) -> None:
+        passing, clause = is_passing(error), error_clause(error)
+        longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
+        owed.due = self._means.clock.monotonic() + min(FIRST_PAUSE_SECONDS * 2 ** min(owed.failures, 16), longest)
+        owed.failures += 1
+        if clause != owed.clause:
+            extra = {"action": "experiment.clean_up", "experiment_id": owed.experiment_id}
+            text = "the platform of experiment %s has not cleaned up after it: %s"
+            log.warning(text, owed.experiment_id, clause, exc_info=None if passing else error, extra=extra)
+        owed.clause = clause
+        self._means.feed.notify()
+
+    # ---- in words
+
+    def describe(self, experiment_id: str) -> str:
+        """What is owed to a stopped experiment, why, and when it is tried again; "" if no attempt has failed."""
+        owed = self._owed.get(experiment_id)
+        if owed is None or not owed.clause:
+            return ""
+        seconds = owed.due - self._means.clock.monotonic()
+        when = f"tried again in {math.ceil(seconds)} s" if seconds > 0 else "it is being tried again now"
+        return f"stopped; its platform has not cleaned up after it: {owed.clause}; {when}"
+
+    @property
+    def trouble(self) -> str:
+        """The experiments whose clean-up has failed, each with the reason, or ''."""
+        clauses = [(experiment_id, self.describe(experiment_id)) for experiment_id in self._owed]
+        return "; ".join(f"experiment {experiment_id} is {clause}" for experiment_id, clause in clauses if clause)

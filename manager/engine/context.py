@@ -1,0 +1,45 @@
+"""What all experiments of a manager share. Its own module, because the fleet and what it delegates to both need it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from proctor.manager.clock import Clock
+from proctor.manager.config import ExperimentConfig
+from proctor.manager.dispatcher.client.client import Opener
+from proctor.manager.events import ChangeFeed
+from proctor.manager.settings import Home
+from proctor.manager.store.database import Database
+from proctor.manager.store.rows import ExperimentRow
+from proctor.training_services.base import TrainingService
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.providers import Providers
+from proctor.training_services.registry import ServiceContext
+
+DispatcherFactory = Callable[[ExperimentRow, ExperimentConfig], Opener]
+ServiceFactory = Callable[[str, ServiceContext], TrainingService]
+
+
+def already() -> asyncio.Event:
+    """An event that has happened."""
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+@dataclass(frozen=True)
+class Means:
+    """Opened by the composition root, which also closes it."""
+
+    home: Home
+    control: Database
+    pool: NodePool
+    hub: KeeperHub
+    clock: Clock
+    feed: ChangeFeed
+    open_dispatcher: DispatcherFactory
+    create_service: ServiceFactory
+    providers: Providers | None = None
+    is_whole: asyncio.Event = field(default_factory=already)  # set once the control database is known to be whole
+    threads: bool = True  # whether databases have threads of their own; a simulation has none

@@ -1,0 +1,113 @@
+"""From rows to what a training service is given."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from proctor.manager.clock import Clock
+from proctor.manager.config import ExperimentConfig
+from proctor.manager.dispatcher.client.client import Opener
+from proctor.manager.engine.code import SNAPSHOT_FOLDER, CodeWatch
+from proctor.manager.engine.loop.reservations import Placer
+from proctor.manager.engine.loop.stopping import save_time
+from proctor.manager.events import ChangeFeed
+from proctor.manager.lifecycle.reasons import RetryPolicy
+from proctor.manager.store.database import Database
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.training_services.base import NodePlacement, SupportsSoftStop, TrainingService, TrialJobForm
+
+
+class FormWriter:
+    """Writes the forms of one experiment's jobs."""
+
+    def __init__(self, config: ExperimentConfig, directory: Path) -> None:
+        self._config = config
+        self._directory = directory
+        environment_file = directory / "environment.json"
+        self._environment_file = str(environment_file) if environment_file.exists() else None
+
+    @property
+    def code_directory(self) -> Path:
+        """Where trials run: the user's directory, or the frozen copy of it."""
+        if self._config.code_snapshot:
+            return self._directory / SNAPSHOT_FOLDER
+        return Path(self._config.trial_code_directory)
+
+    def job_directory(self, trial: TrialRow, number: int) -> Path:
+        """Where the files of a trial's job lie."""
+        return self._directory / "trials" / f"{trial.sequence_id}-{trial.id}" / "jobs" / str(number)
+
+    def form(self, experiment: ExperimentRow, trial: TrialRow, job: TrialJobRow) -> TrialJobForm:
+        """Everything the service needs to run `job`."""
+        return TrialJobForm(
+            job_id=job.id,
+            token=job.token,
+            experiment_id=experiment.id,
+            trial_id=trial.id,
+            sequence_id=trial.sequence_id,
+            number=job.number,
+            parameter_id=job.parameter_id,
+            parameter_file=parameter_file(trial, job),
+            command=self._config.trial_command,
+            code_directory=str(self.code_directory),
+            directory=str(self.job_directory(trial, job.number)),
+            environment_file=self._environment_file,
+            gpu_number=self._config.trial_gpu_number,
+            max_duration_seconds=experiment.max_trial_seconds,
+            resume_checkpoint=job.resume_checkpoint,
+            resume_node_id=job.resume_node_id,
+            placement=placement_from(job.placement),
+            lease_seconds=self._config.lease_seconds,
+        )
+
+
+def parameter_file(trial: TrialRow, job: TrialJobRow) -> str:
+    """The text of parameter.json, in NNI's shape."""
+    return json.dumps(
+        {
+            "parameter_id": job.parameter_id,
+            "parameter_source": trial.source,
+            "parameters": job.parameters,
+            "parameter_index": 0,
+        },
+        separators=(",", ":"),
+    )
+
+
+def placement_from(body: dict[str, object] | None) -> NodePlacement | None:
+    """The placement in a job's row."""
+    return None if body is None else NodePlacement.from_json(body)
+
+
+# ---- surroundings ---------------------------------------------------------------------------------------------------
+# What an experiment's loop is given: everything that is not the experiment itself.
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Opened by the manager, which also closes them."""
+
+    config: ExperimentConfig
+    control: Database
+    metrics: Database
+    service: TrainingService
+    placer: Placer
+    clock: Clock
+    feed: ChangeFeed
+    forms: FormWriter
+    code: CodeWatch
+    open_dispatcher: Opener
+    checkpoint_directory: str
+
+    @property
+    def save_seconds(self) -> float:
+        """How long a trial may save at most when it is stopped softly."""
+        return save_time(self.config.save_seconds) if isinstance(self.service, SupportsSoftStop) else 0.0
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The user's budgets."""
+        return RetryPolicy(
+            max_trial_retries=self.config.max_trial_retries,
+            max_infrastructure_retries=self.config.max_infrastructure_retries,
+        )

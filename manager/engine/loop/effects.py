@@ -1,0 +1,193 @@
+"""What is done once a step is committed: jobs submitted, changed and canceled, places given back.
+
+A service may not be able to do what it is asked. A submission that it cannot take now, a cancellation and a changed
+limit are owed, and tried again with growing pauses as long as the job lives; any other failure of a submission ends
+the job.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.loop.context import Surroundings
+from proctor.manager.engine.loop.messages import Inbox
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
+from proctor.manager.engine.loop.stopping import soft_stop
+from proctor.manager.lifecycle.reasons import retry_delay
+from proctor.sdk.disk_errors import is_full
+from proctor.sdk.failpoints import failpoint
+from proctor.training_services.base import EndReason, SupportsSoftStop
+from proctor.training_services.errors import (
+    ServiceUnavailable,
+    SubmissionRefused,
+    TrainingServiceError,
+    UnknownTrialJob,
+)
+
+log = logging.getLogger(__name__)
+
+_SUBMIT, _CANCEL, _UPDATE = "submit", "cancel", "update"
+_PHRASES = {
+    _SUBMIT: "does not take the trial",
+    _CANCEL: "cannot stop it",
+    _UPDATE: "does not take its new maxTrialDuration",
+}
+_REASONS = {_SUBMIT: "waiting: ", _CANCEL: "being stopped: "}
+"""How the reason of a trial begins, where it is told."""
+
+
+@dataclass
+class _Owed:
+    """Something that a service could not do."""
+
+    early: bool = False  # of a cancellation: the trial is stopped early
+    failures: int = 0
+    due: float = 0.0  # monotonic
+    clause: str = ""
+
+
+class Effects:
+    """Everything here may be done twice, because after a crash it is."""
+
+    def __init__(self, state: ExperimentState, around: Surroundings, inbox: Inbox) -> None:
+        self._state = state
+        self._around = around
+        self._inbox = inbox
+        self._owed: dict[tuple[str, str], _Owed] = {}  # by what and job id
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time at which something that is owed is tried again; None: nothing is owed."""
+        return min((owed.due for owed in self._owed.values()), default=None)
+
+    async def carry_out(self, step: Step) -> None:
+        """Do what the committed step asks for, and what is owed and due."""
+        for job_id in step.release:
+            self._around.placer.give_back(job_id)
+        for trial in step.submit:
+            await self.submit(trial)
+        for job_id, early in step.cancel:
+            await self.cancel(job_id, early)
+        for trial in step.update:
+            await self.update(trial)
+        if self._owed:
+            await self._try_again()
+
+    async def _try_again(self) -> None:
+        now = self._around.clock.monotonic()
+        for (what, job_id), owed in list(self._owed.items()):
+            trial = self._state.by_job.get(job_id)
+            if trial is None:
+                self._owed.pop((what, job_id), None)
+            elif owed.due > now or (what, job_id) not in self._owed:
+                continue
+            elif what == _SUBMIT:
+                await self.submit(trial)
+            elif what == _CANCEL:
+                await self.cancel(job_id, owed.early)
+            else:
+                await self.update(trial)
+
+    async def submit(self, trial: LiveTrial) -> None:
+        """Give a job to the service. What it refuses comes back through the inbox."""
+        job = trial.job
+        if job is None:
+            return
+        failpoint("manager.submit.before")
+        try:
+            await self._around.service.submit_trial_job(self._around.forms.form(self._state.row, trial.row, job))
+        except SubmissionRefused as error:
+            self._refused(job.id, job.token, EndReason.UNPLACEABLE, str(error))
+        except ServiceUnavailable as error:
+            if is_full(error.__cause__):
+                self._refused(job.id, job.token, EndReason.NO_ROOM, str(error))
+            else:
+                self._owe(_SUBMIT, trial, error)
+        except Exception as error:
+            reason = EndReason.NO_ROOM if is_full(error) or is_full(error.__cause__) else EndReason.INFRASTRUCTURE
+            is_known = isinstance(error, TrainingServiceError) or reason is EndReason.NO_ROOM
+            self._refused(job.id, job.token, reason, str(error) or type(error).__name__, None if is_known else error)
+            if not is_known:  # it may have been taken all the same
+                await self._cancel(job.id, trial, early=False)
+        else:
+            if self._owed.pop((_SUBMIT, job.id), None) is not None:
+                taken = f"waiting: platform {self._platform} has taken the trial"
+                self._inbox.post(m.HeldUp(job.id, job.token, taken))
+        failpoint("manager.submit.after")
+
+    def _refused(self, job_id: str, token: str, reason: EndReason, detail: str, error: Exception | None = None) -> None:
+        self._owed.pop((_SUBMIT, job_id), None)
+        extra = {"action": "job.refused", "job_id": job_id}
+        log.warning("job %s was not taken: %s", job_id, detail, extra=extra, exc_info=error)
+        self._inbox.post(m.JobRefused(job_id, token, reason, detail))
+
+    async def cancel(self, job_id: str, early: bool) -> None:
+        """Ask the service to stop a job, softly while it may still save. One that it has not taken yet is over."""
+        failpoint("manager.cancel.before")
+        trial = self._state.by_job.get(job_id)
+        error = await self._cancel(job_id, trial, early=early)
+        if trial is not None and trial.job is not None:
+            if (_SUBMIT, job_id) in self._owed:
+                detail = "it was stopped before its platform had taken it"
+                self._refused(job_id, trial.job.token, EndReason.CANCELED, detail)
+            elif error is not None:
+                self._owe(_CANCEL, trial, error, early=early)
+        if error is None:
+            self._owed.pop((_CANCEL, job_id), None)
+        failpoint("manager.cancel.after")
+
+    async def _cancel(self, job_id: str, trial: LiveTrial | None, *, early: bool) -> Exception | None:
+        service, configured = self._around.service, self._around.config.save_seconds
+        stop = None if trial is None else soft_stop(trial, configured, self._around.clock.now())
+        try:
+            if stop is not None and isinstance(service, SupportsSoftStop):
+                await service.cancel_softly(job_id, stop)
+            else:
+                await service.cancel_trial_job(job_id, is_early_stopped=early)
+        except Exception as error:
+            log.warning("job %s: %s", job_id, error, extra={"action": "job.cancel", "job_id": job_id})
+            return error
+        return None
+
+    async def update(self, trial: LiveTrial) -> None:
+        """Tell the service of a job's new limits."""
+        job = trial.job
+        if job is None:
+            return
+        failpoint("manager.update.before")
+        if (_SUBMIT, job.id) not in self._owed:  # it is told of them with the submission
+            try:
+                form = self._around.forms.form(self._state.row, trial.row, job)
+                await self._around.service.update_trial_job(form.job_id, form)
+            except UnknownTrialJob:
+                log.info("job %s has ended already", job.id, extra={"action": "job.update"})
+                self._owed.pop((_UPDATE, job.id), None)
+            except Exception as error:
+                self._owe(_UPDATE, trial, error)
+            else:
+                self._owed.pop((_UPDATE, job.id), None)
+        failpoint("manager.update.after")
+
+    # ---- what is owed
+
+    @property
+    def _platform(self) -> str:
+        return self._around.config.training_service.platform
+
+    def _owe(self, what: str, trial: LiveTrial, error: Exception, *, early: bool = False) -> None:
+        """Try again after a pause, and say why where the user looks."""
+        job = trial.job
+        assert job is not None
+        owed = self._owed.setdefault((what, job.id), _Owed())
+        owed.early = early
+        owed.failures += 1
+        delay = retry_delay(owed.failures, self._around.retry_policy)
+        owed.due = self._around.clock.monotonic() + delay
+        clause = f"platform {self._platform} {_PHRASES[what]}: {str(error) or type(error).__name__}"
+        reason = f"{_REASONS[what]}{clause}; tried again in {delay:g} s" if what in _REASONS else ""
+        is_news = what != _SUBMIT and clause != owed.clause  # that a job waits is said by its reason
+        notice = f"trial {trial.row.sequence_id}: {clause}; it is tried again" if is_news else ""
+        if clause != owed.clause:
+            log.warning("job %s: %s", job.id, clause, extra={"action": f"job.{what}", "job_id": job.id})
+        owed.clause = clause
+        self._inbox.post(m.HeldUp(job.id, job.token, reason, notice))

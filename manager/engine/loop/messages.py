@@ -1,0 +1,303 @@
+"""What can reach an experiment's loop: from its service, its dispatcher, its own timers and its user."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
+from proctor.manager.store.metrics import StoredChunk
+from proctor.training_services.base import EndReason, Exit, StatusChange
+
+
+@dataclass(frozen=True)
+class JobsChanged:
+    """The service has seen jobs move."""
+
+    changes: Sequence[StatusChange]
+
+
+@dataclass(frozen=True)
+class MetricsStored:
+    """Journal chunks of live jobs are committed in the metrics database."""
+
+    chunks: Sequence[tuple[str, StoredChunk]]  # by job id, in the order they were stored
+
+
+@dataclass(frozen=True)
+class JobRefused:
+    """The service would not take a job."""
+
+    job_id: str
+    token: str
+    reason: EndReason
+    detail: str
+
+
+@dataclass(frozen=True)
+class SuggestionRefused:
+    """The store refuses the parameters of a suggestion."""
+
+    parameter_id: int
+    position: int
+    why: str
+
+
+@dataclass(frozen=True)
+class MetricsRefused:
+    """The store refuses what a job has reported."""
+
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True)
+class HeldUp:
+    """The service cannot do at the moment what it was asked to do with a job; it is asked again."""
+
+    job_id: str
+    token: str
+    reason: str = ""  # of the trial; "": it stays
+    notice: str = ""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user should know of the experiment."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class DispatcherRestarted:
+    """The dispatcher had died and is being started again."""
+
+    epitaph: str
+
+
+@dataclass(frozen=True)
+class DispatcherSilent:
+    """The dispatcher has not answered for long, but computes."""
+
+    trouble: str
+
+
+@dataclass(frozen=True)
+class DispatcherFailed:
+    """The dispatcher cannot be kept alive."""
+
+    summary: str
+
+
+@dataclass(frozen=True)
+class DispatcherLeft:
+    """There is no dispatcher any more."""
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Something outside has changed (capacity, a deadline): look again."""
+
+
+# ---- the user's wishes; each is answered when it is committed ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CancelTrial:
+    """End a trial by the user's wish."""
+
+    trial_id: str
+
+
+@dataclass(frozen=True)
+class AddTrial:
+    """Run a trial with these parameters, which no tuner has suggested."""
+
+    parameters: Any
+    source: str = "customized"
+
+
+@dataclass(frozen=True)
+class ImportRows:
+    """Tell the tuner of results from elsewhere: rows of {"parameter", "value"}."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ChangeLimits:
+    """New values of columns of the experiment's row: limits, search space."""
+
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Create no new trials."""
+
+
+@dataclass(frozen=True)
+class Continue:
+    """Create trials again."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop the experiment: its jobs end, its waiting trials are kept for a resume."""
+
+
+Message = (
+    JobsChanged
+    | MetricsStored
+    | JobRefused
+    | SuggestionRefused
+    | MetricsRefused
+    | HeldUp
+    | Notice
+    | DispatcherRestarted
+    | DispatcherSilent
+    | DispatcherFailed
+    | DispatcherLeft
+    | Wake
+    | CancelTrial
+    | AddTrial
+    | ImportRows
+    | ChangeLimits
+    | Pause
+    | Continue
+    | Stop
+    | Initialized
+    | NewTrial
+    | NoMoreTrials
+    | KillTrial
+    | Error
+)
+
+
+# ---- inbox ----------------------------------------------------------------------------------------------------------
+# The door of an experiment's loop: messages in order, each with the future of whoever waits for its commit.
+
+LAZY_SECONDS = 0.02
+"""How long a lazy message may wait for company, so that a metric and the exit right after it share a commit."""
+
+
+@dataclass
+class Letter:
+    """A message and, when somebody waits for it, where its answer goes."""
+
+    message: Message
+    answer: asyncio.Future[Any] | None = None
+
+    def resolve(self, value: Any) -> None:
+        """Give the answer, if it is still wanted."""
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(value)
+
+    def refuse(self, error: BaseException) -> None:
+        """Give an error instead."""
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_exception(error)
+
+
+@dataclass
+class Inbox:
+    """Unbounded, but everything that fills it is paced by commits."""
+
+    _letters: list[Letter] = field(default_factory=list)
+    _taken: list[Letter] = field(default_factory=list)  # the loop handles them
+    _bell: asyncio.Event = field(default_factory=asyncio.Event)
+    _closed: BaseException | None = None
+
+    def post(self, message: Message, *, lazy: bool = False) -> None:
+        """Leave a message. A lazy one is read with the next message, at the latest after LAZY_SECONDS."""
+        self._letters.append(Letter(message))
+        if lazy:
+            asyncio.get_running_loop().call_later(LAZY_SECONDS, self._bell.set)
+        else:
+            self._bell.set()
+
+    async def ask(self, message: Message) -> Any:
+        """Leave a message and wait until what it led to is committed. Raises what its handler raised."""
+        if self._closed is not None:
+            raise self._closed
+        letter = Letter(message, asyncio.get_running_loop().create_future())
+        self._letters.append(letter)
+        self._bell.set()
+        return await letter.answer  # type: ignore[misc]
+
+    async def take(self, timeout_seconds: float | None) -> list[Letter]:
+        """Everything that has come; empty when the time is over. What was taken before is done with."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                await self._bell.wait()
+        self._bell.clear()
+        self._taken, self._letters = self._letters, []
+        return list(self._taken)
+
+    def close(self, error: BaseException) -> None:
+        """The loop has ended: `error` is the answer to every message that has none yet, also of those that the loop had
+        taken, and to every later one. Idempotent: the first error stands."""
+        self._closed = self._closed or error
+        for letter in (*self._taken, *self._letters):
+            letter.refuse(error)
+        self._taken, self._letters = [], []
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+# Messages of which the store has refused a value: what becomes of them, so that only one trial or request suffers.
+#
+# The loop takes such messages apart (`parts`) and handles each part alone. Of a part that is refused again `stand_ins`
+# makes messages that say so without the value.
+
+_REQUESTS = CancelTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | Stop
+
+
+def is_request(message: Message) -> bool:
+    """Whether a user waits for its answer, and is told that it is refused."""
+    return isinstance(message, _REQUESTS)
+
+
+def parts(message: Message) -> Sequence[Message]:
+    """The same as messages that are each about one job."""
+    match message:
+        case JobsChanged(changes):
+            return [JobsChanged((change,)) for change in changes]
+        case MetricsStored(chunks):
+            return [MetricsStored((chunk,)) for chunk in chunks]
+    return [message]
+
+
+def stand_ins(message: Message, why: str, now: float) -> Sequence[Message]:
+    """What to handle instead of a part that the store refuses.
+
+    :param why: a clause.
+    :param now: Unix time.
+    """
+    match message:
+        case protocol.NewTrial(position=position, parameter_id=parameter_id):
+            text = f"the parameters that were suggested cannot be stored: {why}"
+            return [SuggestionRefused(parameter_id, position, text)]
+        case MetricsStored(((job_id, _),)):
+            return [MetricsRefused(job_id, f"its final metric cannot be stored: {why}")]
+        case JobsChanged((change,)):
+            text = f"what its platform says of it cannot be stored: {why}"
+            short = JobsChanged((_without_words(change, text, now),))
+            return [short, Notice(f"trial job {change.job_id}: {text}")]
+        case JobRefused(job_id, token, reason):
+            return [JobRefused(job_id, token, reason, f"the reason cannot be stored: {why}")]
+        case protocol.Error() | DispatcherFailed():
+            return [DispatcherFailed(f"the dispatcher has failed; what it says about it cannot be stored: {why}")]
+        case _:
+            return [Notice(f"something was left out that cannot be stored ({type(message).__name__}): {why}")]
+
+
+def _without_words(change: StatusChange, text: str, now: float) -> StatusChange:
+    """Only what the trial's fate depends on. The end of a job remains an end, for the same reason."""
+    time = datetime.fromtimestamp(now, UTC)
+    if change.exit is None:
+        return StatusChange(change.job_id, change.token, change.status, time, detail=text, resumed=change.resumed)
+    exit = Exit(change.exit.reason, None, None, 0.0, now, text, change.exit.lost, change.exit.lost_finals)
+    return replace(StatusChange(change.job_id, change.token, change.status, time, detail=text), exit=exit)

@@ -1,0 +1,117 @@
+"""Reading an experiment back from the stores, after a restart of the manager or of its dispatcher."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.protocol import ToDispatcher
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial
+from proctor.manager.engine.loop.tuning import finite_number
+from proctor.manager.store import dispatcher_inputs, experiments, jobs, trials
+from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.database import Database
+from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
+
+
+async def load_state(control: Database, metrics: Database, experiment_id: str) -> ExperimentState:
+    """The experiment as the stores have it. What the metrics database knows better is taken from there."""
+    state = await control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
+    for trial in state.trials.values():
+        columns = await _refresh(metrics, trial, state.row.report_from)
+        if columns:
+            state.behind[trial.row.id] = columns
+    return state
+
+
+def read_state(connection: sqlite3.Connection, experiment_id: str) -> ExperimentState:
+    """The experiment as the control database alone has it. Raises RowNotFound."""
+    row = experiments.get(connection, experiment_id)
+    state = ExperimentState(row, created=sum(trials.counts(connection, experiment_id).values()))
+    for trial_row in trials.live(connection, experiment_id):
+        state.trials[trial_row.id] = LiveTrial(trial_row)
+    for job in jobs.live(connection, experiment_id):
+        trial = state.trials[job.trial_id]
+        trial.job = job
+        state.by_job[job.id] = trial
+    answered = trials.parameter_ids(connection, experiment_id)
+    state.requested = dispatcher_inputs.requested(connection, experiment_id) - answered
+    return state
+
+
+async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dict[str, Any]:
+    """Metrics may have been stored that the trial's row does not show yet; returns what the row must be given."""
+    trial_id = trial.row.id
+
+    def newest(connection: sqlite3.Connection) -> tuple[list[MetricRow], MetricRow | None, bool]:
+        latest = metric_store.latest_intermediate(connection, trial_id, member=report_from)
+        has_progress = trial.job is not None and metric_store.has_progress(connection, trial_id, trial.job.number)
+        return metric_store.finals(connection, trial_id), latest, has_progress
+
+    finals, latest, trial.has_progress = await metrics.read(newest)
+    final = next((row for row in finals if row.member == report_from), None)
+    trial.other_final = next((row.member for row in finals if row.member != report_from), None)
+    columns: dict[str, Any] = {}
+    if final is not None and not trial.has_final:
+        columns |= {"final_data": final.reported, "final_value": finite_number(final.reported)}
+    if latest is not None:
+        trial.latest, trial.has_latest = latest.reported, True
+        columns |= {"intermediate_count": latest.sequence + 1, "latest_value": finite_number(latest.reported)}
+    columns = {name: value for name, value in columns.items() if getattr(trial.row, name) != value}
+    trial.row = replace(trial.row, **columns)
+    return columns
+
+
+class InputLog:
+    """The input log as messages, for a dispatcher that has to be told everything again."""
+
+    def __init__(self, control: Database, metrics: Database, experiment: ExperimentRow) -> None:
+        self._control = control
+        self._metrics = metrics
+        self._experiment_id = experiment.id
+        self._report_from = experiment.report_from
+        self._parameter_ids: dict[str, int] = {}
+
+    async def read(self, after: int, limit: int) -> Sequence[ToDispatcher]:
+        """The next inputs; requests carry the answers that are stored."""
+        rows, answers = await self._control.read(lambda c: self._rows(c, after, limit))
+        return [await self._message(row, answers.get(row.position, [])) for row in rows]
+
+    def _rows(
+        self, connection: sqlite3.Connection, after: int, limit: int
+    ) -> tuple[list[InputRow], dict[int, list[protocol.Answer]]]:
+        rows = dispatcher_inputs.after(connection, self._experiment_id, after, limit)
+        answers = {}
+        for row in rows:
+            if row.kind == "RequestTrialJobs":
+                found = trials.answers(connection, self._experiment_id, row.position)
+                answers[row.position] = [protocol.Answer(t.parameter_id, t.parameters, t.state) for t in found]
+        return rows, answers
+
+    async def _message(self, row: InputRow, answers: list[protocol.Answer]) -> ToDispatcher:
+        if row.kind == "ReportMetrics":
+            return await self.metrics_between(row.position, row.payload["first"], row.payload["last"])
+        body: dict[str, Any] = {"type": row.kind, "position": row.position, **row.payload}
+        if row.kind == "RequestTrialJobs":
+            body["answers"] = [vars(answer) for answer in answers]
+        return protocol.decode(json.dumps(body).encode())  # type: ignore[return-value]
+
+    async def metrics_between(self, position: int, first: int, last: int) -> protocol.ReportMetrics:
+        """Intermediate metrics by their ids, as the dispatcher is told of them."""
+        found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
+        await self._learn({row.trial_id for row in found} - self._parameter_ids.keys())
+        told = [
+            protocol.ReportedMetric(
+                self._parameter_ids[row.trial_id], row.trial_id, row.job, row.sequence, row.reported
+            )
+            for row in found
+            if row.kind == "intermediate" and row.member == self._report_from and row.trial_id in self._parameter_ids
+        ]
+        return protocol.ReportMetrics(position, told)
+
+    async def _learn(self, trial_ids: set[str]) -> None:
+        for trial_id in trial_ids:
+            row = await self._control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
+            self._parameter_ids[trial_id] = row.parameter_id

@@ -1,0 +1,191 @@
+"""Places for jobs: the pure placement function over the manager-wide pool, for one experiment."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from proctor.manager.engine.feasibility import Outlook, look_at
+from proctor.manager.placement import (
+    HOLD_AFTER_SECONDS,
+    Impossible,
+    Placed,
+    Waiting,
+    exclusions,
+    hold_gpus,
+    place,
+)
+from proctor.training_services.base import NodePlacement, SupportsNodes
+from proctor.training_services.capacity import Candidate, GpuDemand, PlacementRequest
+from proctor.training_services.nodes.pool import NodePool
+
+
+class Placer(Protocol):
+    """Where the loop gets places from."""
+
+    def take(
+        self, job_id: str, token: str, holder: str, *, since: float, now: float
+    ) -> NodePlacement | Waiting | Impossible | None:
+        """A place, reserved for the job (None: the service places by itself), or why there is none. That is the same
+        for every job of the experiment. One that waits for GPUs may have some held for it, until a place is taken or
+        `stop_waiting`.
+
+        :param since: since when the job's trial has waited for a place, by the clock's steady time, as `now`.
+        """
+
+    def stop_waiting(self) -> None:
+        """No trial of the experiment waits for a place any more. Idempotent."""
+
+    def give_back(self, job_id: str) -> None:
+        """The job is over. Doing it twice is doing it once."""
+
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Give back every place that was taken through this placer but those of these jobs."""
+
+    def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        """The job had this place before the manager was started again."""
+
+    def take_notices(self) -> Sequence[str]:
+        """What people should know of the places there are, each text once: nodes that no job ever gets."""
+
+    def outlook(self) -> Outlook | None:
+        """Which machines can be used now; None: the service places by itself and nothing is known of them."""
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when there may be more places than before. Returns how to stop that."""
+
+
+class FreePlacer:
+    """For services that place by themselves."""
+
+    def take(self, job_id: str, token: str, holder: str, *, since: float, now: float) -> None:
+        """Always."""
+
+    def stop_waiting(self) -> None:
+        """Nothing is waited for."""
+
+    def give_back(self, job_id: str) -> None:
+        """Nothing was reserved."""
+
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        """Nothing was reserved."""
+
+    def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        """Nothing was reserved."""
+
+    def take_notices(self) -> Sequence[str]:
+        """Nothing is known of its places."""
+        return ()
+
+    def outlook(self) -> None:
+        """Nothing is known of its places."""
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Places never change."""
+        return lambda: None
+
+
+class PoolPlacer:
+    """For services whose nodes are in the manager's pool. The service is asked for its nodes and its rules for them at
+    each job, so that a changed setting counts from the next one."""
+
+    def __init__(self, pool: NodePool, service: SupportsNodes, gpu_number: int | None) -> None:
+        self._pool = pool
+        self._service = service
+        self._gpu_number = gpu_number
+        self._taken: set[str] = set()  # by jobs, not given back yet
+        self._noticed: set[str] = set()
+        self._has_changed = True  # the pool, since `take_notices` has looked at it
+
+    def take(
+        self, job_id: str, token: str, holder: str, *, since: float, now: float
+    ) -> NodePlacement | Waiting | Impossible:
+        older = [d for owner, d in self._pool.demands().items() if owner is not self and d.since < since]
+        candidates = self._candidates(self._hold(older, now))
+        outcome = place(self._request(), candidates)
+        if isinstance(outcome, Waiting) and self._gpu_number:
+            # Where the experiment's jobs cannot start now, for example on a full disk, nothing must be held for them.
+            rules = {candidate.node.node_id: candidate.rules for candidate in candidates if candidate.node.ready}
+            before = self._pool.demands().get(self)
+            node_id = before.node_id if before is not None and before.holder == holder else None
+            demand = GpuDemand(holder, self._gpu_number, since, rules, node_id)
+            self._pool.set_demand(self, demand)
+            return Waiting(outcome.reason + self._what_is_held(demand, older, now))
+        self.stop_waiting()
+        if not isinstance(outcome, Placed):
+            return outcome
+        policy = self._service.gpu_rules(outcome.placement.node_id).policy
+        self._pool.reserve(job_id, token, holder, outcome.placement, policy)
+        self._taken.add(job_id)
+        return outcome.placement
+
+    def stop_waiting(self) -> None:
+        self._pool.withdraw_demand(self)
+
+    def give_back(self, job_id: str) -> None:
+        self._taken.discard(job_id)
+        self._pool.release(job_id)
+
+    def keep_only(self, job_ids: Collection[str]) -> None:
+        for job_id in self._taken.difference(job_ids):
+            self.give_back(job_id)
+
+    def restore(self, job_id: str, holder: str, placement: NodePlacement) -> None:
+        self._taken.add(job_id)
+        self._pool.restore(job_id, placement, holder, policy=self._service.gpu_rules(placement.node_id).policy)
+
+    def take_notices(self) -> Sequence[str]:
+        if not self._gpu_number or not self._has_changed:  # without GPUs every node will do
+            return ()
+        self._has_changed = False
+        excluded = exclusions(self._request(), self._candidates({}))
+        texts = [f"node {node_id} gets no trials of this experiment: {why}" for node_id, why in excluded.items()]
+        news = [text for text in texts if text not in self._noticed]
+        self._noticed.update(news)
+        return news
+
+    def outlook(self) -> Outlook:
+        nodes = {node.id: node for node in self._pool.nodes()}
+        return look_at(self._request(), self._candidates({}), nodes)
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        def note() -> None:
+            self._has_changed = True
+            callback()
+
+        return self._pool.on_change(note)
+
+    def _request(self) -> PlacementRequest:
+        return PlacementRequest(self._gpu_number, self._service.placement_strategy())
+
+    def _candidates(self, held: Mapping[str, Mapping[str, GpuDemand]]) -> list[Candidate]:
+        nodes = self._pool.capacity(self._service.node_ids(), self._service.job_folder())
+        return [
+            Candidate(
+                node,
+                self._service.gpu_rules(node.node_id),
+                {uuid: _held_for(demand) for uuid, demand in held.get(node.node_id, {}).items()},
+            )
+            for node in nodes
+        ]
+
+    def _hold(self, demands: Sequence[GpuDemand], now: float) -> dict[str, dict[str, GpuDemand]]:
+        """The GPUs that are held for some of the trials that wait."""
+        if not any(now - demand.since >= HOLD_AFTER_SECONDS for demand in demands):
+            return {}
+        node_ids = tuple(dict.fromkeys(node_id for demand in demands for node_id in demand.rules))
+        held = hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
+        self._pool.note_held({demand.holder: node_id for node_id, gpus in held.items() for demand in gpus.values()})
+        return held
+
+    def _what_is_held(self, demand: GpuDemand, older: Sequence[GpuDemand], now: float) -> str:
+        """For the trial that waits: where GPUs are held for it, as the end of its reason; "" if none are."""
+        if now - demand.since < HOLD_AFTER_SECONDS:
+            return ""
+        found = [node_id for node_id, gpus in self._hold([*older, demand], now).items() if demand in gpus.values()]
+        return f"; what becomes free on node {found[0]} is held for {demand.holder}" if found else ""
+
+
+def _held_for(demand: GpuDemand) -> str:
+    since = datetime.fromtimestamp(demand.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    noun = "GPU" if demand.gpu_number == 1 else "GPUs"
+    return f"held for {demand.holder}, which needs {demand.gpu_number} {noun} and has waited since {since}"

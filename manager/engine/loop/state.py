@@ -1,0 +1,215 @@
+"""What one experiment's loop holds in memory: its row and its live trials, never the finished ones."""
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from proctor.manager.config import TunerConfig
+from proctor.manager.dispatcher.protocol import ToDispatcher
+from proctor.manager.lifecycle.experiment import Progress
+from proctor.manager.lifecycle.failures import count_end
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store import dispatcher_inputs, events
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a job continues from. `sequence` is the point of the trial's curve at which it was saved."""
+
+    job_id: str
+    sequence: int
+    path: str  # absolute
+    node_id: str | None = None  # where it was saved
+
+
+@dataclass
+class LiveTrial:
+    """A trial that has not ended, with its live job if it has one."""
+
+    row: TrialRow
+    job: TrialJobRow | None = None
+    latest: Any = None  # last intermediate metric as it was reported
+    has_latest: bool = False
+    waiting_since: float | None = None  # steady time since when it has waited for a place, under this manager
+    retry_at: float | None = None  # monotonic time before which it is not tried again
+    has_progress: bool = False  # its newest job has reported an intermediate metric or registered a checkpoint
+    other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
+
+    @property
+    def has_final(self) -> bool:
+        """Whether a final metric is stored."""
+        return self.row.final_data is not None
+
+
+@dataclass
+class ExperimentState:
+    """The loop's memory. Every change to it is in the same step's transaction."""
+
+    row: ExperimentRow
+    created: int = 0
+    trials: dict[str, LiveTrial] = field(default_factory=dict)
+    by_job: dict[str, LiveTrial] = field(default_factory=dict)
+    requested: set[int] = field(default_factory=set)  # parameter ids that the tuner owes
+    declined: set[int] = field(default_factory=set)  # ids for which it had nothing; it may come back to them
+    exhausted: bool = False
+    code_fingerprint: str | None = None  # of the code that the newest job runs; None before the first
+    behind: dict[str, dict[str, Any]] = field(default_factory=dict)  # by trial id: columns its stored row lacks
+    caught_up: int = 0  # id of the last metric that was told when the experiment was taken up, not when it came
+    active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
+
+    @cached_property
+    def counts_intermediate_results(self) -> bool:
+        """Whether the last intermediate metric of a trial that was stopped early is its result for the tuner."""
+        return TunerConfig.model_validate(self.row.config["tuner"]).counts_intermediate_results
+
+    def snapshot(self) -> "Snapshot":
+        """What `take_back` needs besides the stored trials and jobs."""
+        kept = (self.row, self.created, self.exhausted, self.active_since, self.caught_up, self.code_fingerprint)
+        return Snapshot(*kept, frozenset(self.requested), frozenset(self.declined))
+
+    def take_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
+        """Forget what a step has changed that was not committed.
+
+        :param before: from before the step.
+        :param stored: the experiment as the store has it. What only the loop knows of a trial stays.
+        """
+        self.row, self.created, self.exhausted = before.row, before.created, before.exhausted
+        self.active_since, self.caught_up = before.active_since, before.caught_up
+        self.code_fingerprint = before.code_fingerprint
+        self.requested, self.declined = set(before.requested), set(before.declined)
+        for trial_id, trial in stored.trials.items():
+            if (known := self.trials.get(trial_id)) is not None:
+                trial.latest, trial.has_latest = known.latest, known.has_latest
+                trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
+                trial.has_progress = known.has_progress
+        self.trials, self.by_job = stored.trials, stored.by_job
+
+    def take_position(self) -> int:
+        """The next place in the dispatcher's input log."""
+        position = self.row.next_position
+        self.row = replace(self.row, next_position=position + 1)
+        return position
+
+    def take_parameter_ids(self, count: int) -> list[int]:
+        """Parameter ids that were never used."""
+        first = self.row.next_parameter_id
+        self.row = replace(self.row, next_parameter_id=first + count)
+        return list(range(first, first + count))
+
+    def take_sequence_id(self) -> int:
+        """A trial number that was never used."""
+        sequence_id = self.row.next_sequence_id
+        self.row = replace(self.row, next_sequence_id=sequence_id + 1)
+        return sequence_id
+
+    def active_seconds(self, monotonic: float) -> float:
+        """How long trials have been created or waited for, up to now."""
+        running = 0.0 if self.active_since is None else monotonic - self.active_since
+        return self.row.active_seconds + running
+
+    def counters(self) -> dict[str, Any]:
+        """The columns of the row that count."""
+        return {
+            "next_sequence_id": self.row.next_sequence_id,
+            "next_parameter_id": self.row.next_parameter_id,
+            "next_position": self.row.next_position,
+            "metrics_told": self.row.metrics_told,
+            **trial_end_columns(self.row.trial_ends),
+        }
+
+    def progress(self, monotonic: float) -> Progress:
+        """What the lifecycle's rules look at."""
+        return Progress(
+            status=self.row.status,
+            created=self.created,
+            max_trials=self.row.max_trial_number,
+            active_seconds=self.active_seconds(monotonic),
+            max_seconds=self.row.max_experiment_seconds,
+            live=sum(trial.row.status is not TrialStatus.PAUSED for trial in self.trials.values()),
+            requested=len(self.requested),
+            exhausted=self.exhausted,
+            ends=self.row.trial_ends,
+            max_failed=self.row.max_failed_trials,
+        )
+
+    def count_end(self, status: TrialStatus, cause: str, *, has_final: bool) -> None:
+        """One more trial has ended. `cause`: why it has failed, if that counts; else ""."""
+        ends = count_end(self.row.trial_ends, status, cause, has_final=has_final)
+        self.row = replace(self.row, **trial_end_columns(ends))
+
+    def waiting(self) -> Iterator[LiveTrial]:
+        """Trials without a job that wait for a place, in the order of their numbers."""
+        candidates = [t for t in self.trials.values() if t.job is None and t.row.status is TrialStatus.WAITING]
+        return iter(sorted(candidates, key=lambda trial: trial.row.sequence_id))
+
+    def placed(self) -> int:
+        """How many places are taken."""
+        return len(self.by_job)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What an experiment's state was before a step, but its trials and jobs: the store has these."""
+
+    row: ExperimentRow
+    created: int
+    exhausted: bool
+    active_since: float | None
+    caught_up: int
+    code_fingerprint: str | None
+    requested: frozenset[int]
+    declined: frozenset[int]
+
+
+# ---- step -----------------------------------------------------------------------------------------------------------
+# One turn of an experiment's loop: what to commit, and what to do once it is committed.
+
+Write = Callable[[sqlite3.Connection], Any]
+
+
+@dataclass
+class Step:
+    """Gathers writes and effects; `apply` is the transaction. `now` is Unix time, for records; waits are counted from
+    `monotonic`, because the machine's clock may be set."""
+
+    experiment_id: str
+    now: float
+    monotonic: float = 0.0
+    writes: list[Write] = field(default_factory=list)
+    inputs: list[ToDispatcher] = field(default_factory=list)
+    submit: list[LiveTrial] = field(default_factory=list)
+    cancel: list[tuple[str, bool]] = field(default_factory=list)  # (job id, stopped early)
+    release: list[str] = field(default_factory=list)  # job ids whose reservation goes
+    update: list[LiveTrial] = field(default_factory=list)
+    sayings: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
+
+    def write(self, action: Write) -> None:
+        """Add a statement to the transaction."""
+        self.writes.append(action)
+
+    def tell(self, message: ToDispatcher, payload: dict[str, Any]) -> None:
+        """Add an input to the log, and tell it to the dispatcher after the commit. `payload` is what the log keeps."""
+        position, kind = message.position, type(message).__name__  # type: ignore[union-attr]
+        self.inputs.append(message)
+        self.write(lambda c: dispatcher_inputs.append(c, self.experiment_id, position, kind, payload))
+
+    def note(self, kind: str, data: dict[str, Any], *, trial_id: str | None = None) -> None:
+        """Add an event that is not a change of status."""
+        self.write(
+            lambda c: events.append(
+                c, time=self.now, kind=kind, data=data, experiment_id=self.experiment_id, trial_id=trial_id
+            )
+        )
+
+    def say(self, text: str, *, action: str, level: int = logging.INFO, **ids: str | None) -> None:
+        """A line for the manager's log, once the step is committed."""
+        self.sayings.append((level, text, {"action": action, "experiment_id": self.experiment_id, **ids}))
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """The transaction."""
+        for action in self.writes:
+            action(connection)

@@ -1,0 +1,433 @@
+"""How a trial lives in an experiment's loop: born from a suggestion, given jobs, ended once."""
+
+import logging
+import secrets
+import string
+from dataclasses import replace
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.engine.loop.messages import HeldUp
+from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
+from proctor.manager.lifecycle.failures import cause_of_failure, is_worth_a_notice
+from proctor.manager.lifecycle.job import JOB, JobEvent
+from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, retry_delay, settled_reason
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
+from proctor.manager.store import jobs, trials
+from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.training_services.base import EndReason, Exit, NodePlacement, StatusChange, TrialJobStatus
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+def new_id() -> str:
+    """Eight characters that no other trial or experiment has."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(8))
+
+
+def create_trial(
+    state: ExperimentState,
+    step: Step,
+    *,
+    parameter_id: int,
+    parameters: Any,
+    source: str,
+    position: int | None = None,
+    algorithm_state: Any = None,
+) -> LiveTrial:
+    """Write down a new trial."""
+    row = TrialRow(
+        id=new_id(),
+        experiment_id=state.row.id,
+        sequence_id=state.take_sequence_id(),
+        status=TrialStatus.WAITING,
+        reason="waiting: not placed yet",
+        parameter_id=parameter_id,
+        parameters=parameters,
+        state=algorithm_state,
+        position=position,
+        source=source,
+        created_at=step.now,
+    )
+    trial = LiveTrial(row)
+    state.trials[row.id] = trial
+    state.created += 1
+    step.write(lambda c: trials.insert(c, row))
+    return trial
+
+
+def create_job(
+    state: ExperimentState,
+    step: Step,
+    trial: LiveTrial,
+    *,
+    token: str,
+    placement: NodePlacement | None,
+    checkpoint: Checkpoint | None,
+    code_fingerprint: str | None = None,
+) -> TrialJobRow:
+    """Write down the trial's next job as submitted; the service gets it after the commit."""
+    number = trial.row.jobs + 1
+    job = TrialJobRow(
+        id=f"{trial.row.id}.{number}",
+        trial_id=trial.row.id,
+        experiment_id=state.row.id,
+        number=number,
+        token=token,
+        members=1,
+        status=JOB.after(f"job {trial.row.id}.{number}", TrialJobStatus.CREATED, JobEvent.SUBMIT),
+        parameter_id=trial.row.parameter_id,
+        parameters=trial.row.parameters,
+        parent_job=f"{trial.row.id}.{number - 1}" if number > 1 else None,
+        resumed_from_job=None if checkpoint is None else checkpoint.job_id,
+        resumed_from_step=None if checkpoint is None else checkpoint.sequence,
+        resume_checkpoint=None if checkpoint is None else checkpoint.path,
+        resume_node_id=None if checkpoint is None else checkpoint.node_id,
+        start_reason=_first_reason(number, checkpoint),
+        placement=None if placement is None else placement.to_json(),
+        node_id=None if placement is None else placement.node_id,
+        code_fingerprint=code_fingerprint,
+        submitted_at=step.now,
+        resumes=state.row.resumes,
+    )
+    trial.job, trial.has_progress = job, False
+    trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
+    state.by_job[job.id] = trial
+    step.write(lambda c: jobs.insert(c, job))
+    step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
+    if number > 1:
+        _tell_restart(state, step, trial, number, job.resumed_from_step or 0)
+    return job
+
+
+def note_beginning(
+    state: ExperimentState, step: Step, trial: LiveTrial, *, resumed: bool | None, start_reason: str
+) -> None:
+    """The service says where the trial's job begins, and whether it continues from its checkpoint (None: as it was
+    asked to). One that does not begins its curve anew, which the dispatcher is told."""
+    job = trial.job
+    assert job is not None
+    columns: dict[str, Any] = {}
+    if start_reason and start_reason != job.start_reason:
+        columns["start_reason"] = start_reason
+    afresh = resumed is False and job.resumed_from_job is not None
+    if afresh:
+        columns |= dict.fromkeys(("resumed_from_job", "resumed_from_step", "resume_checkpoint", "resume_node_id"))
+    if not columns:
+        return
+    trial.job = replace(job, **columns)
+    step.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
+    if afresh:
+        _tell_restart(state, step, trial, job.number, 0)
+
+
+def _first_reason(number: int, checkpoint: Checkpoint | None) -> str:
+    """What is known of a job's beginning before its service has seen it."""
+    if number == 1:
+        return ""
+    if checkpoint is None:
+        return "from the start: the trial has no checkpoint that can be read"
+    return f"from checkpoint {checkpoint.path.rpartition('/')[2]} of job {checkpoint.job_id.rpartition('.')[2]}"
+
+
+def _tell_restart(state: ExperimentState, step: Step, trial: LiveTrial, number: int, first: int) -> None:
+    message = protocol.TrialRestarted(state.take_position(), trial.row.parameter_id, trial.row.id, number, first)
+    step.tell(message, message_payload(message))
+
+
+def set_reason(step: Step, trial: LiveTrial, reason: str) -> None:
+    """Say why a trial waits, or is stuck, if that has changed."""
+    if trial.row.reason == reason:
+        return
+    trial.row = replace(trial.row, reason=reason)
+    trial_id = trial.row.id
+    step.write(lambda c: trials.update(c, trial_id, reason=reason))
+    step.note("trial.reason", {"status": str(trial.row.status), "reason": reason}, trial_id=trial_id)
+
+
+def start_trial(step: Step, trial: LiveTrial, started_at: float) -> None:
+    """Its job runs."""
+    _move(step, trial, TrialEvent.START, "", started_at=trial.row.started_at or started_at)
+
+
+def send_back(step: Step, trial: LiveTrial, reason: str, **columns: Any) -> None:
+    """Its job has ended and another one will follow."""
+    _move(step, trial, TrialEvent.WAIT, reason, **columns)
+
+
+def end_trial(
+    state: ExperimentState, step: Step, trial: LiveTrial, status: TrialStatus, reason: str, *, cause: str = ""
+) -> None:
+    """It is over: tell the tuner.
+
+    :param cause: why it has failed, if that counts as a failure of the experiment's trials (`cause_of_failure`).
+    """
+    _move(step, trial, ENDS[status], reason, ended_at=step.now)
+    del state.trials[trial.row.id]
+    state.count_end(status, cause, has_final=trial.has_final)
+    state.exhausted = False  # a tuner that had nothing to suggest may have learnt something
+    value, has_value = outcome(trial, status, counts_intermediate=state.counts_intermediate_results)
+    message = protocol.TrialEnd(
+        state.take_position(),
+        trial.row.parameter_id,
+        trial.row.id,
+        trial.row.parameters,
+        str(status),
+        has_value,
+        value,
+        customized=trial.row.source != "algorithm",
+    )
+    step.tell(message, message_payload(message))
+
+
+def accept_final(state: ExperimentState, step: Step, trial: LiveTrial, how: str) -> None:
+    """The trial has succeeded by its stored final metric, although its job did not end well; a notice says so.
+
+    :param how: a clause, what has become of the job.
+    """
+    text = f"trial {trial.row.sequence_id} has succeeded: its final metric is stored; {how}"
+    step.note("notice", {"text": text}, trial_id=trial.row.id)
+    end_trial(state, step, trial, TrialStatus.SUCCEEDED, f"its final metric is stored; {how}")
+
+
+def end_waiting_with_final(state: ExperimentState, step: Step) -> None:
+    """Trials that were sent back to WAITING before their final metric was stored, or before it was known that a final
+    metric is the end, do not run again."""
+    for trial in [trial for trial in state.trials.values() if trial.job is None and trial.has_final]:
+        if trial.row.status is TrialStatus.WAITING:
+            accept_final(state, step, trial, "its last job did not end well")
+
+
+def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool) -> tuple[Any, bool]:
+    """An ended trial's result for the tuner: its final metric; where that counts, the latest one of a trial that was
+    stopped early without one."""
+    if trial.has_final:
+        return trial.row.final_data, True
+    if counts_intermediate and status is TrialStatus.EARLY_STOPPED and trial.has_latest:
+        return trial.latest, True
+    return None, False
+
+
+def request_stop(
+    state: ExperimentState,
+    step: Step,
+    trial: LiveTrial,
+    reason: EndReason,
+    detail: str,
+    *,
+    position: int | None = None,
+    save_until: float | None = None,
+) -> None:
+    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands.
+
+    :param position: of the dispatcher input that led an algorithm to this decision; it is committed with the request.
+    :param save_until: Unix time until which the trial may save before it is signaled; None: it is signaled at once.
+    """
+    job = trial.job
+    if job is None or job.stop_reason is not None:
+        return
+    expected = JOB.sources(JobEvent.STOP)
+    status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
+    columns: dict[str, Any] = {"stop_reason": reason, "detail": detail}
+    columns |= {"stop_position": position, "save_until": save_until}
+    trial.job = replace(job, status=status, **columns)
+    step.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    )
+    step.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
+
+
+def end_saving(step: Step, trial: LiveTrial) -> None:
+    """The trial's job is to be signaled at once, if it was given time to save."""
+    job = trial.job
+    if job is None or job.save_until is None or job.save_until <= step.now:
+        return
+    trial.job = replace(job, save_until=None)
+    step.write(lambda c: jobs.update(c, job.id, token=job.token, save_until=None))
+    step.cancel.append((job.id, False))
+
+
+def message_payload(message: Any) -> dict[str, Any]:
+    """What the input log keeps of a message: all but its position."""
+    body = dict(vars(message))
+    del body["position"]
+    return body
+
+
+def _move(step: Step, trial: LiveTrial, event: TrialEvent, reason: str, **columns: Any) -> None:
+    row = trial.row
+    status = TRIAL.after(f"trial {row.id}", row.status, event)
+    expected = (row.status,)
+    trial.row = replace(row, status=status, reason=reason, **columns)
+    step.say(
+        f"trial {row.sequence_id} is {status}" + (f": {reason}" if reason else ""),
+        action=f"trial.{event.lower()}",
+        level=logging.WARNING if event is TrialEvent.WAIT else logging.INFO,
+        trial_id=row.id,
+        job_id=None if trial.job is None else trial.job.id,
+        node_id=None if trial.job is None else trial.job.node_id,
+    )
+    step.write(
+        lambda c: trials.move(c, row.id, expected=expected, status=status, reason=reason, time=step.now, **columns)
+    )
+
+
+# ---- jobs -----------------------------------------------------------------------------------------------------------
+# What the loop makes of a training service's news about jobs.
+
+_NO_FINAL = "no final metric was reported"
+
+
+def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: RetryPolicy) -> None:
+    """One status change. A job that is not live any more, or another token, is stale: nothing happens."""
+    trial = state.by_job.get(change.job_id)
+    if trial is None or trial.job is None or trial.job.token != change.token:
+        return
+    if change.exit is None:
+        note_beginning(state, step, trial, resumed=change.resumed, start_reason=change.start_reason)
+    if change.exit is not None:
+        end_job(state, step, trial, change.exit, policy)
+    elif change.status is TrialJobStatus.RUNNING:
+        _start_job(step, trial, change)
+        if trial.row.status is TrialStatus.RUNNING:
+            set_reason(step, trial, change.detail)
+    elif change.detail and trial.row.status is TrialStatus.WAITING:
+        set_reason(step, trial, change.detail)
+
+
+def _start_job(step: Step, trial: LiveTrial, change: StatusChange) -> None:
+    job = trial.job
+    assert job is not None
+    if job.started_at is not None:
+        return
+    started_at = change.time.timestamp()
+    status = JOB.after(f"job {job.id}", job.status, JobEvent.START)
+    expected = (job.status,)
+    columns: dict[str, Any] = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
+    trial.job = replace(job, status=status, **columns)
+    step.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    )
+    if trial.row.status is TrialStatus.WAITING:
+        start_trial(step, trial, started_at)
+
+
+def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, policy: RetryPolicy) -> None:
+    """A job is over: settle why, then end its trial or send it back."""
+    job = trial.job
+    assert job is not None
+    lost = state.row.report_from in exit.lost_finals
+    reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=lost)
+    detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
+    _close_job(state, step, trial, exit, reason, detail)
+    if not trial.has_final and trial.other_final is not None:
+        text = (
+            f"trial {trial.row.sequence_id} has no final metric: rank {trial.other_final} has reported one, but the "
+            f"metrics of rank {state.row.report_from} count (reportFrom)"
+        )
+        step.note("notice", {"text": text}, trial_id=trial.row.id)
+    verdict = judge(
+        reason,
+        failures=trial.row.failures,
+        infrastructure_failures=trial.row.infrastructure_failures,
+        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
+        policy=policy,
+        has_final=trial.has_final,
+    )
+    if verdict.status is TrialStatus.WAITING:
+        _retry(step, trial, verdict, reason, detail)
+    elif verdict.status is not TrialStatus.SUCCEEDED:
+        is_new = job.resumes == state.row.resumes
+        cause = cause_of_failure(verdict.status, reason, detail) if is_new else ""
+        end_trial(state, step, trial, verdict.status, detail, cause=cause)
+    elif reason is EndReason.EXITED_OK:
+        end_trial(state, step, trial, verdict.status, "" if trial.has_final else _NO_FINAL)
+        if not trial.has_final and trial.other_final is None:
+            _notice_missing_final(state, step, trial)
+    else:
+        accept_final(state, step, trial, f"its job ended afterwards as {reason.value} ({detail})")
+
+
+def _notice_missing_final(state: ExperimentState, step: Step, trial: LiveTrial) -> None:
+    """Say at the first trial, the tenth, the hundredth … that its tuner learns nothing from it."""
+    number = state.row.trials_without_final
+    if not is_worth_a_notice(number):
+        return
+    which = "it is the first one" if number == 1 else f"{number} trials have by now"
+    text = (
+        f"trial {trial.row.sequence_id} has ended without a final metric ({which}): its command exited with 0 and "
+        "never called report_final_result(), so the tuner has no result of it"
+    )
+    step.note("notice", {"text": text}, trial_id=trial.row.id)
+
+
+def _close_job(
+    state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, reason: EndReason, detail: str
+) -> None:
+    job = trial.job
+    assert job is not None
+    status = JOB.after(f"job {job.id}", job.status, JobEvent.END)
+    expected = JOB.sources(JobEvent.END)
+    columns: dict[str, Any] = {
+        "end_reason": reason,
+        "detail": detail,
+        "exit_code": exit.code,
+        "signal": exit.signal,
+        "started_at": job.started_at or exit.started_at or None,
+        "ended_at": exit.ended_at,
+    }
+    trial.job = None
+    del state.by_job[job.id]
+    step.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    )
+    step.release.append(job.id)
+    if trial.row.started_at is None and columns["started_at"] is not None:
+        trial.row = replace(trial.row, started_at=exit.started_at)
+        trial_id = trial.row.id
+        step.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
+
+
+def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, detail: str) -> None:
+    delay = verdict.retry_after_seconds or 0.0
+    again = f"waiting: runs again in {delay:g} s" if delay else "waiting: runs again"
+    send_back(
+        step,
+        trial,
+        f"{again} after {reason.value} ({detail})",
+        failures=verdict.failures,
+        infrastructure_failures=verdict.infrastructure_failures,
+        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
+        not_before=step.now + delay if delay else None,
+    )
+    trial.retry_at = step.monotonic + delay if delay else None
+
+
+def on_held_up(state: ExperimentState, step: Step, message: HeldUp) -> None:
+    """The service cannot do yet what it was asked to do with a job."""
+    trial = state.by_job.get(message.job_id)
+    if trial is None or trial.job is None or trial.job.token != message.token:
+        return
+    if message.reason:
+        set_reason(step, trial, message.reason)
+    if message.notice:
+        step.note("notice", {"text": message.notice}, trial_id=trial.row.id)
+
+
+def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:
+    """After a restart: what is left of the delays of waiting trials, by the stored Unix time. The machine's clock may
+    have been set meanwhile, so none waits longer than the delay that it was given."""
+    for trial in state.trials.values():
+        if trial.row.not_before is not None:
+            longest = max(retry_delay(trial.row.fruitless_jobs, policy), policy.no_room_seconds)
+            trial.retry_at = monotonic + min(max(trial.row.not_before - now, 0.0), longest)
+
+
+def describe(exit: Exit) -> str:
+    """How a job left, in a few words."""
+    if exit.signal is not None:
+        return f"killed by signal {exit.signal}"
+    if exit.code is not None:
+        return f"exit code {exit.code}"
+    return exit.reason.value

@@ -1,0 +1,124 @@
+"""What the loop makes of a user's wishes. Each raises before it changes anything when it cannot be done."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.engine.loop import transitions as trial_moves
+from proctor.manager.engine.loop import tuning
+from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
+from proctor.manager.engine.loop.state import ExperimentState, Step
+from proctor.manager.errors import Conflict
+from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.store import experiments
+from proctor.manager.store.rows import TrialRow
+from proctor.training_services.base import EndReason, TrialJobStatus
+
+
+def cancel_trial(state: ExperimentState, step: Step, trial_id: str) -> None:
+    """End a live trial by the user's wish. One that saves because the experiment is being stopped is signaled at once;
+    that it was stopped remains the reason."""
+    trial = state.trials.get(trial_id)
+    if trial is None:
+        raise Conflict(f"trial {trial_id} has ended already, there is nothing to kill")
+    if trial.job is None:
+        trial_moves.end_trial(state, step, trial, TrialStatus.USER_CANCELED, "canceled by the user")
+    else:
+        trial_moves.end_saving(step, trial)
+        trial_moves.request_stop(state, step, trial, EndReason.USER_CANCELED, "canceled by the user")
+
+
+def add_trial(state: ExperimentState, step: Step, wish: AddTrial) -> TrialRow:
+    """A trial with the user's own parameters; the tuner hears of it and of its result."""
+    _require_active(state, "take a trial")
+    (parameter_id,) = state.take_parameter_ids(1)
+    message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, wish.parameters)
+    step.tell(message, trial_moves.message_payload(message))
+    trial = trial_moves.create_trial(
+        state, step, parameter_id=parameter_id, parameters=wish.parameters, source=wish.source
+    )
+    return trial.row
+
+
+def import_rows(state: ExperimentState, step: Step, wish: ImportRows) -> None:
+    """Tell the tuner of results from elsewhere."""
+    _require_active(state, "import results")
+    message = protocol.ImportData(state.take_position(), [dict(row) for row in wish.rows])
+    step.tell(message, trial_moves.message_payload(message))
+    step.note("import", {"rows": len(wish.rows)})
+
+
+def change_limits(state: ExperimentState, step: Step, wish: ChangeLimits, monotonic: float) -> Mapping[str, Any]:
+    """New limits or a new search space; returns the columns that really changed."""
+    changed = {name: value for name, value in wish.columns.items() if getattr(state.row, name) != value}
+    if not changed:
+        return changed
+    experiment_id = state.row.id
+    state.row = replace(state.row, revision=state.row.revision + 1, **changed)
+    step.write(lambda c: experiments.set_limits(c, experiment_id, time=step.now, **changed))
+    if "search_space" in changed:
+        message = protocol.UpdateSearchSpace(state.take_position(), changed["search_space"])
+        step.tell(message, {"search_space": changed["search_space"]})
+        state.exhausted = False
+    if "max_trial_seconds" in changed:
+        step.update.extend(trial for trial in state.trials.values() if trial.job is not None)
+    _name_the_limit(state, step, monotonic)
+    return changed
+
+
+def _name_the_limit(state: ExperimentState, step: Step, monotonic: float) -> None:
+    """Where a limit was raised and another one is spent, that one is why no trials are created now."""
+    row = state.row
+    limit = spent_limit(state.progress(monotonic))
+    if limit and limit != row.reason and row.status in (ExperimentStatus.NO_MORE_TRIAL, ExperimentStatus.DONE):
+        state.row = replace(row, reason=limit)
+        step.write(
+            lambda c: experiments.move(
+                c, row.id, expected=(row.status,), status=row.status, reason=limit, time=step.now
+            )
+        )
+
+
+def pause(state: ExperimentState, step: Step, monotonic: float) -> None:
+    """Create no new trials; running ones go on."""
+    _allowed(state, ExperimentEvent.PAUSE, "pause")
+    tuning.move_experiment(state, step, ExperimentEvent.PAUSE, "paused by the user", monotonic=monotonic)
+
+
+def proceed(state: ExperimentState, step: Step, monotonic: float) -> None:
+    """Create trials again."""
+    _allowed(state, ExperimentEvent.CONTINUE, "continue")
+    tuning.move_experiment(state, step, ExperimentEvent.CONTINUE, "", monotonic=monotonic)
+
+
+def stop(state: ExperimentState, step: Step, monotonic: float, *, save_seconds: float) -> None:
+    """Stop: jobs end, waiting trials are kept for a resume. Asked again, trials that save are signaled at once.
+
+    :param save_seconds: how long a running trial may save before it is signaled.
+    """
+    if state.row.status is ExperimentStatus.STOPPING:
+        for trial in state.by_job.values():
+            trial_moves.end_saving(step, trial)
+        return
+    _allowed(state, ExperimentEvent.STOP, "stop")
+    tuning.move_experiment(state, step, ExperimentEvent.STOP, "stopped by the user", monotonic=monotonic)
+    for trial in list(state.trials.values()):
+        if trial.job is not None:
+            runs = trial.job.status is TrialJobStatus.RUNNING
+            save_until = step.now + save_seconds if runs and save_seconds > 0 else None
+            reason, detail = EndReason.EXPERIMENT_STOPPED, "the experiment was stopped"
+            trial_moves.request_stop(state, step, trial, reason, detail, save_until=save_until)
+        else:
+            trial_moves.set_reason(step, trial, "waiting: the experiment is stopped; resume runs it")
+
+
+def _allowed(state: ExperimentState, event: ExperimentEvent, verb: str) -> None:
+    if not EXPERIMENT.allows(state.row.status, event):
+        raise Conflict(f"experiment {state.row.id} is {state.row.status}: it cannot {verb} from there")
+
+
+def _require_active(state: ExperimentState, verb: str) -> None:
+    if not state.row.status.is_active or state.row.status in {ExperimentStatus.STOPPING, ExperimentStatus.ERROR}:
+        raise Conflict(f"experiment {state.row.id} is {state.row.status} and cannot {verb}; resume it first")

@@ -1,0 +1,464 @@
+"""The experiments that an engine works on: taken up, found, left; and the databases they write to."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proctor.manager import open_files
+from proctor.manager.config import ExperimentConfig
+from proctor.manager.engine.cleanup import CleanUps
+from proctor.manager.engine.code import CodeWatch
+from proctor.manager.engine.context import Means
+from proctor.manager.engine.creation import METRICS_FILE, read_secrets
+from proctor.manager.engine.feasibility import Outlook
+from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.loop.context import FormWriter, Surroundings, placement_from
+from proctor.manager.engine.loop.loop import ExperimentRunner, is_passing
+from proctor.manager.engine.loop.recovery import load_state
+from proctor.manager.engine.loop.reservations import FreePlacer, Placer, PoolPlacer
+from proctor.manager.engine.loop.stopping import awaited, held_up, save_time, soft_stop
+from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, Loaded, Unloaded, WithoutEngine
+from proctor.manager.errors import Conflict, NotFound, Unavailable
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.store import experiments, identity, jobs
+from proctor.manager.store.database import HEALTHY, Database
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.open_databases import OpenDatabases
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.training_services.base import SupportsNodes, TrainingService
+from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
+from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.protocol import JobReport
+
+__all__ = ["awaited", "held_up", "save_time", "soft_stop"]
+
+
+# ---- stopping -------------------------------------------------------------------------------------------------------
+# What an experiment that is being stopped waits for, and which trials of one that runs are stuck, in words.
+
+
+log = logging.getLogger(__name__)
+
+_LEAVING = {ExperimentStatus.STOPPING, ExperimentStatus.STOPPED}
+
+
+@dataclass
+class Running:
+    """An experiment that an engine works on."""
+
+    runner: ExperimentRunner
+    service: TrainingService
+    task: asyncio.Task[None]
+
+
+class Fleet:
+    """One engine for every active experiment. Opened with `serve`."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._running: dict[str, Running] = {}
+        self._metrics: dict[str, Database] = {}
+        self._databases = OpenDatabases(most=open_files.most_databases(), threads=means.threads)
+        self._group: asyncio.TaskGroup | None = None
+        self._clean_ups = CleanUps(means, self.make_service)
+        self._unloaded = Unloaded(means, self._clean_ups, self.load, self.start)
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[None]:
+        """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
+        async with self._databases, asyncio.TaskGroup() as group:
+            self._group = group
+            await self._announce_jobs()
+            active = await self._means.control.read(experiments.active)
+            await self._unloaded.load_all(group, [row.id for row in active])
+            await self._until_attached()
+            await self._hold_nodes()
+            await self._means.hub.ready(self._may_be_stopped)
+            review = group.create_task(self._review_unknown_jobs(), name="unknown jobs")
+            await self._clean_ups.start(group)
+            try:
+                yield
+            finally:
+                self._group = None
+                review.cancel()
+                self._unloaded.close()
+                self._clean_ups.close()
+                for running in list(self._running.values()):
+                    running.task.cancel()
+
+    async def _announce_jobs(self) -> None:
+        """Have the hub expect every job that has not ended, whether its experiment can be loaded or not, and keep what
+        the jobs of active experiments hold on their nodes."""
+        active = {row.id for row in await self._means.control.read(experiments.active)}
+        for job, sequence_id in await self._means.control.read(jobs.all_live):
+            self._announce(job)
+            placement = placement_from(job.placement)
+            if placement is not None and job.experiment_id in active:
+                holder = f"trial {sequence_id} of experiment {job.experiment_id}"
+                self._means.pool.restore(job.id, placement, holder)
+
+    def _announce(self, job: TrialJobRow) -> None:
+        """Have the hub expect a job of a keeper, which must not be given it again if it has lost it. No keeper reports
+        the end of any other job, so the hub would expect that one forever."""
+        if job.keeper_node is not None:
+            self._means.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
+
+    async def _until_attached(self) -> None:
+        """Until the engines have found their jobs again, or it takes too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_PATIENCE_SECONDS):
+                for running in tuple(self._running.values()):
+                    await running.runner.attached.wait()
+
+    async def _hold_nodes(self) -> None:
+        """Keep the nodes of experiments that are not loaded, and of those that were stopped while they were not."""
+        if self._means.providers is not None:
+            live = {job.experiment_id for job, _ in await self._means.control.read(jobs.all_live)}
+            for experiment_id in sorted({*live, *self._unloaded.ids()} - self._running.keys()):
+                self._means.providers.hold(experiment_id)
+
+    async def _review_unknown_jobs(self) -> None:
+        """Once the database is known to be whole: keepers that registered before have unknown jobs stopped now."""
+        if not self._means.is_whole.is_set():
+            await self._means.is_whole.wait()
+            await self._means.hub.ready(self._may_be_stopped)
+
+    async def _may_be_stopped(self, strangers: Sequence[JobReport]) -> set[str] | None:
+        """Of jobs that nobody expects those that the control database explains: it knows how they ended, or has deleted
+        their experiment. Every job was written down before it was launched, so what it has no word of, it has lost.
+        None while the database may be damaged."""
+        if not self._means.is_whole.is_set():
+            return None
+
+        def explained(connection: sqlite3.Connection) -> set[str]:
+            return {
+                job.job_id
+                for job in strangers
+                if jobs.exists(connection, job.job_id)
+                or job.started_at < identity.unknown_since(connection, job.experiment_id)
+            }
+
+        return await self._means.control.read(explained)
+
+    async def load(self, experiment_id: str) -> Loaded:
+        """Read an experiment back and make all that its engine needs. Changes nothing. Raises NotFound, and whatever is
+        in the way."""
+        metrics = await self.metrics(experiment_id)
+        state = await load_state(self._means.control, metrics, experiment_id)
+        config = ExperimentConfig.from_canonical(state.row.config)
+        directory = Path(state.row.directory)
+        service = self.make_service(state.row)
+        forms = FormWriter(config, directory)
+        around = Surroundings(
+            config=config,
+            control=self._means.control,
+            metrics=metrics,
+            service=service,
+            placer=self._placer(service, config),
+            clock=self._means.clock,
+            feed=self._means.feed,
+            forms=forms,
+            code=CodeWatch(forms.code_directory, self._means.clock),
+            open_dispatcher=self._means.open_dispatcher(state.row, config),
+            checkpoint_directory=str(directory / "checkpoint"),
+        )
+        return Loaded(ExperimentRunner(state, around), service)
+
+    def start(self, loaded: Loaded) -> None:
+        """Start the engine of an experiment that was read back. Raises Unavailable while the manager leaves."""
+        if self._group is None:
+            raise Unavailable("the manager is shutting down")
+        state = loaded.runner.state
+        for trial in state.by_job.values():
+            if trial.job is not None:
+                self._announce(trial.job)
+        task = self._group.create_task(self._run(loaded), name=f"experiment {state.row.id}")
+        self._running[state.row.id] = Running(loaded.runner, loaded.service, task)
+
+    async def _run(self, loaded: Loaded) -> None:
+        """One engine's life. Its failure is its experiment's, not the manager's."""
+        runner, failure = loaded.runner, None
+        experiment_id = runner.state.row.id
+        try:
+            await runner.run()
+            await self._clean_ups.carry_out(experiment_id, loaded.service)
+        except Exception as error:
+            failure = error
+            if not is_passing(error):
+                extra = {"action": "engine.fail", "experiment_id": experiment_id}
+                log.exception("the engine of experiment %s failed", experiment_id, extra=extra)
+        finally:
+            del self._running[experiment_id]
+            self._means.feed.notify()
+        if failure is None or self._group is None:
+            return
+        if runner.state.row.status.is_active:
+            self._unloaded.add(experiment_id, failure)
+        else:
+            self._clean_ups.add(experiment_id, failure)
+
+    async def load_now(self, experiment_id: str) -> None:
+        """Load an experiment that is not loaded now rather than after its pause. Raises Unavailable with what is in the
+        way; one that is loaded is no error."""
+        await self._unloaded.try_now(experiment_id)
+
+    def leave_unloaded(self, experiment_id: str, error: Exception) -> None:
+        """No engine works on an active experiment, because of `error`: load it again after a pause."""
+        if self._group is not None:
+            self._unloaded.add(experiment_id, error)
+
+    async def ask(self, experiment_id: str, message: m.Message) -> Any:
+        """Give a message to the engine of an experiment, and wait until what it led to is committed. What can be done
+        without an engine is done for one that is not loaded, too. Raises Conflict, Unavailable."""
+        if experiment_id not in self._running and isinstance(message, WithoutEngine):
+            async with self._unloaded.lock(experiment_id):
+                if self._unloaded.has(experiment_id):
+                    return await self._unloaded.carry_out(experiment_id, message)
+        return await self.runner(experiment_id).inbox.ask(message)
+
+    def forget(self, experiment_id: str) -> None:
+        """An experiment is about to be deleted: its keepers are told to stop and forget what they still have of it."""
+        self._unloaded.drop(experiment_id)
+        for job_id in self._means.hub.abandon(experiment_id):
+            self._means.pool.release(job_id)
+
+    def runner(self, experiment_id: str) -> ExperimentRunner:
+        """The engine of an experiment. Raises Unavailable while it is not loaded, Conflict when none works on it."""
+        running = self._running.get(experiment_id)
+        if running is None and self._unloaded.has(experiment_id):
+            raise self._unloaded.obstacle(experiment_id)
+        if running is None:
+            raise Conflict(f"experiment {experiment_id} is not running; resume it first")
+        return running.runner
+
+    def has(self, experiment_id: str) -> bool:
+        """Whether an engine works on it."""
+        return experiment_id in self._running
+
+    def users_of(self, node_id: str) -> list[str]:
+        """The ids of the experiments that an engine works on and that may use a node."""
+        return [name for name, running in self._running.items() if node_id in _nodes_of(running.service)]
+
+    def leaving(self, node_ids: Collection[str]) -> dict[str, str]:
+        """Of the experiments that may use one of the nodes, those that are being stopped, or were stopped and still
+        leave their machines: by id a clause that says which of the two, and what it waits for."""
+        return {name: _leaving_clause(name, self._running[name], self._means) for name in self._leaving(node_ids)}
+
+    async def until_left(self, node_ids: Collection[str], seconds: float) -> None:
+        """Wait until none of these experiments is there any more, but no longer than some seconds."""
+        if names := self._leaving(node_ids):
+            await asyncio.wait({self._running[name].task for name in names}, timeout=seconds)
+
+    def _leaving(self, node_ids: Collection[str]) -> list[str]:
+        users = dict.fromkeys(name for node_id in node_ids for name in self.users_of(node_id))
+        return [name for name in users if self._running[name].runner.state.row.status in _LEAVING]
+
+    async def leave(self, experiment_id: str) -> None:
+        """Wait until the engine of an experiment that is over is gone; end that of a failed one. Raises Unavailable
+        when its platform is busy cleaning up after it for too long."""
+        running = self._running.get(experiment_id)
+        if running is not None:
+            if running.runner.state.row.status is not ExperimentStatus.STOPPED:
+                running.task.cancel()
+            await asyncio.wait({running.task})
+        await self._clean_ups.end_attempts(experiment_id)
+
+    def owe_clean_up(self, experiment_id: str) -> None:
+        """A stopped experiment is not resumed after all: clean up after it, if that is owed."""
+        self._clean_ups.add(experiment_id)
+
+    async def settle(self, experiment: ExperimentRow) -> None:
+        """Have the platform clean up after an experiment that is about to be deleted. Raises Unavailable."""
+        await self._clean_ups.settle(experiment)
+
+    def service(self, experiment: ExperimentRow) -> TrainingService:
+        """The experiment's service; of one that no engine works on, one that can only read."""
+        running = self._running.get(experiment.id)
+        return self.make_service(experiment) if running is None else running.service
+
+    def make_service(self, experiment: ExperimentRow) -> TrainingService:
+        """A new instance of the experiment's service."""
+        settings = experiment.config["training_service"]
+        means = self._means
+        directory = Path(experiment.directory)
+        context = ServiceContext(
+            experiment.id,
+            directory,
+            means.pool,
+            means.hub,
+            settings,
+            providers=means.providers,
+            secrets=read_secrets(directory),
+        )
+        return means.create_service(settings["platform"], context)
+
+    def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
+        if not isinstance(service, SupportsNodes):
+            return FreePlacer()
+        return PoolPlacer(self._means.pool, service, config.trial_gpu_number)
+
+    async def experiment(self, experiment_id: str) -> ExperimentRow:
+        """One experiment's row. Raises NotFound."""
+        try:
+            return await self._means.control.read(lambda c: experiments.get(c, experiment_id))
+        except RowNotFound:
+            raise NotFound(f"there is no experiment {experiment_id!r}") from None
+
+    async def metrics(self, experiment_id: str) -> Database:
+        """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
+        if experiment_id not in self._metrics:
+            row = await self.experiment(experiment_id)
+            database = await self._databases.open(str(Path(row.directory) / METRICS_FILE), "metrics")
+            if experiment_id not in self._metrics:  # nobody was faster
+                database.on_health_change(lambda health: self._means.feed.notify())
+                self._metrics[experiment_id] = database
+        return self._metrics[experiment_id]
+
+    async def close_metrics(self, experiment_id: str) -> None:
+        """Let go of its metrics database."""
+        database = self._metrics.pop(experiment_id, None)
+        if database is not None:
+            await self._databases.close(database.path)
+
+    def awaited(self, experiment_id: str) -> str:
+        """What an experiment that is being stopped still waits for, as a clause, or ''."""
+        running = self._running.get(experiment_id)
+        return "" if running is None else awaited(running.runner.state, self._means.pool, self._means.clock.now())
+
+    def uncleaned(self, experiment_id: str) -> str:
+        """Why the platform of a stopped experiment has not cleaned up after it, and when that is tried again, or ''."""
+        return self._clean_ups.describe(experiment_id)
+
+    def held_up(self, experiment_id: str) -> str:
+        """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
+        running = self._running.get(experiment_id)
+        return "" if running is None else held_up(running.runner.state, self._means.pool)
+
+    def silence_of(self, trial: TrialRow, node_id: str) -> str:
+        """Why nothing is heard of a trial that runs on a node, as a clause, or ''."""
+        running = self._running.get(trial.experiment_id)
+        if running is not None:
+            live = running.runner.state.trials.get(trial.id)
+            if live is None or live.job is None:
+                return ""
+        elif trial.status is not TrialStatus.RUNNING:
+            return ""
+        elif not self._unloaded.has(trial.experiment_id):
+            return (
+                f"it has been stopped; what it reported last is with the keeper of node {node_id}, and is stored when "
+                "its experiment is resumed"
+            )
+        is_known = any(node.id == node_id for node in self._means.pool.nodes())  # plug-ins name nodes of their own
+        absence = self._means.pool.absence(node_id) if is_known else ""
+        return f"nothing is heard of it: {absence}" if absence else ""
+
+    def outlook(self, experiment_id: str) -> Outlook | None:
+        """Which machines an experiment can use now; None where that is not known."""
+        running = self._running.get(experiment_id)
+        return None if running is None else running.runner.outlook
+
+    def could_run(self, experiment: ExperimentRow) -> Outlook | None:
+        """The same of an experiment that is not created yet, as far as its machines are known already. Raises
+        TrainingServiceError where it cannot run on its platform."""
+        config = ExperimentConfig.from_canonical(experiment.config)
+        return self._placer(self.make_service(experiment), config).outlook()
+
+    def not_loaded(self, experiment: ExperimentRow) -> str:
+        """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
+        for any other."""
+        return self._unloaded.describe(experiment.id, experiment.status)
+
+    def sees_running(self, job: TrialJobRow) -> bool:
+        """Whether a keeper that is there says that a job runs."""
+        hub, node_id = self._means.hub, job.keeper_node
+        return node_id is not None and not self._means.pool.absence(node_id) and not hub.is_over(node_id, job.id)
+
+    def active_seconds(self, row: ExperimentRow) -> float:
+        """How long an experiment has run, up to now; the store knows it up to the last thing that happened."""
+        running = self._running.get(row.id)
+        return row.active_seconds if running is None else running.runner.active_seconds
+
+    @property
+    def trouble(self) -> str:
+        """Why something cannot be written or loaded at the moment, or what is wrong with this machine's own node; or
+        ''."""
+        unwritten = _trouble(self._means.control, *self._metrics.values())
+        lost = _unexplained(self._means.hub.unexplained())
+        scarce = open_files.shortage()
+        return "; ".join(
+            filter(
+                None,
+                (
+                    unwritten,
+                    self._unloaded.trouble,
+                    self._clean_ups.trouble,
+                    lost,
+                    scarce,
+                    *self._shortages_here(),
+                    *self._stops_here(),
+                ),
+            )
+        )
+
+    def _shortages_here(self) -> list[str]:
+        """Why trials on the manager's own machine find no room, each reason once."""
+        pool = self._means.pool
+        here = [node.id for node in pool.nodes() if node.kind == LOCAL_KIND]
+        users = [running.service for running in self._running.values()]
+        folders = [_folder_of(service) for service in users if set(here) & set(_nodes_of(service))]
+        return list(dict.fromkeys(pool.shortage(here, folder) for folder in ("", *folders)) if here else ())
+
+    def _stops_here(self) -> list[str]:
+        """What is stuck on the manager's own machine: its keeper is silent, or a process of it is suspended."""
+        pool = self._means.pool
+        here = [node for node in pool.nodes() if node.kind == LOCAL_KIND]
+        absences = [pool.absence(node.id) for node in here if node.status in (NodeStatus.SILENT, NodeStatus.FAILED)]
+        stops = [f"trial job {job_id}: {clause}" for node in here for job_id, clause in node.stopped.items() if job_id]
+        return [*absences, *stops]
+
+    def trouble_of(self, experiment_id: str) -> str:
+        """The same for what one experiment writes and for its nodes; and why its dispatcher suggests nothing."""
+        metrics, running = self._metrics.get(experiment_id), self._running.get(experiment_id)
+        unwritten = _trouble(self._means.control, *([] if metrics is None else [metrics]))
+        if unwritten or running is None:
+            return unwritten
+        nodes = _nodes_of(running.service)
+        shortage = self._means.pool.shortage(nodes, _folder_of(running.service)) if nodes else ""
+        return shortage or running.runner.trouble
+
+
+def _nodes_of(service: TrainingService) -> tuple[str, ...]:
+    return service.node_ids() if isinstance(service, SupportsNodes) else ()
+
+
+def _folder_of(service: TrainingService) -> str:
+    return service.job_folder() if isinstance(service, SupportsNodes) else ""
+
+
+def _leaving_clause(experiment_id: str, running: Running, means: Means) -> str:
+    state = running.runner.state
+    if state.row.status is ExperimentStatus.STOPPED:
+        return f"experiment {experiment_id} was stopped and is leaving it: its files are being collected and removed"
+    waits = awaited(state, means.pool, means.clock.now())
+    return f"experiment {experiment_id} is being stopped" + (f": it {waits}" if waits else "")
+
+
+def _unexplained(jobs: Sequence[tuple[str, JobReport]]) -> str:
+    """What to do about jobs that are in no database, or ''."""
+    if not jobs:
+        return ""
+    names = ", ".join(f"{job.job_id} on node {node_id}" for node_id, job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    return (
+        f"{len(jobs)} trial job{'s' * (len(jobs) > 1)} that the control database has no word of ({names}): it has lost "
+        "them; they are left alone. Restore the database from a copy, or have them stopped: end the manager, and start "
+        "it once with `proctor manager start --accept-database`"
+    )
+
+
+def _trouble(*databases: Database) -> str:
+    return "; ".join(database.health for database in databases if database.health != HEALTHY)

@@ -1,0 +1,153 @@
+"""A manager in the background: started when it is needed, found by its home, stopped."""
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from proctor.manager.process.instance import EXIT_CONFLICT, ManagerAddress, StartError, read_address
+from proctor.manager.settings import Home
+from proctor.sdk.disk_errors import explain
+
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class RunningManager:
+    """A manager that serves, and the token that opens it."""
+
+    address: ManagerAddress
+    token: str
+
+    @property
+    def url(self) -> str:
+        """Where it is reached; no slash at the end."""
+        return self.address.url
+
+
+class ManagerNotStarted(StartError):
+    """The manager did not come up; the text says what it said."""
+
+
+class ManagerNotStopped(StartError):
+    """The manager is still there."""
+
+
+def manager_status(home: Home) -> ManagerAddress | None:
+    """The running manager of the home, or None."""
+    return read_address(home)
+
+
+def ensure_manager(
+    home: Home,
+    *,
+    port: int | None = None,
+    accept_database: bool = False,
+    timeout_seconds: float = START_SECONDS,
+) -> RunningManager:
+    """The home's manager; started in the background if none runs. Returns when it serves.
+
+    :param port: for a manager that must be started; None: 8080 or the next free one.
+    :param accept_database: for a manager that must be started: see `Settings.accept_database`.
+    :raises ManagerNotStarted: with what the manager said.
+    """
+    options = [] if port is None else ["--port", str(port)]
+    options += ["--accept-database"] if accept_database else []
+    address = read_address(home) or _start(home, options, timeout_seconds)
+    return RunningManager(address, home.token_file.read_text(encoding="utf-8").strip())
+
+
+def _start(home: Home, options: list[str], timeout_seconds: float) -> ManagerAddress:
+    try:
+        home.prepare()
+        output = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        why = explain(error, error.filename or str(home.path))
+        raise ManagerNotStarted(
+            f"cannot write the home {home.path}: {why}; make it writable, or name another one with PROCTOR_HOME"
+        ) from error
+    said_before = os.fstat(output).st_size
+    # -P: the folder of whoever calls us must not shadow what the manager imports.
+    command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path), *options]
+    try:
+        pid = _spawn(command, output)
+    finally:
+        os.close(output)
+    return _wait_until_up(home, pid, said_before, timeout_seconds)
+
+
+def _spawn(command: list[str], output: int) -> int:
+    """Start a process in a session of its own; nobody waits for it once it is up, so no `Popen` does."""
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, output, 1),
+        (os.POSIX_SPAWN_DUP2, output, 2),
+    ]
+    return os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
+
+
+def _exit_code(pid: int) -> int | None:
+    """The exit code of a child of ours; None while it runs. May be asked once after its end."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return None if ended == 0 else os.waitstatus_to_exitcode(status)
+
+
+def _wait_until_up(home: Home, pid: int, said_before: int, timeout_seconds: float) -> ManagerAddress:
+    """Until a manager of the home serves: ours, or one that was started at the same time and was faster."""
+    gives_up = time.monotonic() + timeout_seconds
+    code: int | None = None
+    while time.monotonic() < gives_up:
+        address = read_address(home)
+        if address is not None:
+            return address
+        if code is None:
+            code = _exit_code(pid)
+        if code not in (None, EXIT_CONFLICT):
+            break
+        time.sleep(LOOK_SECONDS)
+    if code is None:
+        os.kill(pid, signal.SIGTERM)
+        raise ManagerNotStarted(f"it gave no sign within {timeout_seconds:g} s; its log is {home.manager_log}")
+    said = _said(home, said_before).removeprefix("proctor manager: ")
+    raise ManagerNotStarted(said or f"it ended with exit code {code}; its log is {home.manager_log}")
+
+
+def _said(home: Home, offset: int) -> str:
+    """The last lines of what the manager has written since `offset`."""
+    with open(home.manager_output, "rb") as file:
+        file.seek(offset)
+        return "\n".join(file.read().decode(errors="replace").strip().splitlines()[-10:])
+
+
+def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
+    """End the home's manager in good order; trials go on under their keepers. False when none was running.
+
+    :raises ManagerNotStopped: it is still there after the time; it is not killed.
+    """
+    address = read_address(home)
+    descriptor = None if address is None else address.open_process()
+    if address is None or descriptor is None:
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        if select.select([descriptor], [], [], timeout_seconds)[0]:
+            return _reap(address.pid)
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(descriptor)
+    raise ManagerNotStopped(
+        f"the manager (pid {address.pid}) has not ended within {timeout_seconds:g} s; its log is {home.manager_log}"
+    )
+
+
+def _reap(pid: int) -> bool:
+    """Take the end of a manager that this very process has started."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    return True
