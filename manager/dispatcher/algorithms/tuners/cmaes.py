@@ -12,6 +12,7 @@ import numpy as np
 from cmaes import CMA
 
 from proctor.manager.dispatcher.algorithms.base import (
+    DistinctParameters,
     Parameters,
     Suggestion,
     TunerAlgorithm,
@@ -19,7 +20,6 @@ from proctor.manager.dispatcher.algorithms.base import (
     suggestion_rng,
     suggestion_seed,
 )
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import DistinctParameters
 from proctor.sdk.space import SearchSpace
 
 FIRST_SIGMA = 0.25

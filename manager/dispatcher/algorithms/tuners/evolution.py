@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.base import (
+    DistinctParameters,
     Parameters,
     Suggestion,
     TunerAlgorithm,
     loss_of,
     suggestion_rng,
 )
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import DistinctParameters
 from proctor.sdk.space import Choice, NestedChoice, Parameter, SearchSpace
 
 _STEP_SHARE = 0.75

@@ -2,8 +2,13 @@
 
 from typing import Any
 
-from proctor.manager.dispatcher.algorithms.base import Parameters, Suggestion, TunerAlgorithm, suggestion_rng
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import DistinctParameters
+from proctor.manager.dispatcher.algorithms.base import (
+    DistinctParameters,
+    Parameters,
+    Suggestion,
+    TunerAlgorithm,
+    suggestion_rng,
+)
 from proctor.sdk.space import SearchSpace
 
 

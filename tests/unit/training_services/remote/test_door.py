@@ -47,8 +47,8 @@ def odd_file(folder: Path, body: str) -> str:
     """A keeper's file whose commands do something odd."""
     path = folder / "odd.pyz"
     with zipfile.ZipFile(path, "w") as archive:
-        for name in ("proctor/__init__.py", "proctor/trial_keeper/__init__.py"):
-            archive.writestr(name, "")
+        for name in ("__init__.py", "trial_keeper/__init__.py", "trial_keeper/commands/__init__.py"):
+            archive.writestr(f"proctor/{name}", "")
         archive.writestr("proctor/trial_keeper/commands/main.py", f"def answer_to(name, body, source):\n    {body}\n")
     return str(path)
 
