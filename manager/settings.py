@@ -201,7 +201,7 @@ class DispatcherSettings:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ManagerSettings:
     """All that a manager needs to know to start."""
 
     home: Home

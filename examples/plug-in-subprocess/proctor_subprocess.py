@@ -50,7 +50,7 @@ from proctor.training_services.trial_processes import (
 )
 
 PLATFORM = "subprocess"
-LOOK_SECONDS = 0.25  # how often processes and journals are looked at
+POLL_INTERVAL_SECONDS = 0.25  # how often processes and journals are looked at
 RETRY_SECONDS = 1.0  # the pause before something is delivered again that a listener has not taken
 CHUNK_BYTES = 1024 * 1024
 
@@ -227,14 +227,14 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
             if reason != told:
                 await self._tell(job, at=time.time(), detail=reason)
                 told = reason
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
     async def _follow(self, job: Job, process: "subprocess.Popen[bytes]") -> None:
         """Deliver what a running job reports, until it and its journal have come to their end."""
         job.started_at = time.time()
         await self._tell(job, at=job.started_at, node_id=socket.gethostname(), pid=process.pid)
         while process.poll() is None and job.stop is None:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_INTERVAL_SECONDS)
             await self._deliver(job)
             limit = job.form.max_duration_seconds
             if limit is not None and time.time() > job.started_at + limit and job.stop is None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine import creation
-from proctor.manager.engine.archive.format import Archive, SavedExperiment, SavedJob, SavedTrial
+from proctor.manager.engine.archive.format import ExperimentArchive, SavedExperiment, SavedJob, SavedTrial
 from proctor.manager.engine.creation import new_seed
 from proctor.manager.engine.loop.transitions import message_payload
 from proctor.manager.engine.loop.tuning import finite_number
@@ -33,7 +33,7 @@ _CUT_OFF = "it had not ended when the experiment was saved"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ImportedExperiment:
     """A saved experiment as rows of this home."""
 
     experiment: ExperimentRow
@@ -71,7 +71,7 @@ def convert(
     directory: Path,
     last_metric: int,
     now: float,
-) -> Loaded:
+) -> ImportedExperiment:
     """The rows of a saved experiment with its trials and their jobs.
 
     Trials that had not ended wait to be run again, from their beginning; their jobs are over.
@@ -103,7 +103,7 @@ def convert(
         ended_at=_seconds(saved.ended_at) or now,
     )
     job_rows = [_job(job, experiment_id, now) for job in attempts]
-    return Loaded(experiment, trial_rows, job_rows, messages)
+    return ImportedExperiment(experiment, trial_rows, job_rows, messages)
 
 
 def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:
@@ -268,7 +268,7 @@ class Loading:
     `code_directory` is where its code lies now; None: where it was.
     """
 
-    archive: Archive
+    archive: ExperimentArchive
     saved: SavedExperiment
     experiment_id: str
     folder: Path

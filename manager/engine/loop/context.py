@@ -17,7 +17,7 @@ from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import NodePlacement, SupportsSoftStop, TrainingService, TrialJobForm
 
 
-class FormWriter:
+class JobFormBuilder:
     """Writes the forms of one experiment's jobs."""
 
     def __init__(self, config: ExperimentConfig, directory: Path) -> None:
@@ -84,7 +84,7 @@ def placement_from(body: dict[str, object] | None) -> NodePlacement | None:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LoopContext:
     """Opened by the manager, which also closes them."""
 
     config: ExperimentConfig
@@ -94,7 +94,7 @@ class Surroundings:
     placer: Placer
     clock: Clock
     feed: ChangeFeed
-    forms: FormWriter
+    forms: JobFormBuilder
     code: CodeWatch
     open_dispatcher: Opener
     checkpoint_directory: str

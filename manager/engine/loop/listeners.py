@@ -19,7 +19,7 @@ from proctor.training_services.errors import ServiceUnavailable
 Offsets = dict[tuple[str, int], int]
 
 
-class Intake:
+class ServiceListener:
     """The two listeners of one experiment."""
 
     def __init__(self, state: ExperimentState, inbox: Inbox, control: Database, metrics: Database) -> None:

@@ -12,7 +12,7 @@ from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
-    Progress,
+    ExperimentProgress,
     next_event,
     wanted_suggestions,
 )
@@ -210,7 +210,7 @@ def _run_stopwatch(state: ExperimentState, status: ExperimentStatus, monotonic: 
     state.active_since = monotonic if status.counts_time else None
 
 
-def advance(state: ExperimentState, step: Step, monotonic: float) -> Progress:
+def advance(state: ExperimentState, step: Step, monotonic: float) -> ExperimentProgress:
     """Let the experiment take the moves it makes by itself; returns where it stands then."""
     progress = state.progress(monotonic)
     while (move := next_event(progress)) is not None:
