@@ -14,7 +14,7 @@ from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine.cleanup import CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.context import EngineContext
-from proctor.manager.engine.creation import METRICS_FILE, read_secrets
+from proctor.manager.engine.creation import read_secrets
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, placement_from
@@ -25,6 +25,7 @@ from proctor.manager.engine.loop.stopping import awaited, held_up, save_time, so
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.settings import METRICS_FILE
 from proctor.manager.store import experiments, identity, jobs
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound

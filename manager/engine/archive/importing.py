@@ -20,6 +20,7 @@ from proctor.manager.engine.loop.transitions import message_payload
 from proctor.manager.engine.loop.tuning import finite_number
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.store import dispatcher_inputs, events, experiments, jobs, metrics, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
@@ -257,7 +258,7 @@ def _seconds(moment: datetime | None) -> float | None:
 #
 # The folder is marked until the rows are written, so that the next manager removes what a killed one has left.
 
-_NOT_UNPACKED = frozenset({creation.CONFIG_FILE, creation.UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
+_NOT_UNPACKED = frozenset({CONFIG_FILE, UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
 """A tuner's saved state belongs to the old input log; the results are told to a new one."""
 
 
@@ -340,7 +341,7 @@ class Loading:
         def write(connection: sqlite3.Connection) -> int:
             return metrics.insert(connection, self._metrics(known), first_sequences=starts)
 
-        path = str(self.folder / creation.METRICS_FILE)
+        path = str(self.folder / METRICS_FILE)
         try:
             async with await Database.open(path, "metrics", threads=threads) as database:
                 return await database.write(write)

@@ -12,6 +12,7 @@ from proctor.manager.engine.loop.reservations import Placer
 from proctor.manager.engine.loop.stopping import save_time
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.reasons import RetryPolicy
+from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import NodePlacement, SupportsSoftStop, TrainingService, TrialJobForm
@@ -23,7 +24,7 @@ class JobFormBuilder:
     def __init__(self, config: ExperimentConfig, directory: Path) -> None:
         self._config = config
         self._directory = directory
-        environment_file = directory / "environment.json"
+        environment_file = directory / ENVIRONMENT_FILE
         self._environment_file = str(environment_file) if environment_file.exists() else None
 
     @property
