@@ -24,7 +24,8 @@ from proctor.sdk.pytorch.checkpoints.registration import register
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_in_trial, report_values, should_stop
+from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
+from proctor.sdk.trial import is_in_trial
 
 # ---- marks ----------------------------------------------------------------------------------------------------------
 # Checkpoints that another framework writes in place, for its callback: each a folder, with a mark when it is whole.
