@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file, write_whole
+from proctor.sdk.files import replace_file, sync_file
+from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, write_pointer
 from proctor.sdk.pytorch.checkpoints.registration import register
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
@@ -81,9 +82,8 @@ class MarkedFolder:
         folder = self.path / f"checkpoint-{step}"
         for path in folder.rglob("*"):
             if path.is_file():
-                with open(path, "rb") as written:
-                    os.fsync(written.fileno())
-        write_whole(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
+                sync_file(path)
+        replace_file(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
         if is_in_trial():
             register(self._run_name, partial(self._export, folder, step), place=self.path)
 
