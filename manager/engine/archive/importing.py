@@ -18,7 +18,6 @@ from proctor.manager.engine import creation
 from proctor.manager.engine.archive.format import ExperimentArchive, SavedExperiment, SavedJob, SavedTrial
 from proctor.manager.engine.creation import new_seed
 from proctor.manager.engine.loop.transitions import message_payload
-from proctor.manager.engine.loop.tuning import finite_number
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
@@ -26,6 +25,7 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -257,7 +257,7 @@ def _outcome(trial: SavedTrial, config: ExperimentConfig) -> Any:
 
 def _number(value: float | str | None) -> float | None:
     """The number of a column; the words of the wire are no numbers."""
-    return finite_number(value)
+    return metric_number(value)
 
 
 def _seconds(moment: datetime | None) -> float | None:
