@@ -12,7 +12,7 @@ FOLDERS = ("sdk", "trial_keeper", "training_services", "manager")
 MOST_MODULES = 18
 MOST_LINES = 600
 
-# REST models, client records and the client's own configuration objects mirror a thing of the server and share its name.
+# REST models, client records and configuration objects of the client mirror a thing of the server and share its name.
 MIRRORS = {
     "AddTrial",
     "AlgorithmConfig",

@@ -1,4 +1,4 @@
-"""From rows to what a training service is given."""
+"""What an experiment's loop is given: everything that is not the experiment itself, and the forms of its jobs."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from proctor.training_services.base import NodePlacement, SupportsSoftStop, Trai
 
 
 class JobFormBuilder:
-    """Writes the forms of one experiment's jobs."""
+    """From rows of one experiment to the forms that its training service gets."""
 
     def __init__(self, config: ExperimentConfig, directory: Path) -> None:
         self._config = config
@@ -80,13 +80,9 @@ def placement_from(body: dict[str, object] | None) -> NodePlacement | None:
     return None if body is None else NodePlacement.from_json(body)
 
 
-# ---- surroundings ---------------------------------------------------------------------------------------------------
-# What an experiment's loop is given: everything that is not the experiment itself.
-
-
 @dataclass(frozen=True)
 class LoopContext:
-    """Opened by the manager, which also closes them."""
+    """What a loop works with; opened by the supervisor, which also closes it."""
 
     config: ExperimentConfig
     control: Database
