@@ -1,4 +1,4 @@
-"""The walks of docs/walks.md lead to places that exist, and stay short."""
+"""The walks of docs/walks.md lead to places that exist, and stay short; the glossary says where nouns are defined."""
 
 import ast
 import re
@@ -16,6 +16,7 @@ FILES_BEFORE = (59, 85, 50, 50, 56, 65)
 HEAD = re.compile(r"^## (\d+)\. .")
 COUNT = re.compile(r"^\*(\d+) files\.\* .")
 STOP = re.compile(r"^(\d+)\. `([^`]+\.py)` `([\w.]+)`: (?!.*\. [A-Z])[A-Z`].*\.$")  # one sentence
+TERM = re.compile(r"^\| (`?)([\w ]+)\1 \| [^|]+ \| `([^`|]+)` \|$")
 
 
 @dataclass
@@ -86,3 +87,29 @@ def test_a_walk_says_how_many_files_it_touches_and_is_shorter_than_it_was(walk: 
     files = {file for _, file, _ in walk.stops}
     assert walk.counts == [len(files)], f"walk {walk.number} touches {len(files)} files; its head says {walk.counts}"
     assert len(files) < before
+
+
+def read_terms() -> list[tuple[str, str, bool]]:
+    """The rows of the glossary's second part: the name, its file, and whether it is a class."""
+    part = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").partition("\n## Modules and classes\n")[2]
+    rows = [
+        line for line in part.splitlines() if line.startswith("|") and not re.match(r"\| (name|word) \||\|---", line)
+    ]
+    found = [TERM.match(row) for row in rows]
+    assert all(found), f"not a row of name, meaning and place: {rows[found.index(None)]}"
+    return [(row[2], row[3], row[1] == "`") for row in found if row is not None]
+
+
+TERMS = read_terms()
+
+
+def test_the_glossary_explains_each_noun_of_the_code_once() -> None:
+    names = [name for name, _, _ in TERMS]
+    assert len(names) > 80
+    assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
+
+
+@pytest.mark.parametrize(("name", "file", "is_class"), TERMS)
+def test_the_glossary_says_where_a_noun_of_the_code_is_defined(name: str, file: str, is_class: bool) -> None:
+    assert (ROOT / file).is_file(), f"there is no file {file}"
+    assert not is_class or name in names_of(file), f"{file} has no class {name}"
