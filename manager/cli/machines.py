@@ -75,7 +75,7 @@ _News = tuple[int, list[Row] | str | Exception]
 """Of a machine, by its place in the list: its steps, what it waits for, or what was raised."""
 
 
-class Machines:
+class MachineLines:
     """All machines of one configuration."""
 
     def __init__(self, client: "Client", loaded: Any, file: Path, logins: Logins) -> None:

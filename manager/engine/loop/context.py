@@ -12,18 +12,19 @@ from proctor.manager.engine.loop.reservations import Placer
 from proctor.manager.engine.loop.stopping import save_time
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.reasons import RetryPolicy
+from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import NodePlacement, SupportsSoftStop, TrainingService, TrialJobForm
 
 
-class FormWriter:
+class JobFormBuilder:
     """Writes the forms of one experiment's jobs."""
 
     def __init__(self, config: ExperimentConfig, directory: Path) -> None:
         self._config = config
         self._directory = directory
-        environment_file = directory / "environment.json"
+        environment_file = directory / ENVIRONMENT_FILE
         self._environment_file = str(environment_file) if environment_file.exists() else None
 
     @property
@@ -84,7 +85,7 @@ def placement_from(body: dict[str, object] | None) -> NodePlacement | None:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LoopContext:
     """Opened by the manager, which also closes them."""
 
     config: ExperimentConfig
@@ -94,7 +95,7 @@ class Surroundings:
     placer: Placer
     clock: Clock
     feed: ChangeFeed
-    forms: FormWriter
+    forms: JobFormBuilder
     code: CodeWatch
     open_dispatcher: Opener
     checkpoint_directory: str

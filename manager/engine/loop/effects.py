@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from proctor.manager.engine.loop import messages as m
-from proctor.manager.engine.loop.context import Surroundings
+from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.messages import Inbox
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
 from proctor.manager.engine.loop.stopping import soft_stop
@@ -49,7 +49,7 @@ class _Owed:
 class Effects:
     """Everything here may be done twice, because after a crash it is."""
 
-    def __init__(self, state: ExperimentState, around: Surroundings, inbox: Inbox) -> None:
+    def __init__(self, state: ExperimentState, around: LoopContext, inbox: Inbox) -> None:
         self._state = state
         self._around = around
         self._inbox = inbox

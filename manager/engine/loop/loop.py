@@ -19,19 +19,19 @@ from proctor.manager.engine.loop import messages, tuning, user_commands
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import transitions as job_moves
 from proctor.manager.engine.loop import transitions as trial_moves
-from proctor.manager.engine.loop.context import Surroundings
+from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.effects import Effects
-from proctor.manager.engine.loop.listeners import Intake
-from proctor.manager.engine.loop.messages import Inbox, Letter
+from proctor.manager.engine.loop.listeners import ServiceListener
+from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, read_state
 from proctor.manager.engine.loop.state import ExperimentState, Snapshot, Step
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments, jobs, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout, StoreError, ValueRefused
+from proctor.manager.store.tables import experiments, jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import (
     EndReason,
@@ -60,15 +60,15 @@ FIRST_REVISION = 1
 """Of an experiment whose limits were never changed."""
 
 
-class ExperimentRunner:
+class ExperimentLoop:
     """Runs one experiment until it is stopped or the manager leaves."""
 
-    def __init__(self, state: ExperimentState, around: Surroundings) -> None:
+    def __init__(self, state: ExperimentState, around: LoopContext) -> None:
         self.state = state
         self.around = around
         self.inbox = Inbox()
         self.attached = asyncio.Event()  # its jobs are found again, or it has failed
-        self._intake = Intake(state, self.inbox, around.control, around.metrics)
+        self._listener = ServiceListener(state, self.inbox, around.control, around.metrics)
         self._effects = Effects(state, around, self.inbox)
         self._policy = around.retry_policy
         self._tells_metrics = around.config.assessor is not None
@@ -78,7 +78,7 @@ class ExperimentRunner:
             initialize=self._initialize,
             read_inputs=self._log.read,
             receive=self.inbox.post,
-            restarted=lambda epitaph: self.inbox.post(m.DispatcherRestarted(epitaph)),
+            restarted=lambda exit_message: self.inbox.post(m.DispatcherRestarted(exit_message)),
             silent=lambda trouble: self.inbox.post(m.DispatcherSilent(trouble)),
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
@@ -101,9 +101,9 @@ class ExperimentRunner:
         """Serve until the experiment is STOPPED. Raises what the loop could not survive: what may pass by itself at
         once, anything else after writing it down. Whatever ends the loop, every message is answered."""
         service = self.around.service
-        service.add_trial_job_metric_listener(self._intake.on_metrics)
+        service.add_trial_job_metric_listener(self._listener.on_metrics)
         if isinstance(service, SupportsEvents):
-            service.add_status_listener(self._intake.on_status)
+            service.add_status_listener(self._listener.on_status)
         try:
             await self._attach()
             self.attached.set()
@@ -121,9 +121,9 @@ class ExperimentRunner:
         finally:
             self.attached.set()
             self._refuse_all("its engine was ended")
-            service.remove_trial_job_metric_listener(self._intake.on_metrics)
+            service.remove_trial_job_metric_listener(self._listener.on_metrics)
             if isinstance(service, SupportsEvents):
-                service.remove_status_listener(self._intake.on_status)
+                service.remove_status_listener(self._listener.on_status)
             self._unwatch()
             self.around.placer.stop_waiting()
 
@@ -264,7 +264,7 @@ class ExperimentRunner:
         finally:  # at once: what the loop has started may take long to end
             self._refuse_all("its engine has failed")
 
-    async def _turn(self, letters: Sequence[Letter]) -> None:
+    async def _turn(self, letters: Sequence[Envelope]) -> None:
         """Handle messages in one step. Raises ValueRefused; then nothing of it is done or answered, but the state is to
         be taken back."""
         step = self._new_step()
@@ -282,7 +282,7 @@ class ExperimentRunner:
         self._dispatcher.tell(step.inputs)
         await self._effects.carry_out(step)
 
-    async def _turn_apart(self, letters: Sequence[Letter]) -> None:
+    async def _turn_apart(self, letters: Sequence[Envelope]) -> None:
         """The store has refused a value: handle each part of the messages alone, so that only one suffers."""
         await self._turn([])  # what is refused here is nobody's message
         for letter in letters:
@@ -290,10 +290,10 @@ class ExperimentRunner:
                 await self._try_alone(letter)
                 continue
             for part in messages.parts(letter.message):
-                await self._try_alone(Letter(part))
+                await self._try_alone(Envelope(part))
             letter.resolve(None)
 
-    async def _try_alone(self, letter: Letter) -> None:
+    async def _try_alone(self, letter: Envelope) -> None:
         before = self.state.snapshot()
         try:
             await self._turn([letter])
@@ -306,7 +306,7 @@ class ExperimentRunner:
                 letter.refuse(BadRequest(f"this cannot be stored: {error}"))
             else:
                 why, now = error_clause(error), self.around.clock.now()
-                await self._turn([Letter(each) for each in messages.stand_ins(letter.message, why, now)])
+                await self._turn([Envelope(each) for each in messages.stand_ins(letter.message, why, now)])
 
     async def _take_back(self, before: Snapshot) -> None:
         """Forget what a step has changed in memory that was not committed."""
@@ -318,7 +318,7 @@ class ExperimentRunner:
     def _new_step(self) -> Step:
         return Step(self.state.row.id, self.around.clock.now(), self.around.clock.monotonic())
 
-    def _answer(self, step: Step, letter: Letter) -> Any:
+    def _answer(self, step: Step, letter: Envelope) -> Any:
         """Handle one message; a wish that cannot be granted is answered at once."""
         try:
             return self._handle(step, letter.message)
@@ -349,8 +349,8 @@ class ExperimentRunner:
                 self._fail(step, summary, summary)
             case m.DispatcherLeft():
                 self._dispatcher_task = None
-            case m.DispatcherRestarted(epitaph):
-                step.note("notice", {"text": f"the dispatcher was started again: {epitaph}"})
+            case m.DispatcherRestarted(exit_message):
+                step.note("notice", {"text": f"the dispatcher was started again: {exit_message}"})
             case m.DispatcherSilent(trouble):
                 step.note("notice", {"text": f"{trouble}; suggestions come when it is done"})
             case m.JobRefused():
@@ -361,7 +361,7 @@ class ExperimentRunner:
                 tuning.on_metrics_refused(state, step, message)
             case m.HeldUp():
                 job_moves.on_held_up(state, step, message)
-            case m.Notice(text):
+            case m.NoticePosted(text):
                 step.note("notice", {"text": text})
             case m.CancelTrial(trial_id):
                 user_commands.cancel_trial(state, step, trial_id)
@@ -375,7 +375,7 @@ class ExperimentRunner:
                 user_commands.pause(state, step, monotonic)
             case m.Continue():
                 user_commands.proceed(state, step, monotonic)
-            case m.Stop():
+            case m.StopExperiment():
                 user_commands.stop(state, step, monotonic, save_seconds=self.around.save_seconds)
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason, Exit, StatusChange
 
 
@@ -65,7 +65,7 @@ class HeldUp:
 
 
 @dataclass(frozen=True)
-class Notice:
+class NoticePosted:
     """Something that the user should know of the experiment."""
 
     text: str
@@ -75,7 +75,7 @@ class Notice:
 class DispatcherRestarted:
     """The dispatcher had died and is being started again."""
 
-    epitaph: str
+    exit_message: str
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Continue:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopExperiment:
     """Stop the experiment: its jobs end, its waiting trials are kept for a resume."""
 
 
@@ -156,7 +156,7 @@ Message = (
     | SuggestionRefused
     | MetricsRefused
     | HeldUp
-    | Notice
+    | NoticePosted
     | DispatcherRestarted
     | DispatcherSilent
     | DispatcherFailed
@@ -168,7 +168,7 @@ Message = (
     | ChangeLimits
     | Pause
     | Continue
-    | Stop
+    | StopExperiment
     | Initialized
     | NewTrial
     | NoMoreTrials
@@ -185,7 +185,7 @@ LAZY_SECONDS = 0.02
 
 
 @dataclass
-class Letter:
+class Envelope:
     """A message and, when somebody waits for it, where its answer goes."""
 
     message: Message
@@ -206,14 +206,14 @@ class Letter:
 class Inbox:
     """Unbounded, but everything that fills it is paced by commits."""
 
-    _letters: list[Letter] = field(default_factory=list)
-    _taken: list[Letter] = field(default_factory=list)  # the loop handles them
+    _letters: list[Envelope] = field(default_factory=list)
+    _taken: list[Envelope] = field(default_factory=list)  # the loop handles them
     _bell: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: BaseException | None = None
 
     def post(self, message: Message, *, lazy: bool = False) -> None:
         """Leave a message. A lazy one is read with the next message, at the latest after LAZY_SECONDS."""
-        self._letters.append(Letter(message))
+        self._letters.append(Envelope(message))
         if lazy:
             asyncio.get_running_loop().call_later(LAZY_SECONDS, self._bell.set)
         else:
@@ -223,12 +223,12 @@ class Inbox:
         """Leave a message and wait until what it led to is committed. Raises what its handler raised."""
         if self._closed is not None:
             raise self._closed
-        letter = Letter(message, asyncio.get_running_loop().create_future())
+        letter = Envelope(message, asyncio.get_running_loop().create_future())
         self._letters.append(letter)
         self._bell.set()
         return await letter.answer  # type: ignore[misc]
 
-    async def take(self, timeout_seconds: float | None) -> list[Letter]:
+    async def take(self, timeout_seconds: float | None) -> list[Envelope]:
         """Everything that has come; empty when the time is over. What was taken before is done with."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
@@ -252,7 +252,7 @@ class Inbox:
 # The loop takes such messages apart (`parts`) and handles each part alone. Of a part that is refused again `stand_ins`
 # makes messages that say so without the value.
 
-_REQUESTS = CancelTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | Stop
+_REQUESTS = CancelTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
 
 
 def is_request(message: Message) -> bool:
@@ -285,13 +285,13 @@ def stand_ins(message: Message, why: str, now: float) -> Sequence[Message]:
         case JobsChanged((change,)):
             text = f"what its platform says of it cannot be stored: {why}"
             short = JobsChanged((_without_words(change, text, now),))
-            return [short, Notice(f"trial job {change.job_id}: {text}")]
+            return [short, NoticePosted(f"trial job {change.job_id}: {text}")]
         case JobRefused(job_id, token, reason):
             return [JobRefused(job_id, token, reason, f"the reason cannot be stored: {why}")]
         case protocol.Error() | DispatcherFailed():
             return [DispatcherFailed(f"the dispatcher has failed; what it says about it cannot be stored: {why}")]
         case _:
-            return [Notice(f"something was left out that cannot be stored ({type(message).__name__}): {why}")]
+            return [NoticePosted(f"something was left out that cannot be stored ({type(message).__name__}): {why}")]
 
 
 def _without_words(change: StatusChange, text: str, now: float) -> StatusChange:

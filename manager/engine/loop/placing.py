@@ -4,13 +4,13 @@ import secrets
 
 from proctor.manager.engine.loop import transitions as trial_moves
 from proctor.manager.engine.loop import tuning
-from proctor.manager.engine.loop.context import Surroundings
+from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
-from proctor.manager.store import events, jobs
-from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.tables import events, jobs
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import SupportsCheckpoints
 
 _PLACING = {
@@ -21,7 +21,7 @@ _PLACING = {
 }
 
 
-async def place_waiting(state: ExperimentState, step: Step, around: Surroundings) -> None:
+async def place_waiting(state: ExperimentState, step: Step, around: LoopContext) -> None:
     """Give jobs to waiting trials, in the order of their numbers, while there are places; say why to the others."""
     if state.row.status not in _PLACING:
         around.placer.stop_waiting()
@@ -43,7 +43,7 @@ async def place_waiting(state: ExperimentState, step: Step, around: Surroundings
         around.placer.stop_waiting()
 
 
-async def _tell_of_places(step: Step, around: Surroundings) -> None:
+async def _tell_of_places(step: Step, around: LoopContext) -> None:
     """Notices about nodes that no trial ever gets; what was noticed before a restart is not repeated."""
     news = around.placer.take_notices()
     if not news:
@@ -64,7 +64,7 @@ def _why_not(state: ExperimentState, trial: LiveTrial, monotonic: float) -> str:
 
 
 async def _place(
-    state: ExperimentState, step: Step, around: Surroundings, trial: LiveTrial
+    state: ExperimentState, step: Step, around: LoopContext, trial: LiveTrial
 ) -> Waiting | Impossible | None:
     """Place one trial; returns why it was not."""
     token = secrets.token_hex(8)
@@ -94,7 +94,7 @@ async def _place(
     return None
 
 
-async def _checkpoint(around: Surroundings, trial: LiveTrial, report_from: int) -> Checkpoint | None:
+async def _checkpoint(around: LoopContext, trial: LiveTrial, report_from: int) -> Checkpoint | None:
     """The newest registered checkpoint of a trial that has run before. If its folder is not on this machine: only for
     a service that finds it elsewhere."""
     if trial.row.jobs == 0:

@@ -9,11 +9,11 @@ from typing import Any
 
 from proctor.manager.config import TunerConfig
 from proctor.manager.dispatcher.protocol import ToDispatcher
-from proctor.manager.lifecycle.experiment import Progress
+from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import dispatcher_inputs, events
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
+from proctor.manager.store.tables import dispatcher_inputs, events
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ class ExperimentState:
             **trial_end_columns(self.row.trial_ends),
         }
 
-    def progress(self, monotonic: float) -> Progress:
+    def progress(self, monotonic: float) -> ExperimentProgress:
         """What the lifecycle's rules look at."""
-        return Progress(
+        return ExperimentProgress(
             status=self.row.status,
             created=self.created,
             max_trials=self.row.max_trial_number,

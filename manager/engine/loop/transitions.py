@@ -11,11 +11,11 @@ from proctor.manager.engine.loop.messages import HeldUp
 from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
 from proctor.manager.lifecycle.failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
-from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, retry_delay, settled_reason
+from proctor.manager.lifecycle.reasons import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
-from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import EndReason, Exit, NodePlacement, StatusChange, TrialJobStatus
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -389,7 +389,7 @@ def _close_job(
         step.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
 
 
-def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, detail: str) -> None:
+def _retry(step: Step, trial: LiveTrial, verdict: RetryDecision, reason: EndReason, detail: str) -> None:
     delay = verdict.retry_after_seconds or 0.0
     again = f"waiting: runs again in {delay:g} s" if delay else "waiting: runs again"
     send_back(

@@ -12,13 +12,13 @@ from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
-    Progress,
+    ExperimentProgress,
     next_event,
     wanted_suggestions,
 )
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments, trials
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables import experiments, trials
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason
 
 # ---- measures -------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _run_stopwatch(state: ExperimentState, status: ExperimentStatus, monotonic: 
     state.active_since = monotonic if status.counts_time else None
 
 
-def advance(state: ExperimentState, step: Step, monotonic: float) -> Progress:
+def advance(state: ExperimentState, step: Step, monotonic: float) -> ExperimentProgress:
     """Let the experiment take the moves it makes by itself; returns where it stands then."""
     progress = state.progress(monotonic)
     while (move := next_event(progress)) is not None:

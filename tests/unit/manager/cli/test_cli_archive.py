@@ -13,7 +13,7 @@ import pytest
 from fakes.rest import FakeRest
 
 from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, size_text
-from proctor.manager.engine.archive.format import Archive
+from proctor.manager.engine.archive.format import ExperimentArchive
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_names_that_the_manager_would_refuse_in_an_archive_are_left_out(
     write(output, "results.db", "environment.json", "back\\slash", "model")
     (output / os.fsdecode(b"odd\xff")).touch()
     result = invoke("experiment", "save", "e", "-p", str(tmp_path / "e.zip"))
-    assert Archive(tmp_path / "e.zip").experiment().id == "e"  # the manager takes it
+    assert ExperimentArchive(tmp_path / "e.zip").experiment().id == "e"  # the manager takes it
     with zipfile.ZipFile(tmp_path / "e.zip") as archive:
         assert [name for name in archive.namelist() if "output" in name] == ["experiment/trials/0-a/output/model"]
     for name in ("results.db", "environment.json", "slash", "odd"):
