@@ -29,9 +29,9 @@ from proctor.manager.engine.loop.transitions import new_id
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, UNFINISHED_FILE, Home
-from proctor.manager.store import events, experiments
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
 from proctor.trial_keeper.linux import files

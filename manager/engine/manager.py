@@ -30,10 +30,10 @@ from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
+from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError

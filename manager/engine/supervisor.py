@@ -26,11 +26,12 @@ from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperime
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import METRICS_FILE
-from proctor.manager.store import experiments, identity, jobs
+from proctor.manager.store import identity
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.open_databases import OpenDatabases
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import experiments, jobs
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext

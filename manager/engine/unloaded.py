@@ -29,8 +29,8 @@ from proctor.manager.engine.loop.stopping import save_time, soft_stop
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments
 from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.tables import experiments
 from proctor.training_services.base import TrainingService
 
 log = logging.getLogger(__name__)

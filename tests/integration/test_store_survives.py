@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.store import events
 from proctor.manager.store.database import HEALTHY, Database
+from proctor.manager.store.tables import events
 
 WRITER = """
 import asyncio, sys

@@ -20,11 +20,11 @@ from proctor.manager.engine.loop.transitions import message_payload
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
-from proctor.manager.store import dispatcher_inputs, events, experiments, jobs, metrics, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.journals import metric_number
 from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus

@@ -7,11 +7,11 @@ from typing import Any
 
 from proctor.manager.engine.loop.messages import Inbox, JobsChanged, MetricsRefused, MetricsStored
 from proctor.manager.engine.loop.state import ExperimentState
-from proctor.manager.store import jobs
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound, ValueRefused
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables import jobs
+from proctor.manager.store.tables import metrics as metric_store
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import JournalChunk, StatusChange
 from proctor.training_services.errors import ServiceUnavailable

@@ -27,9 +27,9 @@ from proctor.manager.engine.loop.state import ExperimentState, Snapshot, Step
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments, jobs, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout, StoreError, ValueRefused
+from proctor.manager.store.tables import experiments, jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import (
     EndReason,

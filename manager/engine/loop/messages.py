@@ -13,7 +13,7 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason, Exit, StatusChange
 
 LAZY_SECONDS = 0.02

@@ -8,8 +8,8 @@ from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveT
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
-from proctor.manager.store import events, jobs
-from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.tables import events, jobs
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import SupportsCheckpoints
 
 _PLACING = {

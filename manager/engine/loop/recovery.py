@@ -9,11 +9,11 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial
-from proctor.manager.store import dispatcher_inputs, experiments, jobs, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.database import Database
-from proctor.manager.store.journals import metric_number
 from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
+from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
+from proctor.manager.store.tables.journals import metric_number
 
 
 async def load_state(control: Database, metrics: Database, experiment_id: str) -> ExperimentState:

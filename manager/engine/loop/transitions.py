@@ -18,8 +18,8 @@ from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.reasons import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
-from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import EndReason, Exit, NodePlacement, StatusChange, TrialJobStatus
 
 _ALPHABET = string.ascii_letters + string.digits

@@ -20,9 +20,9 @@ from proctor.manager.lifecycle.experiment import (
     wanted_suggestions,
 )
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments, trials
-from proctor.manager.store.journals import metric_number
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables import experiments, trials
+from proctor.manager.store.tables.journals import metric_number
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason
 
 

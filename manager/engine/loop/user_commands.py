@@ -11,8 +11,8 @@ from proctor.manager.engine.loop.state import ExperimentState, Step
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import experiments
 from proctor.training_services.base import EndReason, TrialJobStatus
 
 

@@ -9,7 +9,7 @@ from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsStored
 from proctor.manager.engine.loop.state import ExperimentState, Step
 from proctor.manager.engine.loop.transitions import create_job, create_trial
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables.metrics import StoredChunk
 
 
 def one_running_trial(directory: Path) -> tuple[ExperimentState, str]:

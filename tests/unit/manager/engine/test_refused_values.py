@@ -24,10 +24,10 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, trials
 from proctor.manager.store.database import Database
-from proctor.manager.store.metrics import store_chunk
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import events, trials
+from proctor.manager.store.tables.metrics import store_chunk
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, ScriptedStart, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
