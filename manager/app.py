@@ -21,7 +21,7 @@ from proctor.manager.process.log import start_logging, stop_logging
 from proctor.manager.process.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, ManagerSettings, open_to_others
-from proctor.manager.store import jobs
+from proctor.manager.store.tables import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.keepers.hub import KeeperHub

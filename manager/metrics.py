@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from proctor.manager.store import events, jobs
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.tables import events, jobs
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

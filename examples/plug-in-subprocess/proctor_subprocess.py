@@ -37,7 +37,8 @@ from proctor.training_services.base import (
     TrialJobStatus,
 )
 from proctor.training_services.errors import SubmissionRefused, UnknownTrialJob
-from proctor.training_services.keeper_service import Listeners, require_launchable
+from proctor.training_services.keeper_service import Listeners
+from proctor.training_services.keepers.launches import require_launchable
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.trial_processes import (
     TrialCommand,

@@ -1,8 +1,11 @@
 """YAML 1.2 and JSON read into a tree with positions.
 
 Only `ruamel.yaml`'s composer is used: it gives nodes with marks and resolves `1e-4` to a number. Building the
-values here keeps out dates, sets and Python objects, which no configuration key wants. What is JSON is composed by
-JSON's own rules (`json_document`).
+values here keeps out dates, sets and Python objects, which no configuration key wants.
+
+What is JSON is read by JSON's own rules, into the nodes that YAML's composer makes. JSON is nearly a subset of YAML,
+but not where it matters to programs that write configurations: YAML wants keys of at most 1,024 characters with their
+colon on the same line, no tabs as indentation, and folds lines at characters that JSON takes as they are.
 """
 
 import json
@@ -23,12 +26,9 @@ from ruamel.yaml.reader import ReaderError
 from proctor.manager.config.errors import ConfigReport, KeyPath, SourcePosition
 from proctor.manager.config.tree import MOST_LEVELS, MOST_NODES, Member, Scalar, TreeNode
 
-# ---- json document --------------------------------------------------------------------------------------------------
-# JSON read into the nodes that YAML's composer makes, so that a JSON document means what JSON says it means.
-#
-# JSON is nearly a subset of YAML, but not where it matters to programs that write configurations: YAML wants keys of at
-# most 1,024 characters with their colon on the same line, no tabs as indentation, and folds lines at characters that
-# JSON takes as they are.
+_TAG = "tag:yaml.org,2002:"
+_BOOLEANS = {"true": True, "false": False}
+_BOOLEANS_OF_YAML_1_1 = {"yes": True, "no": False, "on": True, "off": False, "y": True, "n": False}
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^ \t\r\n,\]}]+")
@@ -56,15 +56,15 @@ def is_json(text: str) -> bool:
 
 def compose(text: str) -> YamlNode:
     """The nodes of a text that `is_json`. Raises RecursionError for one that is nested too deeply."""
-    return _Composer(text).document()
+    return _JsonComposer(text).document()
 
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON value")
 
 
-class _Composer:
-    """Walks once through a document that is known to be well-formed."""
+class _JsonComposer:
+    """Walks once through a JSON document that is known to be well-formed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -76,7 +76,7 @@ class _Composer:
         return self._value()
 
     def _value(self) -> YamlNode:
-        """The value that begins here; afterwards we stand behind it."""
+        """The value that begins at the current position, which then is after it."""
         match self._text[self._at]:
             case "{":
                 return self._mapping()
@@ -87,19 +87,19 @@ class _Composer:
         return self._word()
 
     def _mapping(self) -> MappingNode:
-        start, pairs = self._mark(), list[tuple[YamlNode, YamlNode]]()
+        start, pairs = self._position(), list[tuple[YamlNode, YamlNode]]()
         while self._enter("}"):
             key = self._string()
             self._skip_space()
             self._skip_one()  # the colon
             pairs.append((key, self._value()))
-        return MappingNode(f"{_TAG}map", pairs, start, self._mark(), flow_style=True)
+        return MappingNode(f"{_TAG}map", pairs, start, self._position(), flow_style=True)
 
     def _sequence(self) -> SequenceNode:
-        start, items = self._mark(), list[YamlNode]()
+        start, items = self._position(), list[YamlNode]()
         while self._enter("]"):
             items.append(self._value())
-        return SequenceNode(f"{_TAG}seq", items, start, self._mark(), flow_style=True)
+        return SequenceNode(f"{_TAG}seq", items, start, self._position(), flow_style=True)
 
     def _enter(self, end: str) -> bool:
         """Go past a bracket or comma to the next member; False: past the end, there is none."""
@@ -114,17 +114,17 @@ class _Composer:
         return True
 
     def _string(self) -> ScalarNode:
-        start = self._mark()
+        start = self._position()
         value, self._at = _DECODER.raw_decode(self._text, self._at)
-        return ScalarNode(f"{_TAG}str", value, start, self._mark(), style='"')
+        return ScalarNode(f"{_TAG}str", value, start, self._position(), style='"')
 
     def _word(self) -> ScalarNode:
         """A number, true, false or null."""
-        start, found = self._mark(), _WORD.match(self._text, self._at)
+        start, found = self._position(), _WORD.match(self._text, self._at)
         assert found is not None, "the document is well-formed"
         word, self._at = found[0], found.end()
         kind = _KINDS.get(word) or ("float" if set(word) & set(".eE") else "int")
-        return ScalarNode(f"{_TAG}{kind}", word, start, self._mark())
+        return ScalarNode(f"{_TAG}{kind}", word, start, self._position())
 
     def _skip_one(self) -> None:
         self._at += 1
@@ -135,14 +135,9 @@ class _Composer:
         assert found is not None, "no space is space enough"
         self._at = found.end()
 
-    def _mark(self) -> TextPosition:
+    def _position(self) -> TextPosition:
         line = bisect_right(self._lines, self._at) - 1
         return TextPosition(self._at, line, self._at - self._lines[line])
-
-
-_TAG = "tag:yaml.org,2002:"
-_BOOLEANS = {"true": True, "false": False}
-_BOOLEANS_OF_YAML_1_1 = {"yes": True, "no": False, "on": True, "off": False, "y": True, "n": False}
 
 
 def read_text(path: Path, report: ConfigReport) -> str | None:
@@ -220,7 +215,7 @@ class _Builder:
         self._left = MOST_NODES  # aliases of aliases can ask for billions
 
     def build(self, node: Any, path: KeyPath = ()) -> TreeNode | None:
-        """The tree of one node; None when the document has to be given up (the reason is reported)."""
+        """The tree of one node; None when the document cannot be read further (the reason is reported)."""
         place = self._place(node)
         self._left -= 1
         if self._left < 0 or len(path) > MOST_LEVELS or id(node) in self._open:
@@ -228,7 +223,7 @@ class _Builder:
                 self._report.problem(
                     place, path, expected="a finite configuration", found="aliases or levels without end"
                 )
-                self._left = -2 * MOST_NODES  # say it once, and stop going deeper
+                self._left = -2 * MOST_NODES  # reported once; nothing deeper is read
             return None
         self._open.add(id(node))
         try:

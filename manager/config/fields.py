@@ -15,7 +15,8 @@ from pydantic_core import PydanticCustomError
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>[smhd]?)")
-_WORDS_FOR_BOOLEANS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+BOOLEAN_WORDS = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+"""YAML 1.1, which NNI reads, has these words for booleans."""
 MOST_CONCURRENT_TRIALS_OF_AN_UPDATE = 1000
 MOST_CONCURRENT_TRIALS = 10_000
 """The manager asks its tuner for as many suggestions at once."""
@@ -44,8 +45,8 @@ def _whole(value: Any) -> Any:
 
 
 def _truth(value: Any) -> Any:
-    if isinstance(value, str) and value.lower() in _WORDS_FOR_BOOLEANS:
-        return _WORDS_FOR_BOOLEANS[value.lower()]  # YAML 1.1, which NNI reads, has these words for booleans
+    if isinstance(value, str) and value.lower() in BOOLEAN_WORDS:
+        return BOOLEAN_WORDS[value.lower()]
     if not isinstance(value, bool):
         raise unexpected("true or false")
     return value

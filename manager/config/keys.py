@@ -1,7 +1,7 @@
 """The table of every NNI v2 key: honoured, accepted with a notice, or refused.
 
-Rows that are not honoured drive the reading of configurations (below); all rows are rendered into
-docs/configuration.md and each is tested.
+All rows are rendered into docs/configuration.md, and each is tested. Rows that are not honoured drive the reading of
+configurations: what is refused or has no effect is reported and taken out of the tree (`apply_treatments`).
 """
 
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from proctor.manager.config.errors import ConfigReport
+from proctor.manager.config.fields import BOOLEAN_WORDS
 from proctor.manager.config.names import folded
 from proctor.manager.config.objective import ONE_OBJECTIVE
 from proctor.manager.config.platforms import PLATFORMS, Availability
@@ -20,7 +21,7 @@ class Treatment(StrEnum):
     """What becomes of a key."""
 
     HONOURED = "honoured"  # it does what NNI's documentation says, or what its sentence here says
-    NOTICE = "notice"  # accepted, has no effect, and the reader is told
+    NOTICE = "notice"  # accepted, has no effect, and a notice says so
     REFUSED = "refused"  # the experiment is not started
 
 
@@ -37,13 +38,13 @@ class Key:
     treatment: Treatment
     example: object
     sentence: str = ""
-    """What is said to the user; for honoured keys empty, as the model's field says it."""
+    """What the user reads; empty for honoured keys, whose field in the model says it."""
     value: object = ANY
     """Only this value (upper or lower case) is treated so."""
     platform: str | None = None
     """The platform whose section the key belongs to; None outside trainingService and for all platforms."""
     expected: str = "no such key"
-    """What to say was expected where the key is refused."""
+    """What was expected, where the key is refused."""
     stays: bool = False
     """A refused key whose value is validated all the same."""
 
@@ -314,8 +315,7 @@ KEYS: tuple[Key, ...] = (
 )
 
 
-# ---- treatments -----------------------------------------------------------------------------------------------------
-# Applies the table of keys: what is refused or has no effect is reported and taken out of the tree.
+# ---- applying the table ----------------------------------------------------------------------------------------------
 
 _PATHS = frozenset(
     "".join(f"{folded(part)}." for part in path.replace("[]", "").split("."))
@@ -416,5 +416,4 @@ def _applies(row: Key, member: Member) -> bool:
 
 def as_truth(value: object) -> object:
     """A boolean from the words YAML 1.1 has for it; any other value as it is."""
-    words = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
-    return words.get(value.lower(), value) if isinstance(value, str) else value
+    return BOOLEAN_WORDS.get(value.lower(), value) if isinstance(value, str) else value

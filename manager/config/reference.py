@@ -1,4 +1,7 @@
-"""The JSON Schema of configuration files, for editors; published as docs/experiment.schema.json."""
+"""The reference of configuration files: the tables in docs/configuration.md, and the JSON Schema for editors.
+
+The schema is published as docs/experiment.schema.json.
+"""
 
 import json
 from collections.abc import Iterable
@@ -13,15 +16,34 @@ from proctor.manager.config.sections import INHERITED
 from proctor.manager.config.services import LocalConfig, RemoteConfig, Section
 from proctor.manager.config.version1 import MULTI_PHASE, OLD_CLASS_FILE, OLD_KEYS, OLD_MACHINE_KEYS
 
-# ---- rendering ------------------------------------------------------------------------------------------------------
-# Renders the table of keys for docs/configuration.md.
-
 _SERVICES: dict[str | None, type[Section]] = {"local": LocalConfig, "remote": RemoteConfig}
-_WORDS = {
+_TREATMENT_NAMES = {
     Treatment.HONOURED: "honoured",
     Treatment.NOTICE: "accepted with a notice",
     Treatment.REFUSED: "refused",
 }
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object"}
+_PARAMETER = {
+    "type": "object",
+    "required": ["_type", "_value"],
+    "properties": {
+        "_type": {
+            "enum": [
+                *("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform"),
+                *("normal", "qnormal", "lognormal", "qlognormal"),
+            ]
+        },
+        "_value": {"type": "array", "minItems": 1},
+    },
+    "additionalProperties": False,
+}
+_NOT_IN_THE_FILE = ("searchSpace", "trialCodeDirectory", "objective", "tuner", "trialCommand")
+_HAS_COMMAND = {"required": ["trialCommand"]}
+_HAS_OWN_TUNER = {"required": ["tuner"], "properties": {"tuner": {"required": ["className"]}}}
+_SPACE_OF_BUILTINS = {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/Parameter"}}
 
 
 def render_key_tables() -> str:
@@ -42,7 +64,7 @@ def _key_table(rows: list[Key]) -> Iterable[str]:
         sentence = row.effective_sentence or field_description(row)
         if row.effective is Treatment.REFUSED and row.treatment is Treatment.HONOURED:
             sentence = f"{field_description(row)} ({row.effective_sentence})"
-        yield f"| `{row.path}` | `{_shown(row.example)}` | {_WORDS[row.effective]} | {_cell(sentence)} |"
+        yield f"| `{row.path}` | `{_shown(row.example)}` | {_TREATMENT_NAMES[row.effective]} | {_cell(sentence)} |"
 
 
 def _key_list(rows: list[Key]) -> Iterable[str]:
@@ -103,24 +125,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object"}
-_PARAMETER = {
-    "type": "object",
-    "required": ["_type", "_value"],
-    "properties": {
-        "_type": {
-            "enum": [
-                *("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform"),
-                *("normal", "qnormal", "lognormal", "qlognormal"),
-            ]
-        },
-        "_value": {"type": "array", "minItems": 1},
-    },
-    "additionalProperties": False,
-}
-
-
 def render_json_schema() -> str:
     """The schema as text: keys in camelCase, everything NNI accepts and this project accepts with it."""
     schema = ExperimentConfig.model_json_schema(by_alias=True, mode="validation")
@@ -140,12 +144,6 @@ def render_json_schema() -> str:
     _add_keys_without_effect(schema)
     _add_inherited(schema)
     return json.dumps(_ordered(schema), indent=2, ensure_ascii=False) + "\n"
-
-
-_NOT_IN_THE_FILE = ("searchSpace", "trialCodeDirectory", "objective", "tuner", "trialCommand")
-_HAS_COMMAND = {"required": ["trialCommand"]}
-_HAS_OWN_TUNER = {"required": ["tuner"], "properties": {"tuner": {"required": ["className"]}}}
-_SPACE_OF_BUILTINS = {"type": "object", "minProperties": 1, "additionalProperties": {"$ref": "#/$defs/Parameter"}}
 
 
 def _add_keys_without_effect(schema: dict[str, Any]) -> None:

@@ -1,4 +1,10 @@
-"""The `trainingService` section before it is validated: which platform, and what belongs to the root."""
+"""The sections of a configuration that need more than their model: algorithms, search space and training service.
+
+Names and arguments of tuner and assessor are checked against the algorithms that the dispatcher offers; names that the
+user has given to classes (`proctor algo register`) become those classes. The search space, inline or in a file, is
+checked as the tuner will read it. Of `trainingService` it is settled, before it is validated, which platform it names
+and what of it belongs to the root.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -25,17 +31,25 @@ from proctor.manager.config.tree import Member, TreeNode, describe, find, plain
 from proctor.manager.config.validation import all_finite
 from proctor.training_services.errors import BrokenPlatform
 
-# ---- algorithms -----------------------------------------------------------------------------------------------------
-# Checks names and arguments of tuner and assessor against the algorithms the dispatcher offers.
-
 if TYPE_CHECKING:
     from proctor.sdk.space import SearchSpace
+
+INHERITED = ("trialCommand", "trialCodeDirectory", "trialGpuNumber", "debug")
+"""Keys NNI lets one write in the section instead of the root; the section wins."""
+_ADD_ONE = (
+    "other platforms come from packages that are installed beside Proctor, by an entry point of the group "
+    "proctor.training_services"
+)
+_ACTIVE_GPU = (
+    "useActiveGpu is not given and taken as false: GPUs on which other processes run are left alone; NNI "
+    "refuses this configuration"
+)
 
 
 def check_algorithms(
     root: TreeNode, algorithms: dict[str, AlgorithmConfig], space: "SearchSpace | None", report: ConfigReport
 ) -> None:
-    """Report what the registry of algorithms has against these, by kind ("tuner", "assessor")."""
+    """Report the problems that the registry of algorithms finds in these, by kind ("tuner", "assessor")."""
     from proctor.manager.dispatcher.algorithms.registry import check_algorithm
 
     for kind, algorithm in algorithms.items():
@@ -58,8 +72,7 @@ def _report_space(space: TreeNode, path: KeyPath, message: str, report: ConfigRe
     report.problem(node.place, (*space.path, *path), message=message)
 
 
-# ---- registered -----------------------------------------------------------------------------------------------------
-# Names that the user has given to classes (`proctor algo register`) become those classes.
+# ---- names of registered classes -------------------------------------------------------------------------------------
 
 
 class Registered(Protocol):
@@ -84,8 +97,6 @@ class Registered(Protocol):
 
 Refusal = Callable[[Registered, Mapping[str, Any]], str]
 """Asks the validator of a registered algorithm about class arguments: why they are refused, or ''."""
-
-
 NONE_REGISTERED: Mapping[str, Registered] = MappingProxyType({})
 
 
@@ -117,7 +128,7 @@ def check_class_args(
     refusal: Refusal,
     report: ConfigReport,
 ) -> None:
-    """Report what the validators of registered algorithms have against their class arguments."""
+    """Report the class arguments that the validators of registered algorithms refuse."""
     for kind, found in named.items():
         algorithm = algorithms.get(kind)
         message = refusal(found, algorithm.class_args) if algorithm is not None else ""
@@ -128,7 +139,7 @@ def check_class_args(
 
 
 def _as_class(section: TreeNode, name: Member, found: Registered) -> TreeNode:
-    """Problems with the class are told where its name stands."""
+    """Problems with the class are reported where its name stands."""
     place, path = name.node.place, name.node.path
     resolved = section.without("name")
     for key, value in (("className", found.class_name), ("codeDirectory", found.code_directory)):
@@ -136,11 +147,7 @@ def _as_class(section: TreeNode, name: Member, found: Registered) -> TreeNode:
     return resolved
 
 
-# ---- search spaces --------------------------------------------------------------------------------------------------
-# Finds the search space of a configuration, inline or in a file, and checks it as the tuner will read it.
-
-if TYPE_CHECKING:
-    from proctor.sdk.space import SearchSpace
+# ---- the search space ------------------------------------------------------------------------------------------------
 
 
 def settle_search_space(root: TreeNode, directory: Path, report: ConfigReport) -> tuple[TreeNode, "SearchSpace | None"]:
@@ -159,7 +166,7 @@ def settle_search_space(root: TreeNode, directory: Path, report: ConfigReport) -
         )
     elif file is not None:
         node = _read(file, directory, report)
-        # A file that cannot be read is told by itself; the model need not miss the space as well.
+        # A file that cannot be read is reported already; the model need not miss the space as well.
         inline = Member("searchSpace", file.place, node or TreeNode({}, file.node.place, ()))
         root = root.with_member("searchSpace", inline)
         if node is None:
@@ -209,16 +216,7 @@ def _checked(node: TreeNode, tuner: dict[str, object], report: ConfigReport) -> 
     return space if all_finite(node, report) else None
 
 
-INHERITED = ("trialCommand", "trialCodeDirectory", "trialGpuNumber", "debug")
-"""Keys NNI lets one write in the section instead of the root; the section wins."""
-_ADD_ONE = (
-    "other platforms come from packages that are installed beside Proctor, by an entry point of the group "
-    "proctor.training_services"
-)
-_ACTIVE_GPU = (
-    "useActiveGpu is not given and taken as false: GPUs on which other processes run are left alone; NNI "
-    "refuses this configuration"
-)
+# ---- the training service --------------------------------------------------------------------------------------------
 
 
 def settle_service(root: TreeNode, report: ConfigReport) -> TreeNode:

@@ -229,7 +229,7 @@ class Pong:
 
 
 News = Initialized | NewTrial | NoMoreTrials | KillTrial | Error
-"""What an experiment has to know of."""
+"""What concerns an experiment."""
 
 FromDispatcher = News | Pong
 
@@ -279,19 +279,15 @@ def decode(line: bytes) -> ToDispatcher | FromDispatcher:
     return message
 
 
-# ---- wire values ----------------------------------------------------------------------------------------------------
-# Numbers that JSON has no word for, on their way to and from algorithms.
-
-
 def from_wire(value: Any) -> Any:
-    """Return a metric as the trial reported it: the words for NaN and infinities become floats again."""
+    """A metric as the trial reported it: the words for NaN and infinities become floats again."""
     if isinstance(value, Mapping):
         return {key: from_wire(item) for key, item in value.items()}
     return decode_number(value)
 
 
 def to_wire(value: Any) -> Any:
-    """Return plain JSON for anything a tuner may propose, NumPy numbers and arrays included.
+    """Plain JSON for anything a tuner may propose, NumPy numbers and arrays included.
 
     Raises MetricError, a TypeError, if something in it cannot be held by JSON.
     """

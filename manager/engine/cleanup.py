@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.loop.loop import error_clause, is_passing
 from proctor.manager.errors import Unavailable
-from proctor.manager.store import experiments, jobs
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import experiments, jobs
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import TrainingService
 
@@ -96,6 +96,7 @@ class CleanUps:
         await asyncio.wait({owed.task}, timeout=PATIENCE_SECONDS)
         if not owed.task.done():
             owed.is_given_up = False
+            owed.woken.clear()
             raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; ask again")
 
     async def settle(self, experiment: ExperimentRow) -> None:

@@ -6,10 +6,10 @@ from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import Conflict, NotFound, Unavailable
-from proctor.manager.store import jobs
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import jobs
 from proctor.training_services.base import SupportsLogs, TrialJobForm
 from proctor.training_services.errors import TrainingServiceError
 

@@ -30,10 +30,10 @@ from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
+from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -383,7 +383,7 @@ class Manager:
     # ---- trials
 
     async def kill_trial(self, trial_id: str) -> None:
-        """End a live trial by the user's wish. Returns when its stop is written down."""
+        """End a live trial by the user's command. Returns when its stop is written down."""
         row = await self.trial(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status} already; there is nothing to kill")
@@ -394,14 +394,14 @@ class Manager:
         row = await self.trial(trial_id)
         if not row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
-        wish = m.AddTrial(row.parameters, source="retry")
-        return await self._supervisor.ask(row.experiment_id, wish)  # type: ignore[no-any-return]
+        command = m.AddTrial(row.parameters, source="retry")
+        return await self._supervisor.ask(row.experiment_id, command)  # type: ignore[no-any-return]
 
     async def add_trial(self, experiment_id: str, parameters: Any) -> TrialRow:
         """Run a trial with the user's own parameters. Returns it. Raises BadRequest where they are outside of the
         search space; a tuner of the user's takes everything."""
-        wish = m.AddTrial(read_parameters(await self.experiment(experiment_id), parameters))
-        return await self._supervisor.ask(experiment_id, wish)  # type: ignore[no-any-return]
+        command = m.AddTrial(read_parameters(await self.experiment(experiment_id), parameters))
+        return await self._supervisor.ask(experiment_id, command)  # type: ignore[no-any-return]
 
     # ---- nodes
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from proctor.manager import open_files
 from proctor.manager.config import ExperimentConfig
-from proctor.manager.engine.cleanup import CleanUps
+from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.context import EngineContext
-from proctor.manager.engine.creation import METRICS_FILE, read_secrets
+from proctor.manager.engine.creation import read_secrets
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, placement_from
@@ -25,11 +25,13 @@ from proctor.manager.engine.loop.stopping import awaited, held_up, save_time, so
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments, identity, jobs
+from proctor.manager.settings import METRICS_FILE
+from proctor.manager.store import identity
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.open_databases import OpenDatabases
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import experiments, jobs
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
@@ -260,12 +262,15 @@ class ExperimentSupervisor:
 
     async def leave(self, experiment_id: str) -> None:
         """Wait until the engine of an experiment that is over is gone; end that of a failed one. Raises Unavailable
-        when its platform is busy cleaning up after it for too long."""
+        when that takes too long, or its platform is busy cleaning up after it for too long."""
         running = self._running.get(experiment_id)
         if running is not None:
             if running.runner.state.row.status is not ExperimentStatus.STOPPED:
                 running.task.cancel()
-            await asyncio.wait({running.task})
+            await asyncio.wait({running.task}, timeout=PATIENCE_SECONDS)
+            if not running.task.done():
+                text = f"experiment {experiment_id} is still leaving its platform, which is cleaning up after it"
+                raise Unavailable(f"{text}; ask again")
         await self._clean_ups.end_attempts(experiment_id)
 
     def owe_clean_up(self, experiment_id: str) -> None:

@@ -29,8 +29,8 @@ from proctor.manager.engine.loop.stopping import save_time, soft_stop
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments
 from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.tables import experiments
 from proctor.training_services.base import TrainingService
 
 log = logging.getLogger(__name__)
@@ -244,19 +244,19 @@ class Unloaded:
         """Whether it is waiting to be loaded."""
         return experiment_id in self._entries
 
-    async def carry_out(self, experiment_id: str, wish: WithoutEngine) -> Any:
+    async def carry_out(self, experiment_id: str, command: WithoutEngine) -> Any:
         """Do without an engine what a user wants; returns when it is committed. Only with the experiment's lock."""
         state = await self._context.control.read(lambda c: read_state(c, experiment_id))
         step = Step(experiment_id, self._context.clock.now())
         monotonic = self._context.clock.monotonic()
         answer: Any = None
-        match wish:
+        match command:
             case m.StopExperiment():
                 user_commands.stop(state, step, monotonic, save_seconds=save_time(_configured_save_seconds(state)))
             case m.CancelTrial(trial_id):
                 user_commands.cancel_trial(state, step, trial_id)
             case m.ChangeLimits():
-                answer = user_commands.change_limits(state, step, wish, monotonic)
+                answer = user_commands.change_limits(state, step, command, monotonic)
         await self._commit(state, step)
         self._cancel_jobs(state)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
@@ -311,7 +311,7 @@ class Unloaded:
         step.write(lambda c: experiments.set_counters(c, state.row.id, active_seconds=seconds, **counters))
         await self._context.control.write(step.apply)
         self._changes[state.row.id] += 1
-        for level, text, ids in step.sayings:
+        for level, text, ids in step.log_lines:
             log.log(level, text, extra=ids)
         self._context.feed.notify()
 

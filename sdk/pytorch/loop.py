@@ -5,7 +5,9 @@ stops, the stop, the question for the next phase of the data. A resumed run goes
 that nothing before it happens twice and nothing after it is left out.
 
 A boundary lies where an optimizer window ends. In the unit EPOCH the last batch of an epoch always ends a window, and
-only there are validations and checkpoints due; a wish to stop is also met inside the epoch, at the window's end.
+only there are validations and checkpoints due; a request to stop is also met inside the epoch, at the window's end.
+
+Validations and tests judge the model on data, without gradients, by the same steps.
 """
 
 from typing import Any
@@ -17,16 +19,11 @@ from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.determinism.kernels import without_benchmark
 from proctor.sdk.pytorch.options import Phase, StopReason
 from proctor.sdk.pytorch.plugins import Override
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from proctor.sdk.pytorch.run import Run
-
-# ---- evaluation -----------------------------------------------------------------------------------------------------
-# Validations and tests: the model judged on data, without gradients, by the same steps for both.
+from proctor.sdk.pytorch.run import Run
+from proctor.sdk.pytorch.snapshots import save_checkpoint
 
 
-def validate(run: "Run") -> bool:
+def validate(run: Run) -> bool:
     """Validate and return whether the metrics have improved, as the main rank sees it (collective)."""
     evaluate(run, Phase.VALIDATION)
     run.state.validation_cycles += 1
@@ -36,7 +33,7 @@ def validate(run: "Run") -> bool:
     return improved
 
 
-def evaluate(run: "Run", phase: Phase) -> None:
+def evaluate(run: Run, phase: Phase) -> None:
     """Run one pass over the data of a phase."""
     model, is_test = run.model, phase is Phase.TESTING
     cycle = 0 if is_test else run.state.validation_cycles
@@ -62,7 +59,7 @@ def evaluate(run: "Run", phase: Phase) -> None:
     run.observers.on_evaluation_end()
 
 
-def _validate(run: "Run", batch: Any, step: int) -> None:
+def _validate(run: Run, batch: Any, step: int) -> None:
     model = run.model
     model.on_validation_batch_start(step)
     if run.plugins.claims(Override.VALIDATION_BATCH) is None:
@@ -73,7 +70,7 @@ def _validate(run: "Run", batch: Any, step: int) -> None:
     model.on_validation_batch_end(step)
 
 
-def _test(run: "Run", batch: Any, step: int) -> None:
+def _test(run: Run, batch: Any, step: int) -> None:
     model = run.model
     model.on_testing_batch_start(step)
     if run.plugins.claims(Override.TESTING_BATCH) is None:
@@ -87,7 +84,7 @@ def _test(run: "Run", batch: Any, step: int) -> None:
 class TrainingLoop:
     """The loop of one run in one process; all ranks run it in step."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         settings = run.settings
         self.run_parts = run
         self.state = run.state
@@ -98,7 +95,7 @@ class TrainingLoop:
         self._print = settings.print_frequency or 0
         self._plugins = list(run.plugins)
         self._moves = run.plugins.claims(Override.TRAINING_BATCH) is None
-        self._stop_wish = False
+        self._wants_stop = False
 
     def run(self) -> StopReason:
         """Train until a rule stops the run; a checkpoint has been made by then if there is a place for one."""
@@ -155,7 +152,7 @@ class TrainingLoop:
         state.end_batch()
         run.observers.on_batch_end(state)
         if run.wants_stop():
-            self._stop_wish = True
+            self._wants_stop = True
         if is_last:
             self._end_epoch()
 
@@ -171,14 +168,14 @@ class TrainingLoop:
         is_validated = bool(is_due and settings.valid_frequency and done % settings.valid_frequency == 0)
         if is_validated:
             validate(run)
-            self._stop_wish = self._stop_wish or run.wants_stop()
+            self._wants_stop = self._wants_stop or run.wants_stop()
         reason = self._decide(done)
         if reason is not None:
             self.state.stop_reason = "" if reason is StopReason.REQUESTED else reason.value
             if run.storage is not None:
-                run.save()
+                save_checkpoint(run)
         elif is_due and (self._is_save_due(done) or (is_validated and run.has_new_best())):
-            run.save()
+            save_checkpoint(run)
         return reason
 
     def _is_save_due(self, done: int) -> bool:
@@ -194,9 +191,9 @@ class TrainingLoop:
             return StopReason.COMPLETED
         if settings.early_stop_cycles is not None and self.state.early_stop_count >= settings.early_stop_cycles:
             return StopReason.EARLY_STOP
-        if not ranks.any(self._stop_wish or trial.should_stop()):
+        if not ranks.any(self._wants_stop or trial.should_stop()):
             return None
-        return StopReason.MODEL if ranks.any(self._stop_wish) else StopReason.REQUESTED
+        return StopReason.MODEL if ranks.any(self._wants_stop) else StopReason.REQUESTED
 
     def _advance_phase(self) -> bool:
         """Go to the next phase of the data if the model wants to, and say whether the epoch has ended for it."""

@@ -14,12 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.pytorch.checkpoints.filesystem import copy_whole, hash_file, write_whole
+from proctor.sdk.files import copy_file, replace_file
+from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
 from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, is_foreign, read_any, translate, upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, HistoryPosition
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer, write_pointer
-from proctor.sdk.pytorch.checkpoints.serialization import serialise
+from proctor.sdk.pytorch.checkpoints.serialization import serialize
 from proctor.sdk.pytorch.errors import TrainerError, UnreadableCheckpointError
 
 
@@ -49,12 +50,12 @@ def migrate_checkpoints(
         raise TrainerError(f"{source} has no checkpoints: expected files named *{SUFFIX}; found none.")
     done: list[Migrated] = []
     for name, (content, origin) in translated.items():
-        data = serialise(content, safe_types)
+        data = serialize(content, safe_types)
         entry = _describe(name, data, content)
         is_new = _is_new(target / name, entry)
         if is_new and not dry_run:
             target.mkdir(parents=True, exist_ok=True)
-            write_whole(target / name, data, place="trainer.migration")
+            replace_file(target / name, data, place="trainer.migration")
         done.append(Migrated(entry, origin, is_new, _note(origin, content)))
     done.sort(key=lambda item: (item.entry.epoch, item.entry.iteration, item.entry.name), reverse=True)
     if not dry_run:
@@ -129,7 +130,7 @@ def _is_new(path: Path, entry: Entry) -> bool:
 
 def _finish(source: Path, target: Path, entries: "list[Entry]") -> None:
     if (source / HISTORY_FILE).exists() and not (target / HISTORY_FILE).exists():
-        copy_whole(source / HISTORY_FILE, target / HISTORY_FILE)
+        copy_file(source / HISTORY_FILE, target / HISTORY_FILE)
     if read_pointer(target) is None:  # a run that has gone on from here has a pointer of its own by now
         write_pointer(target, target.name, entries)
 

@@ -1,6 +1,7 @@
 """Plug-ins: named additions to a run that keep a state of their own in the checkpoints.
 
-A plug-in may look on and may change batches. Four things only one plug-in can decide; it claims them in `overrides`.
+A plug-in may observe the run and change batches. Four things only one plug-in can decide; it claims them in
+`overrides`.
 """
 
 from collections.abc import Iterator
@@ -8,11 +9,8 @@ from enum import Enum
 from typing import Any
 
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.state import TrainingState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from proctor.sdk.pytorch.model import Model
 
 # The names of a checkpoint's own parts: a plug-in of such a name would look like one of them.
 RESERVED_NAMES = frozenset(
@@ -51,7 +49,7 @@ class Plugin:
     def __init__(self, plugin_id: str) -> None:
         self.plugin_id = plugin_id
 
-    def setup(self, model: "Model") -> None:
+    def setup(self, model: Model) -> None:
         """Called in each process before the data module's and the model's `setup`; the streams are seeded."""
 
     def on_training_start(self) -> None:

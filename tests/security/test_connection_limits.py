@@ -2,14 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from fakes.real_manager import RealManager, real_manager
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proctor.manager.api.guard import MAX_BODY_BYTES
 from proctor.manager.api.stream import MAX_READERS
@@ -97,23 +97,151 @@ def client_answers(manager: RealManager) -> bool:
         return False
 
 
-def test_a_client_that_does_not_finish_its_head_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
-    asyncio.run(let_go_unfinished_heads())
-
-
-async def let_go_unfinished_heads() -> None:
+@asynccontextmanager
+async def served(application: ASGIApp) -> AsyncIterator[tuple[str, int]]:
+    """The address of a server of one application."""
     listener = socket.create_server(("127.0.0.1", 0))
-    serving = server.HttpServer(no_application)
+    serving = server.HttpServer(application)
     async with asyncio.TaskGroup() as group:
         group.create_task(serving.serve_on(listener), name="server")
         await serving.serving.wait()
-        for sent in (b"", b"GET / HTTP/1.1\r\n"):
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
-            writer.write(sent)
-            assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        try:
+            yield listener.getsockname()
+        finally:
+            serving.leave()
+
+
+async def exchange(application: ASGIApp, *pieces: bytes) -> bytes:
+    """Send some bytes with pauses; what comes back until the server closes. Raises TimeoutError if it does not."""
+
+    async def send() -> None:
+        with suppress(ConnectionError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+    data = b""
+    async with served(application) as (host, port), asyncio.TaskGroup() as group:
+        reader, writer = await asyncio.open_connection(host, port)
+        sending = group.create_task(send(), name="client")
+        try:
+            async with asyncio.timeout(30.0):
+                with suppress(ConnectionError):
+                    while part := await reader.read(65536):
+                        data += part
+        finally:
+            sending.cancel()
             writer.close()
-        serving.leave()
+    return data
+
+
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client waits for long, but each for much longer than it takes to send a piece; between requests the server
+    waits for longer than any test."""
+    for name in ("HEAD_SECONDS", "BODY_SECONDS", "ANSWERED_SECONDS", "UNREAD_SECONDS"):
+        monkeypatch.setattr(server, name, 0.5)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n"], ids=["nothing", "half a head"])
+def test_a_client_that_does_not_finish_its_head_is_let_go(short_limits: None, sent: bytes) -> None:
+    assert asyncio.run(exchange(no_application, sent)).startswith(b"HTTP/1.1 408 ")
+
+
+async def answer_at_once(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers without reading the body, as the guard does where a token is missing."""
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+async def read_all(scope: Scope, receive: Receive, send: Send) -> None:
+    """Reads the body, then answers with its length."""
+    length, message = 0, await receive()
+    while message["type"] == "http.request":
+        length += len(message["body"])
+        if not message["more_body"]:
+            break
+        message = await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    await send({"type": "http.response.body", "body": b"%d read" % length})
+
+
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("late", [(), (b"a",), (b"a",) * 30], ids=["none", "one", "many"])
+def test_the_rest_of_a_body_that_is_answered_already_is_not_awaited_forever(
+    short_limits: None, late: tuple[bytes, ...]
+) -> None:
+    """Sent at once, a byte would arrive before the answer."""
+    assert asyncio.run(exchange(answer_at_once, POST % 100_000, *late)).startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_client_that_sends_its_whole_body_to_an_early_answer_may_go_on(short_limits: None) -> None:
+    sent = [POST % 3, b"a", b"bc", b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"]
+    assert asyncio.run(exchange(answer_at_once, *sent)).count(b"HTTP/1.1 401 ") == 2
+
+
+def test_empty_lines_after_an_answer_are_no_reason_to_wait_forever(short_limits: None) -> None:
+    sent = [POST % 0, b"\r\n", b"\r\n"]
+    assert b"HTTP/1.1 408 " in asyncio.run(exchange(answer_at_once, *sent))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (POST % 100_000, b"a"),
+        (POST % 100_000, *[b"a"] * 30),
+        (CHUNKED, *[b"1\r\na\r\n"] * 30),
+        (CHUNKED + b"1;x=", *[b"y"] * 30),
+        (CHUNKED + b"0\r\nX: ", *[b"y"] * 30),
+    ],
+    ids=["one byte", "trickled", "trickled chunks", "trickled extension", "trickled trailer"],
+)
+def test_a_body_that_does_not_come_or_only_trickles_is_let_go(short_limits: None, pieces: tuple[bytes, ...]) -> None:
+    assert asyncio.run(exchange(read_all, *pieces)).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_body_that_takes_longer_than_the_limit_but_keeps_its_pace_is_read(short_limits: None) -> None:
+    pieces = [b"a" * server.MIN_BODY_BYTES] * 30
+    assert b"30720 read" in asyncio.run(exchange(read_all, POST % sum(map(len, pieces)), *pieces))
+
+
+def test_an_application_that_is_slow_to_read_a_body_is_waited_for(short_limits: None) -> None:
+    async def pause(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(2.0)
+        await read_all(scope, receive, send)
+
+    assert b"300000 read" in asyncio.run(exchange(pause, POST % 300_000, b"a" * 300_000))
+
+
+def test_a_client_that_does_not_read_its_answers_is_let_go(short_limits: None) -> None:
+    asyncio.run(leave_answers_unread())
+
+
+async def leave_answers_unread() -> None:
+    gone = asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["type"] == "http.request"
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(write(send), name="writing")
+            assert (await receive())["type"] == "http.disconnect"
+            writing.cancel()
+        gone.set()
+
+    async def write(send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"a" * 65536, "more_body": True})
+            await asyncio.sleep(0)
+
+    async with served(endless) as address:
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(30.0):
+                await gone.wait()
 
 
 async def no_application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,5 +1,5 @@
 """Trials on machines that are reached over SSH.
 
-Entry: `service`. Reading order: service, staging (what a job needs on its machine), machines, bootstrap, files; and
-    `ssh` beside this package.
+Entry: `service`. Reading order: service, settings, staging (what a job needs on its machine), machines (claimed,
+connected, held), bootstrap (from a login to a running keeper), files.
 """

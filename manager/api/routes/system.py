@@ -18,7 +18,7 @@ from proctor.manager.api.stream import MAX_READERS, server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import Unavailable
 from proctor.manager.metrics import CONTENT_TYPE, ExperimentFigures, render
-from proctor.manager.store import experiments, trials
+from proctor.manager.store.tables import experiments, trials
 
 router = APIRouter(tags=["system"])
 root_router = APIRouter(tags=["system"])

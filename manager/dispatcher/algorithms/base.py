@@ -1,4 +1,4 @@
-"""What a built-in algorithm is.
+"""The contract of a built-in algorithm, and what several of them need.
 
 A built-in algorithm is a function of its inputs: the same calls in the same order give exactly the same suggestions
 and judgements. It keeps no clock, reads no file and draws no number from a shared generator. So a dispatcher that was
@@ -20,6 +20,9 @@ Parameters = dict[str, Any]
 
 DEFAULT_KEY = "default"
 
+_DRAWS = 16
+"""How many proposals are drawn before a neighbor is taken."""
+
 
 class SpaceExhausted(Exception):
     """The tuner has nothing to suggest now; a later result or a new search space may change that."""
@@ -27,7 +30,7 @@ class SpaceExhausted(Exception):
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One set of parameters and what the tuner must be told to have made it."""
+    """One set of parameters, and the state with which the tuner can restore it."""
 
     parameters: Any
     state: Any = None
@@ -48,19 +51,19 @@ class TunerAlgorithm(ABC):
         Raises NoMoreTrials, and then has changed nothing.
         """
 
-    def restore(self, parameter_id: int, parameters: Parameters, state: Any) -> None:  # noqa: B027 - deaf by default
+    def restore(self, parameter_id: int, parameters: Parameters, state: Any) -> None:  # noqa: B027 - optional
         """Be as after a `suggest(parameter_id)` that returned these parameters and this state."""
 
-    def receive_result(self, parameter_id: int, parameters: Parameters, value: float) -> None:  # noqa: B027 - deaf by default
+    def receive_result(self, parameter_id: int, parameters: Parameters, value: float) -> None:  # noqa: B027 - optional
         """Learn the final value of a trial. `value` may be NaN or infinite, which is as bad as can be."""
 
-    def trial_end(self, parameter_id: int, succeeded: bool) -> None:  # noqa: B027 - deaf by default
+    def trial_end(self, parameter_id: int, succeeded: bool) -> None:  # noqa: B027 - optional
         """A trial has ended for good; its result, if it has one, came before."""
 
-    def import_data(self, parameters: Parameters, value: float) -> None:  # noqa: B027 - deaf by default
+    def import_data(self, parameters: Parameters, value: float) -> None:  # noqa: B027 - optional
         """Learn a result from elsewhere; the parameters need not belong to the search space."""
 
-    def accept_customized(self, parameter_id: int, parameters: Parameters) -> None:  # noqa: B027 - deaf by default
+    def accept_customized(self, parameter_id: int, parameters: Parameters) -> None:  # noqa: B027 - optional
         """The user has added a trial; its result and end come under this id."""
 
 
@@ -69,7 +72,7 @@ class AssessorAlgorithm(ABC):
 
     @abstractmethod
     def assess(self, trial_id: str, sequence: int, value: float) -> bool:
-        """Hear intermediate metric number `sequence` (from 0, without gaps) of a running trial.
+        """Receive intermediate metric number `sequence` (from 0, without gaps) of a running trial.
 
         Returns True to go on, False to stop the trial early. `value` may be NaN or infinite.
         """
@@ -112,11 +115,8 @@ def loss_of(value: float, maximize: bool) -> float:
     return -value if maximize else value
 
 
-_DRAWS = 16
-
-
 class DistinctParameters:
-    """Remembers what has been proposed, imported or added by hand, and keeps new proposals apart from it.
+    """Remembers what has been proposed, imported or added by the user, and keeps new proposals apart from it.
 
     Only finite spaces are watched: in the others a repetition has probability nought, and remembering every
     proposal would cost memory for ever.

@@ -1,4 +1,7 @@
-"""Every algorithm that is offered, and every NNI name that is not, with what to use instead. Data only."""
+"""Every algorithm that is offered with its arguments, and every NNI name that is not, with what to use instead.
+
+Data, and the check of `classArgs` against it: no algorithm is imported.
+"""
 
 import difflib
 import math
@@ -6,8 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# ---- arguments ------------------------------------------------------------------------------------------------------
-# Checking `classArgs` against what an algorithm takes.
+TUNER = "tuner"
+ASSESSOR = "assessor"
+OPTIMIZE_MODE = "optimize_mode"
+"""The class argument by which NNI's algorithms learn which values are better."""
+
+_UNIFORM_TYPES = ("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform")
+_ALL_TYPES = (*_UNIFORM_TYPES, "normal", "qnormal", "lognormal", "qlognormal")
+_NO_EFFECT = "accepted for NNI's sake, without effect"
+_KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
 
 
 @dataclass(frozen=True)
@@ -39,9 +49,6 @@ class Argument:
     """Whether null is allowed."""
     inner: tuple["Argument", ...] = ()
     """What a dict argument may hold."""
-
-
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
 
 
 def check_arguments(path: tuple[str | int, ...], given: Any, allowed: Iterable[Argument]) -> list[AlgorithmProblem]:
@@ -85,7 +92,7 @@ def _check_value(path: tuple[str | int, ...], value: Any, argument: Argument) ->
     if value is None and argument.optional:
         return []
     if not _has_kind(value, argument.kind):
-        return [AlgorithmProblem(path, f"expected {_WORDS[argument.kind]}, found {value!r}")]
+        return [AlgorithmProblem(path, f"expected {_KIND_NAMES[argument.kind]}, found {value!r}")]
     if argument.kind is dict:
         return check_arguments(path, value, argument.inner)
     if argument.choices and value not in argument.choices:
@@ -105,16 +112,6 @@ def _has_kind(value: Any, kind: type) -> bool:
     if kind is int:
         return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     return isinstance(value, kind)
-
-
-TUNER = "tuner"
-ASSESSOR = "assessor"
-OPTIMIZE_MODE = "optimize_mode"
-"""The class argument by which NNI's algorithms learn which values are better."""
-
-_UNIFORM_TYPES = ("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform")
-_ALL_TYPES = (*_UNIFORM_TYPES, "normal", "qnormal", "lognormal", "qlognormal")
-_NO_EFFECT = "accepted for NNI's sake, without effect"
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ def _mode(default: str, description: str = "which values are better, if objectiv
 
 
 _SEED = Argument("seed", int, None, "instead of the experiment's seed", optional=True)
-_IDLE_MODE = _mode("maximize", _NO_EFFECT)
+_UNUSED_MODE = _mode("maximize", _NO_EFFECT)
 
 _TPE_ARGS = Argument(
     "tpe_args", dict, None, "details of the estimator", optional=True,
@@ -170,11 +167,11 @@ BUILTINS = (
     Builtin(TUNER, "TPE", "tuners.tpe:TpeTuner", "Tree-structured Parzen estimator",
             (_mode("minimize"), _SEED, _TPE_ARGS), nested=True),
     Builtin(TUNER, "Random", "tuners.random_search:RandomTuner", "independent draws, no parameters twice",
-            (_SEED, _IDLE_MODE), nested=True, directed=False),
+            (_SEED, _UNUSED_MODE), nested=True, directed=False),
     Builtin(TUNER, "GridSearch", "tuners.grid_search:GridSearchTuner", "every combination, ever finer",
-            (_IDLE_MODE,), nested=True, directed=False),
+            (_UNUSED_MODE,), nested=True, directed=False),
     Builtin(TUNER, "Batch", "tuners.batch:BatchTuner", "the parameter sets of one list, in order",
-            (_IDLE_MODE,), types=("choice",), directed=False, literal=True, aliases=("BatchTuner",)),
+            (_UNUSED_MODE,), types=("choice",), directed=False, literal=True, aliases=("BatchTuner",)),
     Builtin(TUNER, "Evolution", "tuners.evolution:EvolutionTuner", "mutates the better of two good trials",
             (_mode("maximize"), Argument("population_size", int, 32, "how many good trials are parents", minimum=1)),
             nested=True),

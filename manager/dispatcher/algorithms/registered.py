@@ -92,7 +92,7 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
 
 
 def _code_directory(given: Any, class_name: str, directory: Path) -> str:
-    """Where the module lies: as told, beside the meta file, or installed. No code of it is run to find out."""
+    """Where the module lies: as given, beside the meta file, or installed. No code of it is run to find out."""
     if given is not None:
         chosen = (directory / Path(str(given)).expanduser()).absolute()
         if not chosen.is_dir():

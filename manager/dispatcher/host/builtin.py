@@ -55,7 +55,7 @@ class BuiltinTuner(HostedTuner):
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         self._algorithm.accept_customized(message.parameter_id, message.parameters)
 
-    def close(self, goodbye: Leave) -> None:
+    def close(self, leave: Leave) -> None:
         """Nothing: the input log is all that a built-in keeps."""
 
     def _suggest(self, position: int, parameter_id: int) -> bool:
@@ -73,23 +73,23 @@ class BuiltinAssessor(HostedAssessor):
     def __init__(self, algorithm: AssessorAlgorithm, send: Send) -> None:
         self._algorithm = algorithm
         self._send = send
-        self._condemned: set[str] = set()
+        self._stopped: set[str] = set()
 
     def report(self, message: protocol.ReportMetrics) -> None:
         for row in message.rows:
-            if row.trial_id in self._condemned:
+            if row.trial_id in self._stopped:
                 continue
             if not self._algorithm.assess(row.trial_id, row.sequence, read_value(from_wire(row.value))):
-                self._condemned.add(row.trial_id)
+                self._stopped.add(row.trial_id)
                 self._send(protocol.KillTrial(message.position, row.parameter_id, row.trial_id, row.job_number))
 
     def restart(self, message: protocol.TrialRestarted) -> None:
-        self._condemned.discard(message.trial_id)
+        self._stopped.discard(message.trial_id)
         self._algorithm.trial_restarted(message.trial_id, message.from_sequence)
 
     def trial_end(self, message: protocol.TrialEnd) -> None:
-        self._condemned.discard(message.trial_id)
+        self._stopped.discard(message.trial_id)
         self._algorithm.trial_end(message.trial_id, succeeded(message))
 
-    def close(self, goodbye: Leave) -> None:
+    def close(self, leave: Leave) -> None:
         """Nothing: the input log is all that a built-in keeps."""

@@ -1,8 +1,11 @@
-"""A user's own tuner behind the calls of a session, on two threads as in NNI.
+"""A user's own tuner and assessor behind the calls of a session: loaded, called on threads, and their saved state.
 
-The first thread calls everything but `trial_end`, one call at a time. If `generate_parameters` waits there without
-computing while results are at hand, the second thread delivers them, so that a tuner may wait for an earlier trial.
-A tuner that computes for long is left in peace: most are not written to be called twice at once.
+There are two threads, as in NNI. The first one calls everything of a tuner but `trial_end`, one call at a time. If
+`generate_parameters` waits there without computing while results wait, the second thread delivers them, so that
+a tuner may wait for an earlier trial. A tuner that computes for long is left alone: most are not written to be called
+twice at once. An assessor is called on the second thread.
+
+An algorithm that saves itself goes on from there: a file beside its checkpoint says how much of the input log is in it.
 """
 
 import importlib
@@ -35,8 +38,14 @@ from proctor.sdk.errors import NoMoreTrialError
 from proctor.sdk.tuner import Tuner
 from proctor.trial_keeper.linux.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
 
-# ---- custom loading -------------------------------------------------------------------------------------------------
-# Finding and making a user's own tuner or assessor.
+WATCH_SECONDS = 0.25
+COMPUTING_SHARE = 0.2
+"""A thread that used less of a processor than this over one watch is waiting, not computing."""
+UNANSWERED_SECONDS = 3.0
+"""How long a tuner may wait inside `generate_parameters` while its session ends."""
+
+Guard = Callable[[Job], Job]
+"""Wraps a job so that what it raises ends the session instead of the thread."""
 
 
 class CustomClassError(Exception):
@@ -73,10 +82,6 @@ def prepare_environment(checkpoint_directory: str) -> None:
     os.environ.setdefault("NNI_INCLUDE_INTERMEDIATE_RESULTS", "false")
 
 
-# ---- saved state ----------------------------------------------------------------------------------------------------
-# What a user's own algorithm has saved, and how much of the input log is in it.
-
-
 class SavedDecision(NamedTuple):
     """An assessor's decision to stop a job: the position of the report that was judged, and whose it was."""
 
@@ -98,7 +103,7 @@ class SavedPosition:
 
 
 class SavedState:
-    """The mark beside one algorithm's checkpoint."""
+    """One algorithm's checkpoint, and the file beside it that holds the position in the input log."""
 
     def __init__(self, directory: str, kind: str, algorithm: Any, base: type[Any]) -> None:
         own = getattr(type(algorithm), "save_checkpoint", base.save_checkpoint)
@@ -107,7 +112,7 @@ class SavedState:
         self._algorithm = algorithm
 
     def load(self) -> SavedPosition:
-        """Have the algorithm read what it saved; the empty mark if it never did."""
+        """Have the algorithm read what it saved; the position of that, which is 0 if it never did."""
         if not self.is_wanted or not self._path.is_file():
             return SavedPosition()
         found = json.loads(self._path.read_text())
@@ -115,11 +120,11 @@ class SavedState:
         decisions = tuple(SavedDecision(*decision) for decision in found.get("decisions", ()))
         return SavedPosition(found["position"], tuple(found["own_ids"]), decisions)
 
-    def save(self, mark: SavedPosition) -> None:
-        """Have the algorithm save itself, then write the mark. Does nothing for one that cannot.
+    def save(self, position: SavedPosition) -> None:
+        """Have the algorithm save itself, then write the position. Does nothing for one that cannot.
 
-        There is a mark only while what it stands for is whole and on the disk: an algorithm may write over what it
-        saved before, and after a power cut in the middle of that it must be told everything again.
+        There is such a file only while the checkpoint is complete and on the disk: an algorithm may write over what it
+        saved before, and after a power cut in the middle of that it must get all inputs again.
         """
         if not self.is_wanted:
             return
@@ -129,38 +134,28 @@ class SavedState:
         sync_folder(folder)
         self._algorithm.save_checkpoint()
         sync_tree(folder)
-        replace_file(str(self._path), json.dumps(asdict(mark)).encode(), durable=True)
-
-
-WATCH_SECONDS = 0.25
-COMPUTING_SHARE = 0.2
-"""A thread that used less of a processor than this over one watch is waiting, not computing."""
-VAIN_SECONDS = 3.0
-"""How long a tuner may wait inside `generate_parameters` while its session ends."""
-
-Guard = Callable[[Job], Job]
-"""Wraps a job so that what it raises ends the session instead of the thread."""
+        replace_file(str(self._path), json.dumps(asdict(position)).encode(), durable=True)
 
 
 class CustomTuner(HostedTuner):
-    """Calls come from one thread and return at once; the work is done on the two lanes."""
+    """Calls come from one thread and return at once; the work is done on the two threads."""
 
     def __init__(
         self,
         tuner: Any,
         send: Send,
         *,
-        lanes: tuple[WorkerThread, WorkerThread],
+        threads: tuple[WorkerThread, WorkerThread],
         guard: Guard,
         checkpoint_directory: str,
     ) -> None:
         self._tuner = tuner
         self._send = send
-        self._first, self._second = lanes
-        self._watch_lane = WorkerThread("result-watch")
+        self._first, self._second = threads
+        self._watcher = WorkerThread("result-watch")
         self._guard = guard
         self._saved = SavedState(checkpoint_directory, "tuner", tuner, Tuner)
-        self._mark = SavedPosition()
+        self._loaded = SavedPosition()
         self._position = 0
         self._own_ids: set[int] = set()
         self._request_positions: dict[int, int] = {}
@@ -194,32 +189,32 @@ class CustomTuner(HostedTuner):
         self._results.append(message)
         self._put(message, self._deliver)
         if self._generating:
-            self._watch_lane.put(self._watch)
+            self._watcher.put(self._watch)
 
     def import_data(self, message: protocol.ImportData) -> None:
         rows = [{"parameter": row["parameter"], "value": from_wire(row.get("value"))} for row in message.rows]
-        if message.position > self._mark.position:
+        if message.position > self._loaded.position:
             self._put(message, lambda: self._tuner.import_data(rows))
 
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
-        """Nothing: NNI tells a tuner of a customized trial when its result comes."""
+        """Nothing: NNI notifies a tuner of a customized trial when its result comes."""
 
     def stop_asking(self) -> None:
         self._asks = False
 
-    def close(self, goodbye: Leave) -> None:
+    def close(self, leave: Leave) -> None:
         self.stop_asking()
-        until = time.monotonic() + goodbye.seconds
-        # What waits on the first lane puts more on the second; the exit hook comes after both.
+        until = time.monotonic() + leave.seconds
+        # What waits on the first thread puts more on the second; the exit hook comes after both.
         if not (self._drain(until) and self._second.finish(until - time.monotonic())):
             return
-        if goodbye.saves:
+        if leave.saves:
             self._first.put(self._guard(self._save))
         self._first.put(self._guard(self._tuner._on_exit))
         self._first.finish(until - time.monotonic())
 
     def _drain(self, until: float) -> bool:
-        """Wait until the first lane has done everything. False where that takes too long, or where the tuner waits
+        """Wait until the first thread has done everything. False where that takes too long, or where the tuner waits
         inside `generate_parameters`: with no more trials to come, what it waits for may never come."""
         drained = threading.Event()
         self._first.put(drained.set)
@@ -230,12 +225,12 @@ class CustomTuner(HostedTuner):
                 return True
             is_waiting = call == self._generating != 0 and not self._has_computed(used)
             call, waited = self._generating, waited + WATCH_SECONDS if is_waiting else 0.0
-            if waited >= VAIN_SECONDS:
+            if waited >= UNANSWERED_SECONDS:
                 return False
         return False
 
     def _has_computed(self, used: float) -> bool:
-        """Whether the first lane has computed during a watch that began at `used` seconds of processor time."""
+        """Whether the first thread has computed during a watch that began at `used` seconds of processor time."""
         return self._first.cpu_seconds() - used >= COMPUTING_SHARE * WATCH_SECONDS
 
     def _put(self, message: Any, job: Job) -> None:
@@ -249,14 +244,14 @@ class CustomTuner(HostedTuner):
 
     def _begin(self, search_space: Any) -> None:
         self._tuner.update_search_space(search_space)
-        self._mark = self._saved.load()
-        self._own_ids.update(self._mark.own_ids)
+        self._loaded = self._saved.load()
+        self._own_ids.update(self._loaded.own_ids)
 
     def _save(self) -> None:
-        if self._position > self._mark.position:
+        if self._position > self._loaded.position:
             self._saved.save(SavedPosition(self._position, tuple(sorted(self._own_ids))))
 
-    # ---- asking
+    # ---- suggestions ----------------------------------------------------------------------------------------------
 
     def _request(self, message: protocol.RequestTrialJobs) -> None:
         answered = {answer.parameter_id for answer in message.answers}
@@ -296,7 +291,7 @@ class CustomTuner(HostedTuner):
         self._calls += 1
         self._generating = self._calls
         if self._results:
-            self._watch_lane.put(self._watch)
+            self._watcher.put(self._watch)
         try:
             return method(argument, **_taken_by(method, {"st_callback": self._propose}))
         finally:
@@ -307,25 +302,25 @@ class CustomTuner(HostedTuner):
         position = self._request_positions.pop(parameter_id, self._position)
         self._send(protocol.NewTrial(position, parameter_id, to_wire(parameters)))
 
-    # ---- telling
+    # ---- results --------------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
         with self._delivery:
             try:
                 while self._results:
-                    self._tell_next()
+                    self._deliver_next()
             finally:
                 self._delivered.set()
 
-    def _tell_next(self) -> None:
+    def _deliver_next(self) -> None:
         foreign: list[dict[str, Any]] = []
         while self._results:
             message = self._results.popleft()
-            if message.position <= self._mark.position or not self._may_know(message):
+            if message.position <= self._loaded.position or not self._may_know(message):
                 continue
             if message.customized or message.parameter_id in self._own_ids:
                 self._import(foreign)
-                self._tell(message)
+                self._give_result(message)
                 return
             if message.has_value:
                 foreign.append({"parameter": message.parameters, "value": from_wire(message.value)})
@@ -338,7 +333,7 @@ class CustomTuner(HostedTuner):
         if rows:
             self._tuner.import_data(rows)
 
-    def _tell(self, message: protocol.TrialEnd) -> None:
+    def _give_result(self, message: protocol.TrialEnd) -> None:
         self._own_ids.discard(message.parameter_id)
         if message.has_value:
             facts = {"customized": message.customized, "trial_job_id": message.trial_id}
@@ -349,7 +344,7 @@ class CustomTuner(HostedTuner):
         self._second.put(self._guard(end))
 
     def _watch(self) -> None:
-        """Have the second lane deliver if the first one waits inside `generate_parameters`."""
+        """Have the second thread deliver if the first one waits inside `generate_parameters`."""
         while self._results and (call := self._generating):
             self._delivered.clear()
             used = self._first.cpu_seconds()
@@ -367,26 +362,22 @@ def _taken_by(method: Callable[..., Any], keywords: dict[str, Any]) -> dict[str,
     return {name: value for name, value in keywords.items() if name in accepted}
 
 
-# ---- custom assessor ------------------------------------------------------------------------------------------------
-# A user's own assessor behind the calls of a session, on the second thread.
-
-
 class CustomAssessor(HostedAssessor):
-    """Calls come from one thread and return at once; the work is done on the lane."""
+    """Calls come from one thread and return at once; the work is done on the second thread."""
 
     def __init__(
-        self, assessor: Any, send: Send, *, lane: WorkerThread, guard: Guard, checkpoint_directory: str
+        self, assessor: Any, send: Send, *, thread: WorkerThread, guard: Guard, checkpoint_directory: str
     ) -> None:
         self._assessor = assessor
         self._send = send
-        self._lane = lane
+        self._thread = thread
         self._guard = guard
         self._saved = SavedState(checkpoint_directory, "assessor", assessor, Assessor)
-        self._mark = SavedPosition()
+        self._loaded = SavedPosition()
         self._position = 0
         self._histories: dict[str, list[Any]] = {}
-        self._condemned: dict[str, SavedDecision] = {}
-        lane.put(guard(self._load))
+        self._stopped: dict[str, SavedDecision] = {}
+        thread.put(guard(self._load))
 
     def report(self, message: protocol.ReportMetrics) -> None:
         self._put(message, partial(self._report, message))
@@ -397,41 +388,41 @@ class CustomAssessor(HostedAssessor):
     def trial_end(self, message: protocol.TrialEnd) -> None:
         self._put(message, partial(self._end, message))
 
-    def close(self, goodbye: Leave) -> None:
-        if goodbye.saves:
-            self._lane.put(self._guard(self._save))
-        self._lane.put(self._guard(self._assessor._on_exit))
-        self._lane.finish(goodbye.seconds)
+    def close(self, leave: Leave) -> None:
+        if leave.saves:
+            self._thread.put(self._guard(self._save))
+        self._thread.put(self._guard(self._assessor._on_exit))
+        self._thread.finish(leave.seconds)
 
     def _put(self, message: Any, job: Job) -> None:
         def do() -> None:
             job()
             self._position = max(self._position, message.position)
-            if self._lane.is_idle() and isinstance(message, protocol.TrialEnd):
+            if self._thread.is_idle() and isinstance(message, protocol.TrialEnd):
                 self._save()
 
-        self._lane.put(self._guard(do))
+        self._thread.put(self._guard(do))
 
     def _load(self) -> None:
-        self._mark = self._saved.load()
+        self._loaded = self._saved.load()
 
     def _save(self) -> None:
-        if self._position > self._mark.position:
-            self._saved.save(SavedPosition(self._position, decisions=tuple(self._condemned.values())))
+        if self._position > self._loaded.position:
+            self._saved.save(SavedPosition(self._position, decisions=tuple(self._stopped.values())))
 
     def _report(self, message: protocol.ReportMetrics) -> None:
         for row in message.rows:
             history = self._histories.setdefault(row.trial_id, [])
             del history[row.sequence :]
             history.append(from_wire(row.value))
-            if row.trial_id in self._condemned:
+            if row.trial_id in self._stopped:
                 continue
             decision = SavedDecision(message.position, row.trial_id, row.job_number)
             # What the saved assessor has assessed is not assessed again. What it decided is sent again, because the
             # manager may have been killed before it had committed the decision.
-            known = message.position <= self._mark.position
-            if decision in self._mark.decisions or not (known or self._is_good(row.trial_id, history)):
-                self._condemned[row.trial_id] = decision
+            known = message.position <= self._loaded.position
+            if decision in self._loaded.decisions or not (known or self._is_good(row.trial_id, history)):
+                self._stopped[row.trial_id] = decision
                 self._send(protocol.KillTrial(message.position, row.parameter_id, row.trial_id, row.job_number))
 
     def _is_good(self, trial_id: str, history: list[Any]) -> bool:
@@ -442,11 +433,11 @@ class CustomAssessor(HostedAssessor):
         raise TypeError(f"{name}.assess_trial must return AssessResult.Good or Bad (or a bool), found {result!r}")
 
     def _restart(self, message: protocol.TrialRestarted) -> None:
-        self._condemned.pop(message.trial_id, None)
+        self._stopped.pop(message.trial_id, None)
         del self._histories.setdefault(message.trial_id, [])[message.from_sequence :]
 
     def _end(self, message: protocol.TrialEnd) -> None:
-        self._condemned.pop(message.trial_id, None)
+        self._stopped.pop(message.trial_id, None)
         self._histories.pop(message.trial_id, None)
-        if message.position > self._mark.position:
+        if message.position > self._loaded.position:
             self._assessor.trial_end(message.trial_id, succeeded(message))

@@ -14,7 +14,7 @@ from proctor.manager.dispatcher.host.session import HostSession, has_own_algorit
 PARENT_CHECK_SECONDS = 5.0
 READ_BYTES = 1 << 20
 LEAVING_SHARE = 1.5
-"""Of the time that an algorithm has for its goodbye: how long the process stays. There may be two of them."""
+"""Of the time that an algorithm has to leave: how long the process stays. There may be two of them."""
 
 
 class Host:
@@ -27,23 +27,23 @@ class Host:
 
     def serve(self) -> None:
         """Return when the conversation is over and the algorithms have handled it, or take too long."""
-        lane = WorkerThread("session")
-        goodbye, has_own = ABANDONED, False
+        worker = WorkerThread("session")
+        leave, has_own = ABANDONED, False
         for line in self._lines():
             message = protocol.decode(line)
             if isinstance(message, protocol.Terminate):
-                goodbye = IN_ORDER
+                leave = IN_ORDER
                 break
             if isinstance(message, protocol.Initialize):
                 has_own = has_own_algorithm(message)
             if isinstance(message, protocol.Ping):
                 self._session.handle(message)
             else:
-                lane.put(lambda message=message: self._session.handle(message))  # type: ignore[misc]
+                worker.put(lambda message=message: self._session.handle(message))  # type: ignore[misc]
         self._session.stop_asking()
         if has_own:  # a built-in algorithm keeps nothing but the input log
-            lane.put(lambda: self._session.close(goodbye))
-            lane.finish(LEAVING_SHARE * goodbye.seconds)
+            worker.put(lambda: self._session.close(leave))
+            worker.finish(LEAVING_SHARE * leave.seconds)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""

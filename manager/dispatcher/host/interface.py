@@ -1,4 +1,8 @@
-"""What a session holds: one tuner and perhaps one assessor, built in or the user's own, behind the same calls."""
+"""What a session hosts: one tuner and perhaps one assessor, built in or the user's own, behind the same calls.
+
+Messages are handled in order on a `WorkerThread`; the methods of the user's own algorithms are called on threads of
+their own.
+"""
 
 import queue
 import threading
@@ -12,6 +16,8 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import FromDispatcher
 
 Send = Callable[[FromDispatcher], None]
+Job = Callable[[], None]
+"""Something to be done on a `WorkerThread`. It handles its own errors."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class Leave:
     """How a session ends."""
 
     seconds: float
-    """How long an algorithm may take to handle what it has been told and to leave."""
+    """How long an algorithm may take to handle what it was sent and to leave."""
     saves: bool
     """Whether algorithms save themselves. Not where the manager is gone: the next one may have started successors,
     which keep their checkpoints in the same folder."""
@@ -30,7 +36,7 @@ ABANDONED = Leave(2.0, saves=False)
 
 
 class HostedTuner(ABC):
-    """Feeds one tuner with messages. All calls come on the tuner's lane."""
+    """Feeds one tuner with messages. All calls come from one thread."""
 
     @abstractmethod
     def initialize(self, search_space: Any) -> None:
@@ -46,26 +52,26 @@ class HostedTuner(ABC):
 
     @abstractmethod
     def trial_end(self, message: protocol.TrialEnd) -> None:
-        """Tell the tuner a trial's value, if it has one, and its end."""
+        """Give the tuner a trial's value, if it has one, and its end."""
 
     @abstractmethod
     def import_data(self, message: protocol.ImportData) -> None:
-        """Tell the tuner results from elsewhere."""
+        """Give the tuner results from elsewhere."""
 
     @abstractmethod
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
-        """Tell the tuner of a trial that the user has added."""
+        """Notify the tuner of a trial that the user has added."""
 
     def stop_asking(self) -> None:  # noqa: B027 - nothing to do where nothing waits
         """Skip requests that wait: their answers would come too late. May be called from any thread."""
 
     @abstractmethod
-    def close(self, goodbye: Leave) -> None:
+    def close(self, leave: Leave) -> None:
         """Wait until the tuner has handled everything, let it save itself, and call its exit hook last."""
 
 
 class HostedAssessor(ABC):
-    """Feeds one assessor with messages. All calls come on the assessor's lane."""
+    """Feeds one assessor with messages. All calls come from one thread."""
 
     @abstractmethod
     def report(self, message: protocol.ReportMetrics) -> None:
@@ -73,27 +79,20 @@ class HostedAssessor(ABC):
 
     @abstractmethod
     def restart(self, message: protocol.TrialRestarted) -> None:
-        """Forget the metrics that the new job of a trial will report again."""
+        """Discard the metrics that the new job of a trial will report again."""
 
     @abstractmethod
     def trial_end(self, message: protocol.TrialEnd) -> None:
-        """Tell the assessor the end of a trial."""
+        """Notify the assessor of the end of a trial."""
 
     @abstractmethod
-    def close(self, goodbye: Leave) -> None:
+    def close(self, leave: Leave) -> None:
         """Wait until the assessor has handled everything, let it save itself, and call its exit hook last."""
 
 
 def succeeded(message: protocol.TrialEnd) -> bool:
-    """Say whether a trial ended as NNI's algorithms understand success."""
+    """Whether a trial ended as NNI's algorithms understand success."""
     return message.status == "SUCCEEDED"
-
-
-# ---- lanes ----------------------------------------------------------------------------------------------------------
-# Where the methods of a user's own algorithm are called: one after the other, on a thread.
-
-Job = Callable[[], None]
-"""Something to be done on a lane. It handles its own errors."""
 
 
 class WorkerThread:
@@ -115,13 +114,13 @@ class WorkerThread:
         return done.wait(seconds)
 
     def is_idle(self) -> bool:
-        """Say whether nothing waits behind the job that is being done."""
+        """Whether no job waits after the one that is being done."""
         return self._jobs.empty()
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that the thread has used so far."""
+        """The processor time that the thread has used so far."""
         ident = self._thread.ident
-        assert ident is not None, "a lane's thread runs from its beginning"
+        assert ident is not None, "a worker's thread runs from its beginning"
         return time.clock_gettime(time.pthread_getcpuclockid(ident))
 
     def _work(self) -> None:

@@ -61,13 +61,13 @@ class HostSession:
         if self._tuner is not None:
             self._tuner.stop_asking()
 
-    def close(self, goodbye: Leave = IN_ORDER) -> None:
-        """Let the user's own algorithms handle what they were told, save themselves and leave. Nothing of theirs is
+    def close(self, leave: Leave = IN_ORDER) -> None:
+        """Let the user's own algorithms handle what they were sent, save themselves and leave. Nothing of theirs is
         called afterwards. Called where messages are handled, after the last one."""
         self.stop_asking()
-        for hand in (self._tuner, self._assessor):
-            if hand is not None and not self._failed:
-                hand.close(goodbye)
+        for hosted in (self._tuner, self._assessor):
+            if hosted is not None and not self._failed:
+                hosted.close(leave)
 
     def send(self, message: FromDispatcher) -> None:
         """Send one message, with a fail point on either side."""
@@ -104,7 +104,7 @@ class HostSession:
         else:
             raise RuntimeError(f"{type(message).__name__} is not for a dispatcher")
 
-    # ---- beginning
+    # ---- the first message ----------------------------------------------------------------------------------------
 
     def _initialize(self, message: protocol.Initialize) -> None:
         if message.version != protocol.PROTOCOL_VERSION:
@@ -129,7 +129,7 @@ class HostSession:
         return CustomTuner(
             tuner,
             self.send,
-            lanes=(WorkerThread("first"), second),
+            threads=(WorkerThread("first"), second),
             guard=self._guarded,
             checkpoint_directory=message.checkpoint_directory,
         )
@@ -145,7 +145,7 @@ class HostSession:
 
         assessor = self._load(spec, message, ("assess_trial", "trial_end"))
         directory = message.checkpoint_directory
-        return CustomAssessor(assessor, self.send, lane=second, guard=self._guarded, checkpoint_directory=directory)
+        return CustomAssessor(assessor, self.send, thread=second, guard=self._guarded, checkpoint_directory=directory)
 
     @staticmethod
     def _create_builtin(
@@ -161,7 +161,7 @@ class HostSession:
         self._customs.append(algorithm)
         return algorithm
 
-    # ---- going on
+    # ---- metrics and ends -----------------------------------------------------------------------------------------
 
     def _report(self, message: protocol.ReportMetrics) -> None:
         if self._assessor is not None:
@@ -182,7 +182,7 @@ class HostSession:
         if self._assessor is not None:
             self._assessor.trial_end(message)
 
-    # ---- failing
+    # ---- errors ---------------------------------------------------------------------------------------------------
 
     def _guarded(self, job: Job) -> Callable[[], None]:
         def do() -> None:
@@ -190,7 +190,7 @@ class HostSession:
                 return
             try:
                 job()
-            except BaseException as error:  # on a lane nothing but the user's code raises SystemExit and the like
+            except BaseException as error:  # on a thread nothing but the user's code raises SystemExit and the like
                 self._fail(error)
 
         return do
@@ -215,5 +215,5 @@ def has_own_algorithm(message: protocol.Initialize) -> bool:
 
 
 def _summary(error: BaseException) -> str:
-    words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -13,19 +13,22 @@ from pydantic import ValidationError
 
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.engine import creation
 from proctor.manager.engine.archive.format import ExperimentArchive, SavedExperiment, SavedJob, SavedTrial
 from proctor.manager.engine.creation import new_seed
 from proctor.manager.engine.loop.transitions import message_payload
-from proctor.manager.engine.loop.tuning import finite_number
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
 from proctor.trial_keeper.linux.files import sync_tree
 
@@ -117,6 +120,7 @@ def read_config(saved: SavedExperiment, code_directory: str | None) -> Experimen
         first = error.errors()[0]
         key = ".".join(str(step) for step in first["loc"])
         raise BadRequest(f"the saved configuration cannot be used by this version: {key}: {first['msg']}") from error
+    _check_spaces(saved, config)
     body = config.canonical() | {"experiment_working_directory": None}
     if code_directory is not None:
         before, after = Path(config.trial_code_directory), Path(code_directory)
@@ -127,6 +131,14 @@ def read_config(saved: SavedExperiment, code_directory: str | None) -> Experimen
             if algorithm["code_directory"] is not None:
                 algorithm["code_directory"] = str(_moved(Path(algorithm["code_directory"]), before, after))
     return ExperimentConfig.from_canonical(body)
+
+
+def _check_spaces(saved: SavedExperiment, config: ExperimentConfig) -> None:
+    for what, space in (("search space", saved.search_space), ("configuration's search space", config.search_space)):
+        try:
+            read_search_space(config.canonical()["tuner"], space, is_new=False)
+        except SearchSpaceError as error:
+            raise BadRequest(f"the saved {what} cannot be used by this version: {error}") from error
 
 
 def _moved(path: Path, before: Path, after: Path) -> Path:
@@ -245,7 +257,7 @@ def _outcome(trial: SavedTrial, config: ExperimentConfig) -> Any:
 
 def _number(value: float | str | None) -> float | None:
     """The number of a column; the words of the wire are no numbers."""
-    return finite_number(value)
+    return metric_number(value)
 
 
 def _seconds(moment: datetime | None) -> float | None:
@@ -257,7 +269,7 @@ def _seconds(moment: datetime | None) -> float | None:
 #
 # The folder is marked until the rows are written, so that the next manager removes what a killed one has left.
 
-_NOT_UNPACKED = frozenset({creation.CONFIG_FILE, creation.UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
+_NOT_UNPACKED = frozenset({CONFIG_FILE, UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
 """A tuner's saved state belongs to the old input log; the results are told to a new one."""
 
 
@@ -340,7 +352,7 @@ class Loading:
         def write(connection: sqlite3.Connection) -> int:
             return metrics.insert(connection, self._metrics(known), first_sequences=starts)
 
-        path = str(self.folder / creation.METRICS_FILE)
+        path = str(self.folder / METRICS_FILE)
         try:
             async with await Database.open(path, "metrics", threads=threads) as database:
                 return await database.write(write)

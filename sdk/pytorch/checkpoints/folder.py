@@ -16,13 +16,11 @@ from typing import Any
 
 import torch
 
+from proctor.sdk.files import copy_file, remove_unfinished, replace_file
 from proctor.sdk.pytorch.checkpoints.filesystem import (
     BackgroundStorage,
     FolderLock,
-    copy_whole,
     hash_file,
-    remove_leftovers,
-    write_whole,
 )
 from proctor.sdk.pytorch.checkpoints.formats import upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, HistoryPosition
@@ -36,18 +34,16 @@ from proctor.sdk.pytorch.checkpoints.pointer import (
     write_pointer,
 )
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialise
+from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, UnreadableCheckpointError
-
-# ---- naming ---------------------------------------------------------------------------------------------------------
-# What a checkpoint's file is called; people read these names, the trainer never does.
 
 SUFFIX = ".pth"
 _METADATA = re.compile(r"[A-Za-z0-9._+=-]*")
+PIN_SUFFIX = ".pinned"
 
 
 def name_checkpoint(run_name: str, *, epoch: int, iteration: int, metadata: "str | None" = None) -> str:
-    """Return `<run>_epoch_<e>_iter_<i>[_<metadata>].pth`.
+    """Return `<run>_epoch_<e>_iter_<i>[_<metadata>].pth`; people read these names, the trainer never does.
 
     :param metadata: what the model adds to the name, never the whole name; nothing or None for no more than that.
     :raises ConfigurationError: the metadata cannot be part of a file's name.
@@ -61,9 +57,6 @@ def name_checkpoint(run_name: str, *, epoch: int, iteration: int, metadata: "str
             f"such as 'acc=0.93'); found {metadata!r} for {beginning}."
         )
     return f"{beginning}_{metadata}{SUFFIX}" if metadata else f"{beginning}{SUFFIX}"
-
-
-PIN_SUFFIX = ".pinned"
 
 
 @dataclass(frozen=True)
@@ -117,10 +110,10 @@ class CheckpointFolder:
                 f"chkpt_root must be a folder that may be written to; {self.path} cannot be made in it: {problem}."
             ) from problem
         self._lock.acquire()
-        remove_leftovers(self.path)
+        remove_unfinished(str(self.path), is_only_writer=True)
 
     def close(self) -> None:
-        """Wait until everything is stored and let the folder go.
+        """Wait until everything is stored and release the folder.
 
         :raises CheckpointNotStoredError: the last checkpoint could not be stored.
         """
@@ -157,12 +150,12 @@ class CheckpointFolder:
         epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])
         name = name_checkpoint(self.run_name, epoch=epoch, iteration=iteration, metadata=metadata)
         position = self.history.position
-        data = serialise({**content, "history": position.to_json()}, self._safe_types)
+        data = serialize({**content, "history": position.to_json()}, self._safe_types)
 
         def store() -> None:
             self.history.sync()
             digest = hashlib.sha256(data).hexdigest()
-            write_whole(self.path / name, data, place="trainer.checkpoint")
+            replace_file(self.path / name, data, place="trainer.checkpoint")
             self._commit(Entry(name, digest, len(data), epoch, iteration, score, position.size))
 
         self._storage.start(name, store)
@@ -217,7 +210,7 @@ class CheckpointFolder:
         return read_pointer(self.path) or []
 
     def pin(self, name: str) -> None:
-        """Keep a checkpoint for good, until its file `<name>.pinned` is removed; anyone may make or remove that file.
+        """Keep a checkpoint until its file `<name>.pinned` is removed; anyone may make or remove that file.
 
         :raises FileNotFoundError: there is no checkpoint of that name.
         """
@@ -241,7 +234,7 @@ class CheckpointFolder:
         lasting = self._retention.choose_lasting(entries, pinned)
         others = [entry for entry in lasting if entry != newest and _bring(self.path, target, entry.name)]
         if newest.history_size:
-            copy_whole(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
+            copy_file(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
         for entry in [newest, *others]:
             if entry.name in pinned:
                 (target / f"{entry.name}{PIN_SUFFIX}").touch()
@@ -270,7 +263,7 @@ class CheckpointFolder:
                 self.pin(entry.name)
         names = {entry.name for entry in brought}
         with suppress(FileNotFoundError):
-            copy_whole(source / HISTORY_FILE, self.path / HISTORY_FILE)
+            copy_file(source / HISTORY_FILE, self.path / HISTORY_FILE)
         write_pointer(self.path, self.run_name, [*brought, *(entry for entry in own if entry.name not in names)])
         return True
 
@@ -334,7 +327,7 @@ class CheckpointFolder:
     def _read_entries(self, *, but: "Sequence[Entry]" = ()) -> "list[Entry]":
         """What the files say, the furthest first.
 
-        :param but: those whose hash tells that they are damaged, though they might look whole.
+        :param but: those whose hash proves that they are damaged, though they might look whole.
         """
         found: list[tuple[int, Entry]] = []
         for path in sorted(set(self.path.glob(f"*{SUFFIX}")) - {self.path / entry.name for entry in but}):
@@ -377,4 +370,4 @@ def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, one without links, or an older file of that name
-        copy_whole(source, target)
+        copy_file(source, target)

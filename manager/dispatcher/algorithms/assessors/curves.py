@@ -72,7 +72,7 @@ def fit(family: CurveFamily, history: Sequence[float], target: int) -> Predictio
 
 
 def predict(history: Sequence[float], target: int) -> float | None:
-    """Return where the curve is expected at step `target`, or None if no family can tell.
+    """Return where the curve is expected at step `target`, or None if no family fits.
 
     Each family that fits weighs as much as its fit is close; those far from the median of all do not count.
     """

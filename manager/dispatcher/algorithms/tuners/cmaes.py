@@ -1,7 +1,7 @@
 """Covariance matrix adaptation (CMA-ES). Needs the extra `cmaes`.
 
 Optuna's own CMA-ES keeps its state inside its trials, pickled; here the strategy is rebuilt from the results alone,
-which are told generation by generation, so that a restarted dispatcher is where it was.
+which are passed on generation by generation, so that a restarted dispatcher is where it was.
 """
 
 import math
@@ -115,12 +115,12 @@ class CmaEsTuner(TunerAlgorithm):
     def _advance(self) -> None:
         finite = [loss for _, loss in self._collected if math.isfinite(loss)]
         worst = max(finite, default=0.0)
-        told = [(np.array(point), min(loss, worst + 1.0)) for point, loss in self._collected]
+        results = [(np.array(point), min(loss, worst + 1.0)) for point, loss in self._collected]
         self._collected = []
         self._generation += 1
         if not finite:
             return
-        self._strategy.tell(told)
+        self._strategy.tell(results)
         if self._strategy.should_stop():
             self._restarts += 1
             rng = suggestion_rng(self._seed, -self._restarts)

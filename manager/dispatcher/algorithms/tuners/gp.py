@@ -29,14 +29,14 @@ class GpTuner(OptunaTuner):
             warnings.simplefilter("ignore")
             return _KnownSpaceSampler(distributions, seed=seed, n_startup_trials=self._cold_start)
 
-    def told_loss(self, loss: float) -> float:
-        """A process cannot learn from infinity: what is no number is told as the worst finite result so far."""
+    def study_loss(self, loss: float) -> float:
+        """A process cannot learn from infinity: what is no number counts as the worst finite result so far."""
         losses = [known.loss for known in self._known if known.loss is not None and known.loss < float("inf")]
         return loss if loss < float("inf") else max(losses, default=0.0)
 
 
 class _KnownSpaceSampler(GPSampler):  # type: ignore[misc]
-    """Is told the axes that all trials share instead of searching all trials for them each time."""
+    """Gets the axes that all trials share instead of searching all trials for them each time."""
 
     def __init__(self, distributions: dict[str, Distribution], **options: Any) -> None:
         super().__init__(**options)

@@ -1,14 +1,18 @@
 """A tuner around one of Optuna's samplers. The only module that imports Optuna.
 
-The study lives in memory. Every suggestion gets a fresh sampler with a seed of its own, so nothing but the trials
-told so far decides what comes next; running trials are in the study as running ones.
+The study lives in memory. Every suggestion gets a fresh sampler with a seed of its own, so nothing but the trials that
+are in the study decides what comes next; running trials are in it as running ones.
+
+Optuna sees a search space as flat, bounded axes (`FlatSpace`). Every parameter, those inside nested choices included,
+is one axis with a name; a choice is the number of its option, a normal axis its quantile, a stepped axis the number
+before it is rounded. Axes of branches that were not chosen are absent.
 """
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -25,13 +29,10 @@ from proctor.manager.dispatcher.algorithms.base import (
 )
 from proctor.sdk.space import Choice, NestedChoice, Normal, Parameter, RandInt, SearchSpace, Uniform
 
-# ---- flat space -----------------------------------------------------------------------------------------------------
-# A search space as an optimiser with flat, bounded axes sees it.
-#
-# Every parameter, those inside nested choices included, is one axis with a name; a choice is the number of its option,
-# a normal axis its quantile, a stepped axis the number before it is rounded. Axes of branches that were not chosen are
-# absent.
+optuna.logging.set_verbosity(optuna.logging.ERROR)
 
+Sampler = Any
+Distribution = Any
 Flat = dict[str, Any]
 """Values by the names of axes; plain numbers."""
 
@@ -52,11 +53,8 @@ class FlatAxis:
     whole: bool = False
 
 
-class AskAxis(Protocol):
-    """Whoever decides the value of an axis."""
-
-    def __call__(self, axis: FlatAxis) -> Any:
-        """Return the number of an option, or a number of the range."""
+AskAxis = Callable[[FlatAxis], Any]
+"""Decides the value of an axis: the number of an option, or a number of the range."""
 
 
 def flat_axis(name: str, parameter: Parameter) -> FlatAxis:
@@ -151,12 +149,6 @@ def _flat_value(parameter: Parameter, value: Any) -> Any:
     return int(value)
 
 
-Sampler = Any
-Distribution = Any
-
-optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
 @dataclass
 class _Known:
     """One parameter set the tuner knows of. `loss` is None until its result comes; `failed` if none will."""
@@ -223,14 +215,14 @@ class OptunaTuner(TunerAlgorithm):
             self.import_data(parameters, value)
             return
         known.loss = loss_of(value, self._maximize)
-        self._tell(known)
+        self._finish(known)
 
     def trial_end(self, parameter_id: int, succeeded: bool) -> None:
         """Close a trial that ended without a result."""
         known = self._pending.pop(parameter_id, None)
         if known is not None:
             known.failed = True
-            self._tell(known)
+            self._finish(known)
 
     def import_data(self, parameters: Parameters, value: float) -> None:
         """Enter a finished trial, if it belongs to the search space."""
@@ -279,23 +271,24 @@ class OptunaTuner(TunerAlgorithm):
         known.number = self._numbers
         self._numbers += 1
         if known.loss is not None or known.failed:
-            self._tell(known)
+            self._finish(known)
 
-    def _tell(self, known: _Known) -> None:
+    def _finish(self, known: _Known) -> None:
+        """Complete the study's trial, if it is there."""
         if known.number is None:
             return
         if known.failed or known.loss is None:
             self._study.tell(known.number, state=TrialState.FAIL)
         else:
-            self._study.tell(known.number, self.told_loss(known.loss))
+            self._study.tell(known.number, self.study_loss(known.loss))
 
-    def told_loss(self, loss: float) -> float:
-        """Return what the study is told; infinity stands for results that are no numbers."""
+    def study_loss(self, loss: float) -> float:
+        """The loss for the study; infinity stands for results that are no numbers."""
         return loss
 
 
 def distribution_of(axis: FlatAxis) -> Distribution:
-    """Return Optuna's word for an axis."""
+    """An axis as Optuna describes it."""
     if axis.size:
         return CategoricalDistribution(range(axis.size))
     if axis.whole:

@@ -33,7 +33,7 @@ class TpeTuner(OptunaTuner):
 
 
 class _KnownSpaceSampler(TPESampler):  # type: ignore[misc]
-    """Is told the axes that all trials share instead of searching all trials for them each time."""
+    """Gets the axes that all trials share instead of searching all trials for them each time."""
 
     def __init__(self, distributions: dict[str, Distribution], **options: Any) -> None:
         super().__init__(**options)

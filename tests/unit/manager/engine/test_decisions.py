@@ -15,8 +15,8 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import dispatcher_inputs, jobs, trials
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm, TrialJobStatus
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService

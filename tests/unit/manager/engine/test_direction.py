@@ -12,7 +12,7 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import experiments, trials
+from proctor.manager.store.tables import experiments, trials
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 

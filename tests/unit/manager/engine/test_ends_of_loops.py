@@ -14,7 +14,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import jobs
+from proctor.manager.store.tables import jobs
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.in_memory.scripts import hang
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
@@ -100,9 +100,9 @@ def test_what_was_taken_from_an_inbox_is_answered_when_it_is_closed() -> None:
         waiting = asyncio.ensure_future(inbox.ask(m.Pause()))
         late = asyncio.ensure_future(inbox.ask(m.StopExperiment()))
         await asyncio.sleep(0.0)
-        letters = await inbox.take(None)
-        assert [letter.message for letter in letters] == [m.Pause(), m.StopExperiment()]
-        letters[0].resolve(7)
+        envelopes = await inbox.take(None)
+        assert [envelope.message for envelope in envelopes] == [m.Pause(), m.StopExperiment()]
+        envelopes[0].resolve(7)
         inbox.close(Unavailable("the engine has failed"))
         assert await waiting == 7
         for asked in (late, inbox.ask(m.StopExperiment())):

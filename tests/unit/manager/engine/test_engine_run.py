@@ -15,9 +15,9 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import dispatcher_inputs, events, jobs, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import (
     Final,

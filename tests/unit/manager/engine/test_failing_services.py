@@ -12,8 +12,8 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import events, jobs, trials
 from proctor.training_services.base import EndReason, TrainingService, TrialJobDetail, TrialJobForm
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step

@@ -12,8 +12,8 @@ from proctor.manager.errors import Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import jobs, trials
-from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.tables import jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.errors import UnknownPlatform
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step

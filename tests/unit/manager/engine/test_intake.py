@@ -61,7 +61,7 @@ async def test_a_report_is_not_held_up_by_a_full_disk_and_the_loop_hears_of_what
         monkeypatch.setattr(Disk, "is_full", False)
         async with asyncio.timeout(60):
             await healthy.wait()
-            (letter,) = await inbox.take(None)
-        assert isinstance(letter.message, MetricsStored)
-        assert [(job_id, stored.end_offset) for job_id, stored in letter.message.chunks] == [("t1.1", len(LINE))]
+            (envelope,) = await inbox.take(None)
+        assert isinstance(envelope.message, MetricsStored)
+        assert [(job_id, stored.end_offset) for job_id, stored in envelope.message.chunks] == [("t1.1", len(LINE))]
         assert await listener.on_metrics([CHUNK]) == {("t1.1", 0): len(LINE)}

@@ -14,9 +14,9 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import dispatcher_inputs, events, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Hang, Raw, Script, ScriptedExit, ScriptedReport, Step
 

@@ -24,10 +24,10 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, trials
 from proctor.manager.store.database import Database
-from proctor.manager.store.metrics import store_chunk
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import events, trials
+from proctor.manager.store.tables.metrics import store_chunk
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, ScriptedStart, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
@@ -199,7 +199,7 @@ def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "command",
     [
         m.AddTrial({"x": LONG}),
         m.AddTrial({"x": {1, 2}}),
@@ -208,7 +208,7 @@ def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(tmp_path: Path)
         m.ChangeLimits({"max_trial_number": 2**63}),
     ],
 )
-def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, wish: m.Message) -> None:
+def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, command: m.Message) -> None:
     async def act(scene: Scene) -> None:
         async with scene.manager() as manager:
             await limit(manager.control)
@@ -216,7 +216,7 @@ def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, wish:
             await asyncio.sleep(15.0)
             before = await manager.experiment("exp")
             fitting = m.AddTrial({"x": 0.5})
-            asked = [manager._supervisor.ask("exp", each) for each in (fitting, wish, fitting)]
+            asked = [manager._supervisor.ask("exp", each) for each in (fitting, command, fitting)]
             first, refusal, second = await asyncio.gather(*asked, return_exceptions=True)
             assert isinstance(refusal, BadRequest)
             assert "cannot be stored" in str(refusal)

@@ -10,10 +10,10 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import events
 from proctor.manager.store.errors import BadCursor
 from proctor.manager.store.rows import TrialRow, get_row, insert_row, move_row, update_row
 from proctor.manager.store.statements import query
+from proctor.manager.store.tables import events
 
 __all__ = [
     "CurvePoint",

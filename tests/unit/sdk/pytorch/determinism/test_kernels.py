@@ -13,7 +13,7 @@ from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import NotExactError, NotExactWarning, Trainer
 from proctor.sdk.pytorch.determinism.fingerprint import find_differences, take_fingerprint
-from proctor.sdk.pytorch.determinism.kernels import kernel_switches, read_precisions, restore_precisions, tell_gaps
+from proctor.sdk.pytorch.determinism.kernels import kernel_switches, read_precisions, report_gaps, restore_precisions
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -113,9 +113,9 @@ def test_X8_each_gap_of_any_rank_is_told_once_by_the_main_one() -> None:
     parts = [["one"], ["one", "two"]]
 
     with pytest.warns(NotExactWarning) as told:
-        assert call_on_ranks(lambda ranks: tell_gaps(parts[ranks.rank], ranks=ranks, strict=False)) == [None, None]
+        assert call_on_ranks(lambda ranks: report_gaps(parts[ranks.rank], ranks=ranks, strict=False)) == [None, None]
     assert [str(warning.message) for warning in told] == ["not exact: one", "not exact: two"]
-    for problem in call_on_ranks(lambda ranks: tell_gaps(parts[ranks.rank], ranks=ranks, strict=True)):
+    for problem in call_on_ranks(lambda ranks: report_gaps(parts[ranks.rank], ranks=ranks, strict=True)):
         assert isinstance(problem, NotExactError)
         assert "bit for bit: one; two. " in str(problem)
 
@@ -133,7 +133,7 @@ def test_X8_a_run_tells_gaps_when_it_is_resumed_or_is_to_be_exact_and_strict_one
             RecordingModel(), RangeData(1)
         )
 
-    monkeypatch.setattr("proctor.sdk.pytorch.run.kernel_switches", switches)
+    monkeypatch.setattr("proctor.sdk.pytorch.fit.kernel_switches", switches)
     if "strict_resume" in options:
         with pytest.raises(NotExactError, match="something is left open"):
             fit(1)

@@ -6,11 +6,12 @@ from typing import Any
 
 from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import events, identity
+from proctor.manager.store import identity
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, bind, get_row, insert_row, move_row, trial_end_columns, update_row
 from proctor.manager.store.statements import encode, query, query_with
-from proctor.manager.store.trials import TrialPage, decode_cursor, encode_cursor
+from proctor.manager.store.tables import events
+from proctor.manager.store.tables.trials import TrialPage, decode_cursor, encode_cursor
 
 _TABLE = "experiments"
 _ORDER = "-created_at"
