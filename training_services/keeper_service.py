@@ -32,8 +32,10 @@ from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Cancel, Launch, Update
 
-# ---- listeners ------------------------------------------------------------------------------------------------------
-# The listeners of one training service, and how what they answer becomes one answer.
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+CLEAN_UP_SECONDS = 30.0
 
 
 class Listeners:
@@ -93,12 +95,6 @@ class Listeners:
         """Hand changes to every listener. Raises whatever a listener raises: they are to be delivered again."""
         for listener in tuple(self._status):
             await listener(changes)
-
-
-log = logging.getLogger(__name__)
-
-RETRY_SECONDS = 1.0
-CLEAN_UP_SECONDS = 30.0
 
 
 class KeeperTrainingService(

@@ -1,5 +1,6 @@
-"""What GPUs this node has and who uses them, from NVML through `pynvml`, and who has leased them. No driver means no
-GPUs, said once."""
+"""What GPUs this node has and who uses them: devices and processes from NVML through `pynvml`, and the leases on this
+machine, of any manager and any user. Where there is no driver there are no GPUs, which is logged once.
+"""
 
 import ctypes
 import logging
@@ -12,10 +13,11 @@ from proctor.trial_keeper.linux.processes import descendants, read_tag, survey
 from proctor.trial_keeper.protocol import Device, DeviceProcess, Lease
 from proctor.trial_keeper.reaper.leases import Note, allowed_trials, guard, list_shares, read_held
 
-# ---- lease survey ---------------------------------------------------------------------------------------------------
-# Who holds which share of which GPU of this machine now: trials of any manager, of any user.
+log = logging.getLogger(__name__)
 
 _GUARD_SECONDS = 0.25
+_DRIVER = "libnvidia-ml.so.1"
+_MEBIBYTE = 1024 * 1024
 
 
 def read(folder: str) -> dict[str, list[Lease]]:
@@ -50,12 +52,6 @@ def _lease(slot: int, note: Note) -> Lease:
         since=str(note.get("since", "")),
         max_trials_per_gpu=allowed_trials(note),
     )
-
-
-_DRIVER = "libnvidia-ml.so.1"
-_MEBIBYTE = 1024 * 1024
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

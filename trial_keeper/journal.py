@@ -1,8 +1,9 @@
 """Reading a job's journals by byte offset: whole lines while the trial lives, everything once it is dead.
 
-A trial should only append to its journal. One that cuts it back, writes it anew or replaces it loses what nobody had
-read yet; what stands there then is read from where it is new, behind a mark (`journal_anchor`). One that renames it may
-write on to it: the file that is open here is read on.
+A trial should only append to its journal. One that truncates, rewrites or replaces it loses what was not read yet; the
+new content is read behind a mark that says what has happened. So the offsets that the manager counts by never decrease:
+an `Anchor` says which byte of the file follows that mark. A trial that renames its journal may write on to it: the open
+file is read on.
 """
 
 import contextlib
@@ -16,14 +17,15 @@ from dataclasses import asdict, dataclass
 from proctor.sdk.protocol import JOURNAL_FILE, KIND_LOST, MAX_RECORD_BYTES
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, replace_file
 
-# ---- journal anchor -------------------------------------------------------------------------------------------------
-# Where the bytes of a journal stand in what the manager is told of it.
-#
-# The manager counts on: what it has stored of a journal never becomes less. A journal that its trial has cut back,
-# written anew or replaced goes on behind that, after a mark which says what has happened.
-
 _MOST_BYTES = 64 * 1024
 _MOST_OFFSET = 2**53
+FIRST_MEMBER = "0"
+MOST_RANK = 99_999
+_MOST_JOURNALS = 1024  # of one job on one node: each costs a descriptor
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_READ_BYTES = 4 * MAX_RECORD_BYTES
+_HEAD_BYTES = 128  # of a journal, to know it again: its first record has a time
+_LAST_BYTES = 32  # of what was read, to know that it still stands there
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,6 @@ def write_mark(why: str) -> str:
 
 def _path(directory: str, member: str) -> str:
     return os.path.join(directory, f"{JOURNAL_FILE}-anchor.{member}")
-
-
-FIRST_MEMBER = "0"
-MOST_RANK = 99_999
-_MOST_JOURNALS = 1024  # of one job on one node: each costs a descriptor
-_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_READ_BYTES = 4 * MAX_RECORD_BYTES
-_HEAD_BYTES = 128  # of a journal, to know it again: its first record has a time
-_LAST_BYTES = 32  # of what was read, to know that it still stands there
 
 
 def journal_path(directory: str, member: str) -> str:

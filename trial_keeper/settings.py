@@ -1,4 +1,4 @@
-"""What a keeper is told once, in its directory's config.json."""
+"""The configuration of a keeper, in its directory's config.json; and where the code of this process was loaded from."""
 
 import json
 import os
@@ -21,6 +21,16 @@ SOCKET_FOLDER = "run"
 EXPERIMENTS_FOLDER = "experiments"
 
 _LOCK_FOLDERS = ("/var/lock/proctor", "/tmp/proctor-gpu-locks")
+PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
+"""What stands on `sys.path` for `import proctor`: a folder or a zip archive."""
+ARCHIVE = os.path.basename(PACKAGE_ROOT) if os.path.isfile(PACKAGE_ROOT) else ""
+"""The archive's name (it holds a hash of its content); empty when the code was loaded from a folder."""
+SPAWNER_CODE_END = "spawner import main; main()"
+"""By this a spawner and the reapers that were forked from it are recognized, also those of an earlier keeper."""
+SPAWNER_CODE = f"import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.reaper.{SPAWNER_CODE_END}"
+"""What Python runs as a spawner."""
+ENV_KEEPER = "PROCTOR_KEEPER_DIRECTORY"
+"""In the environment of the processes that belong to a keeper started by `commands/`: the keeper's directory."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +78,3 @@ def write_settings(directory: Path, settings: KeeperSettings, secret: str) -> No
         path = directory / name
         if not path.exists() or path.read_bytes() != data:
             replace_file(str(path), data, durable=False)
-
-
-# ---- origin ---------------------------------------------------------------------------------------------------------
-# Where this code was loaded from: a folder, or the one file that was brought to a node.
-
-PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
-"""What stands on `sys.path` for `import proctor`: a folder or a zip archive."""
-
-ARCHIVE = os.path.basename(PACKAGE_ROOT) if os.path.isfile(PACKAGE_ROOT) else ""
-"""The archive's name (it holds a hash of its content); empty when the code was loaded from a folder."""
-
-SPAWNER_CODE_END = "spawner import main; main()"
-"""By this a spawner and the reapers that were forked from it are recognized, also those of an earlier keeper."""
-SPAWNER_CODE = f"import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.reaper.{SPAWNER_CODE_END}"
-"""What Python runs as a spawner."""
-
-ENV_KEEPER = "PROCTOR_KEEPER_DIRECTORY"
-"""In the environment of the processes that belong to a keeper started by `commands/`: the keeper's directory."""

@@ -27,7 +27,7 @@ from proctor.trial_keeper.settings import (
 
 _START_SECONDS = 60.0
 _OTHER_SECONDS = 2.0
-_LOOK_SECONDS = 0.25
+_POLL_INTERVAL_SECONDS = 0.25
 _KEEPER_CODE = (
     "import sys; sys.path.insert(0, sys.argv.pop()); from proctor.trial_keeper.__main__ import main; sys.exit(main())"
 )
@@ -162,7 +162,7 @@ def _wait_until_up(directory: Path) -> int:
     """The keeper we have started, or one that was faster and holds the directory's lock."""
     gives_up = time.monotonic() + _OTHER_SECONDS
     while (pid := find_keeper(directory)) is None and time.monotonic() < gives_up:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_INTERVAL_SECONDS)
     if pid is None:
         logs = [directory / LOG_FILE, directory / SPAWNER_LOG_FILE]
         said = "; ".join(f"{log} ends with: {line}" for log in logs if (line := last_line_of(str(log))))

@@ -128,7 +128,10 @@ async def test_jobs_that_are_killed_with_their_keeper_are_reported_by_the_next_o
         for job_id in ("T.1", "U.1"):
             end = read_exit(str(node.job_directory(job_id)))
             assert end is not None
-            assert (end.reason, end.detail) == (EndReason.CANCELED, "its machine was left by the manager")
+            assert (end.reason, end.detail) == (
+                EndReason.CANCELED,
+                "canceled: the node was removed from the experiment",
+            )
         assert await node.command("stop", kill_jobs=True) == {"jobs": 0, "left": []}
         await node.start()
         assert (await node.manager.end_of("T.1", seconds=SECONDS)).reason == EndReason.CANCELED

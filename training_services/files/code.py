@@ -1,4 +1,8 @@
-"""The trial code as one file that a machine can be given: a .tar.gz that is the same whenever the tree is the same."""
+"""The trial code as one archive that can be copied to a machine: a .tar.gz that is the same whenever the tree is the
+same.
+
+Its files are those of `proctor.sdk.client.code_files`; links are changed so that they hold on the machine.
+"""
 
 import asyncio
 import gzip
@@ -19,10 +23,13 @@ from proctor.training_services.errors import ServiceUnavailable, SubmissionRefus
 
 __all__ = ["IGNORE_FILES", "CodeEntry", "CodeTree", "read_tree"]
 
+log = logging.getLogger(__name__)
 
-# ---- code files -----------------------------------------------------------------------------------------------------
-# Which files of the user's code travel to a machine: those of `proctor.sdk.client.code_files`, with links that hold
-# there as well.
+POLL_INTERVAL_SECONDS = 1.0
+"""The tree is looked at no more often; jobs that are submitted in between run what was there."""
+ATTEMPTS = 3
+_DATE = 946684800  # 2000-01-01: the time of every file
+_LEVEL = 4  # of compression: a fast network is not kept waiting by it
 
 
 def read_tree(directory: Path, *, without: Sequence[Path] = ()) -> CodeTree:
@@ -52,15 +59,6 @@ def _as_there(root: Path, entry: CodeEntry) -> CodeEntry:
             "not have; replace it by what it leads to, or leave it out by a line in .proctorignore"
         )
     return replace(entry, target=target)
-
-
-log = logging.getLogger(__name__)
-
-POLL_INTERVAL_SECONDS = 1.0
-"""The tree is looked at no more often; jobs that are submitted in between run what was there."""
-ATTEMPTS = 3
-_DATE = 946684800  # 2000-01-01: the time of every file
-_LEVEL = 4  # of compression: a fast network is not kept waiting by it
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,6 @@ log = logging.getLogger(__name__)
 LONGEST_POLL_SECONDS = 60.0
 PAUSE_SECONDS_PER_NODE = 0.002
 LONGEST_PAUSE_SECONDS = 0.5
-
-
 MayBeStopped = Callable[[Sequence[JobReport]], Awaitable[set[str] | None]]
 """Called with unexpected jobs: returns the ids of those that may be stopped; None: that is not known yet."""
 

@@ -1,4 +1,6 @@
-"""The manager's questions about files on a node, put to the keeper of one session and answered by it, in any order."""
+"""Sessions with keepers: who may connect for each node, the commands that its keeper has not received yet, and the file
+requests that it has not answered yet.
+"""
 
 import asyncio
 import hmac
@@ -27,7 +29,6 @@ from proctor.trial_keeper.protocol import (
 
 __all__ = ["MOST_BYTES", "FileOrder", "FileRequests"]
 
-
 FileOrder = ListFiles | ReadFile | ReadFiles | RemoveFolder
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -35,6 +36,7 @@ MOST_BYTES = 4 * 1024 * 1024
 _AT_ONCE = 8
 
 _Answer = tuple[FileAnswer, bytes]
+Order = Launch | Cancel | Update | Shutdown
 
 
 class FileRequests:
@@ -163,12 +165,6 @@ def _is_sound(file: FileFacts) -> bool:
 
 def _new_request() -> str:
     return secrets.token_hex(8)
-
-
-# ---- keeper sessions ------------------------------------------------------------------------------------------------
-# Who may speak for each node, and the registration of its keeper with the commands that it has not taken yet.
-
-Order = Launch | Cancel | Update | Shutdown
 
 
 class RegisteredKeeper:

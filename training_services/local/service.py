@@ -15,8 +15,7 @@ from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.protocol import Launch
 
-# ---- settings -------------------------------------------------------------------------------------------------------
-# The settings of platform `local`.
+LOCAL_NODE = "local"
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,6 @@ class LocalSettings:
 
 def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-LOCAL_NODE = "local"
 
 
 class LocalTrainingService(KeeperTrainingService, SupportsLogs):

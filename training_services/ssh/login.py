@@ -1,4 +1,6 @@
-"""One attempt to log in: what is offered to the server, in which order, and what to say when it takes nothing of it."""
+"""One login to one SSH server: what is offered to it and in which order, the callbacks of the SSH library, and the
+reasons of failures in words.
+"""
 
 import asyncio
 import errno
@@ -19,6 +21,14 @@ _MOST_KEYS_BESIDE_A_PASSWORD = 3  # sshd ends the connection at the sixth attemp
 _PAUSES_SECONDS = (0.3, 0.6, 1.2, 2.4, 4.0)
 _Gates = WeakValueDictionary[str, asyncio.Semaphore]
 _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, _Gates] = WeakKeyDictionary()
+_GIVE = "start the SSH agent, name sshKeyFile or give a password"
+_INTERACTIVE = "keyboard-interactive"
+_LOST = "Connection lost"  # what the library says of a connection that ended without a word
+_ADVICE = {
+    errno.ECONNREFUSED: "check the port and that sshd runs there",
+    errno.EHOSTUNREACH: "check the network, or that the machine is on",
+    errno.ENETUNREACH: "check the network of the manager's machine",
+}
 
 
 def gate(hop: Hop) -> asyncio.Semaphore:
@@ -119,17 +129,8 @@ class LoginAttempt:
         return "give a password or another sshKeyFile, or correct the user"
 
 
-_GIVE = "start the SSH agent, name sshKeyFile or give a password"
-
-
 def _listed(items: Sequence[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
-
-
-# ---- login client ---------------------------------------------------------------------------------------------------
-# Answers the SSH library's questions while it logs in to one server, and notes what happens to the connection.
-
-_INTERACTIVE = "keyboard-interactive"
 
 
 class LoginClient:
@@ -221,18 +222,8 @@ def exported(key: Any) -> str:
     return f"{kind} {blob}"
 
 
-# ---- failures -------------------------------------------------------------------------------------------------------
-# Why an SSH server cannot be reached, in words.
-
 if TYPE_CHECKING:
     pass
-
-_LOST = "Connection lost"  # what the library says of a connection that ended without a word
-_ADVICE = {
-    errno.ECONNREFUSED: "check the port and that sshd runs there",
-    errno.EHOSTUNREACH: "check the network, or that the machine is on",
-    errno.ENETUNREACH: "check the network of the manager's machine",
-}
 
 
 def unknown_name(hop: Hop, error: socket.gaierror) -> Unreachable:

@@ -1,4 +1,6 @@
-"""The way to a machine: through the jump hosts that ~/.ssh/config names, with a login at each."""
+"""The route to a machine: through the jump hosts that ~/.ssh/config names, with a login at each. `RouteTrace` records
+how far it got, for the first steps of `proctor doctor`.
+"""
 
 import asyncio
 import socket
@@ -32,10 +34,10 @@ from proctor.training_services.ssh.login import (
 )
 from proctor.training_services.ssh.settings import Login, MachineSettings
 
-# ---- route trace ----------------------------------------------------------------------------------------------------
-# How far the way to a machine was clear: the first steps of `proctor doctor`.
-
 NAME, PORT, HOST_KEY, LOGIN = STAGES = ("name", "port", "host key", "login")
+_MOST_HOPS = 8
+_AGENT_SECONDS = 10.0
+_NO_FILE = "no key file can be used"
 
 
 class RouteTrace:
@@ -76,11 +78,6 @@ class RouteTrace:
     def _failure(self, stage: str, error: RemoteError) -> CheckStep:
         found, _, advice = str(error).rpartition("; ")
         return CheckStep(self._machine, stage, CheckVerdict.FAIL, found or advice, advice if found else "")
-
-
-_MOST_HOPS = 8
-_AGENT_SECONDS = 10.0
-_NO_FILE = "no key file can be used"
 
 
 class Library(Protocol):

@@ -1,4 +1,4 @@
-"""Leaving a node without a trace."""
+"""The commands `start`, `stop` and `remove`: the keeper of a node, for the manager that installs it over SSH."""
 
 import contextlib
 import fcntl
@@ -36,10 +36,14 @@ from proctor.trial_keeper.settings import (
 )
 from proctor.trial_keeper.start import find_keeper, launch_keeper, read_facts, stop_keeper
 
-# ---- node keeper ----------------------------------------------------------------------------------------------------
-# Starting the keeper of a node, for the manager that looks after it over SSH.
-
 _ISOLATED = ("-I", "-S", "-X", "utf8")
+GRACE_SECONDS = 5.0
+_LOCK_SECONDS = 30.0
+_POLL_INTERVAL_SECONDS = 0.25
+_OURS = (CONFIG_FILE, LOCK_FILE, RUN_FOLDER)
+_ARCHIVES = "keeper-*.pyz*"
+_PARENTS = ("nodes", ".proctor")
+_MOST_NAMED = 10
 
 
 def start(given: CommandInput) -> dict[str, Any]:
@@ -100,15 +104,6 @@ def _remove_other_archives(directory: Path) -> None:
                 remove_file(str(path))
 
 
-# ---- node stop ------------------------------------------------------------------------------------------------------
-# Stopping the keeper of a node, for the manager that looks after it over SSH.
-
-GRACE_SECONDS = 5.0
-
-_LOCK_SECONDS = 30.0
-_LOOK_SECONDS = 0.25
-
-
 def stop(given: CommandInput) -> dict[str, Any]:
     """The command `stop`; see `commands/main.py`."""
     directory = given.directory()
@@ -134,7 +129,7 @@ def no_keeper(directory: Path) -> Iterator[None]:
             if time.monotonic() > gives_up:
                 raise CommandRefused(f"the keeper of {directory} does not end; a process holds {path}")
             if not stop_keeper(directory):
-                time.sleep(_LOOK_SECONDS)  # one that is just starting cannot be found yet
+                time.sleep(_POLL_INTERVAL_SECONDS)  # one that is just starting cannot be found yet
         yield
     finally:
         os.close(lock)
@@ -146,12 +141,6 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-_OURS = (CONFIG_FILE, LOCK_FILE, RUN_FOLDER)
-_ARCHIVES = "keeper-*.pyz*"
-_PARENTS = ("nodes", ".proctor")
-_MOST_NAMED = 10
 
 
 def remove(given: CommandInput) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Unpacking a .tar.gz from somebody else: nothing of it lands, or leads, outside its folder.
+"""The command `unpack`: an uploaded .tar.gz is checked by its hash, then unpacked to its folder completely or not at
+all.
 
-As strict as `tarfile`'s filter "data", which Python 3.10 does not have everywhere: only files, folders and links; no
-absolute names, no "..", no way through a link to the outside; owners, set-id bits and write permission for others are
-dropped.
+Nothing of an archive is written, or links, outside its folder. The checks are as strict as `tarfile`'s filter "data",
+which not every Python 3.10 has: only files, folders and links; no absolute names, no "..", no path through a link to
+the outside; owners, set-id bits and write permission for others are dropped.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from proctor.trial_keeper.linux.files import remove_file, sync_tree
 _FOLDER_MODE = 0o755
 _MODES = 0o755
 _OURS = 0o600
+_BLOCK = 1024 * 1024
 
 
 def unpack_archive(archive: Path, folder: Path) -> tuple[int, int]:
@@ -94,12 +96,6 @@ def _check_link(member: tarfile.TarInfo, target: str, root: str) -> None:
 
 def _is_within(path: str, root: str) -> bool:
     return path == root or path.startswith(f"{root}{os.sep}")
-
-
-# ---- uploads --------------------------------------------------------------------------------------------------------
-# What was uploaded to a node: checked by its hash, then put in its place whole or not at all.
-
-_BLOCK = 1024 * 1024
 
 
 def unpack(given: CommandInput) -> dict[str, Any]:

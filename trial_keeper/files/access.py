@@ -1,7 +1,7 @@
-"""Where on this node the manager's questions about files may lead. This protects against mistakes, not against the
-manager, which may run any command here.
+"""Which folders of this node the manager may read, and reading files in them. This protects against mistakes, not
+against the manager, which may run any command here.
 
-Everything is judged by where it really lies, so no link leads out.
+Paths are judged after resolving links, so no link leads out.
 """
 
 import os
@@ -73,10 +73,6 @@ def _is_of_neighbour(path: str, root: str) -> bool:
     """Whether it belongs to an experiment of a keeper whose directory lies beside ours."""
     parent = os.path.dirname(root)
     return _is_below(path, parent) and os.path.relpath(path, parent).split(os.sep)[1:2] == [EXPERIMENTS_FOLDER]
-
-
-# ---- job files ------------------------------------------------------------------------------------------------------
-# Reading the files of a job's directory, and nothing outside it.
 
 
 def read_file(directory: str, path: str, offset: int, limit: int) -> bytes:

@@ -1,4 +1,10 @@
-"""Ending what is left of a job whose reaper is gone."""
+"""Stopping and ending jobs apart from the keeper's table: what a trial is sent when it must stop, the processes that
+are left of a job whose reaper is gone, and all jobs of a keeper that is gone.
+
+The last of these (`end_jobs`) ends jobs through their reapers where these live, and in their place where they do not.
+Its caller holds the keeper's lock, so that no keeper adopts or starts jobs meanwhile. It writes what the keeper itself
+would have written, so that a keeper that is started later reports the ends.
+"""
 
 import contextlib
 import fcntl
@@ -31,6 +37,9 @@ from proctor.trial_keeper.settings import ENV_KEEPER, JOBS_FOLDER, SPAWNER_CODE_
 
 _GRACE_SECONDS = 2.0
 _REAPER_LEAVES_SECONDS = 70.0  # it gives what does not react to SIGKILL a minute
+_DETAIL = "canceled: the node was removed from the experiment"
+_POLL_INTERVAL_SECONDS = 0.25
+_REAPER_SECONDS = 10.0
 
 
 def end_leftovers(
@@ -166,10 +175,6 @@ def _itself(pid: int) -> list[ProcessFacts]:
     return [] if found is None else [found]
 
 
-# ---- soft stops -----------------------------------------------------------------------------------------------------
-# What a trial is told when it is to stop, and whether it has shown that it can save before it is signaled.
-
-
 def can_save(launch: Launch) -> bool:
     """Whether the trial has called `should_stop()`, or has registered a checkpoint, in this job or in an earlier one.
     Reads the job's directory, so it may block on the disk."""
@@ -182,7 +187,7 @@ def can_save(launch: Launch) -> bool:
 
 
 def write_control(directory: str, stop: StopRecord, *, now: float) -> None:
-    """Tell the trial to stop. Raises OSError.
+    """Write the stop for the trial. Raises OSError.
 
     :param now: Unix time; the deadline of a stop that leaves no time to save.
     """
@@ -193,17 +198,6 @@ def write_control(directory: str, stop: StopRecord, *, now: float) -> None:
         "deadline": now + stop.seconds_left(now),
     }
     replace_file(os.path.join(directory, CONTROL_FILE), json.dumps(body).encode(), durable=False, mode=0o644)
-
-
-# ---- job ending -----------------------------------------------------------------------------------------------------
-# Ending all jobs of a keeper that is gone: through their reapers where they live, in their stead where they do not.
-#
-# Whoever calls it holds the keeper's lock, so that no keeper adopts or starts jobs meanwhile. What is written down is
-# what the keeper itself would have written, so that one that is started later reports the ends.
-
-_DETAIL = "its machine was left by the manager"
-_LOOK_SECONDS = 0.25
-_REAPER_SECONDS = 10.0
 
 
 def count_running(directory: Path) -> int:
@@ -219,13 +213,13 @@ def end_jobs(directory: Path, *, grace_seconds: float) -> tuple[int, list[str]]:
     stop = StopRecord(EndReason.CANCELED.value, grace_seconds, _DETAIL)
     running = [with_stop(record, stop) for record in records if read_exit(record.launch.directory) is None]
     for record in running:
-        _tell(folder, record)
-    gives_up = time.monotonic() + grace_seconds + _REAPER_SECONDS
-    pending, told = running, set[int]()
-    while pending and time.monotonic() < gives_up:
-        pending = [record for record in pending if not _has_ended(folder, record, told)]
+        _write_stop(folder, record)
+    deadline = time.monotonic() + grace_seconds + _REAPER_SECONDS
+    pending, notified = running, set[int]()
+    while pending and time.monotonic() < deadline:
+        pending = [record for record in pending if not _has_ended(folder, record, notified)]
         if pending:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_INTERVAL_SECONDS)
     for record in pending:
         _end_without_reaper(folder, record)
     return len(running), _end_strays(directory, grace_seconds)
@@ -236,7 +230,7 @@ def _read_records(directory: Path) -> tuple[RecordFolder, list[JobRecord]]:
     return folder, folder.read_all()[0] if folder.path.is_dir() else []
 
 
-def _tell(folder: RecordFolder, record: JobRecord) -> None:
+def _write_stop(folder: RecordFolder, record: JobRecord) -> None:
     """Write the stop down for reaper and trial. On a full disk the reaper calls it a signal from outside."""
     with contextlib.suppress(OSError):
         folder.write([record])
@@ -245,16 +239,16 @@ def _tell(folder: RecordFolder, record: JobRecord) -> None:
             write_control(record.launch.directory, record.stop, now=time.time())
 
 
-def _has_ended(folder: RecordFolder, record: JobRecord, told: set[int]) -> bool:
-    """Whether nothing runs this job any more; a reaper that does is told to stop, once."""
+def _has_ended(folder: RecordFolder, record: JobRecord, notified: set[int]) -> bool:
+    """Whether nothing runs this job any more; a reaper that does is signaled once."""
     job_id = record.launch.job_id
     process = folder.read_process(job_id)
     if process is not None and process.boot_id == boot_id():
         reaper = open_process(process.reaper.pid, process.reaper.started)
         if reaper is not None:
             try:
-                if process.reaper.pid not in told:
-                    told.add(process.reaper.pid)
+                if process.reaper.pid not in notified:
+                    notified.add(process.reaper.pid)
                     signal.pidfd_send_signal(reaper, signal.SIGTERM)
                     signal.pidfd_send_signal(reaper, signal.SIGCONT)
             except ProcessLookupError:

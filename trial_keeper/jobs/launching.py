@@ -1,4 +1,9 @@
-"""Getting reapers started: the job's directory, the request, and the spawner process that forks them."""
+"""Launching a job: its directory and paths, the environment and command of its trial, the request, and the spawner
+process that forks the reapers.
+
+The environment of a trial is the captured one of the user, then the launch's own variables, then ours. In its command,
+assignments of PYTHONPATH keep the folder that makes `import proctor` work.
+"""
 
 import asyncio
 import contextlib
@@ -43,9 +48,7 @@ from proctor.trial_keeper.linux.identity import describe_stop, start_time
 from proctor.trial_keeper.protocol import JsonObject, Launch
 from proctor.trial_keeper.settings import PACKAGE_ROOT, SPAWNER_CODE
 
-# ---- environment ----------------------------------------------------------------------------------------------------
-# The environment a trial starts in: the captured one of the user, the launch's own, ours on top. And its command, in
-# which assignments of PYTHONPATH keep the folder that makes `import proctor` work.
+log = logging.getLogger(__name__)
 
 BUNDLE_VARIABLE = "PROCTOR_PYTHONPATH"
 """The variable of a trial's environment that names the folder first on PYTHONPATH."""
@@ -59,6 +62,9 @@ PYTHONPATH='' and "PYTHONPATH=". A path that ended with a colon would put the wo
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 _KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_COUNTER")
+_END_SECONDS = 2.0
+_EXIT_BYTES = 4096
+_MOST_LOG_BYTES = 1024 * 1024
 
 
 class CapturedEnvironments:
@@ -143,10 +149,6 @@ def keep_bundle(command: str, bundle: str) -> str:
     return _ASSIGNMENT.sub(assign, command)
 
 
-# ---- launch paths ---------------------------------------------------------------------------------------------------
-# The paths of a launch, as this node sees them.
-
-
 def absolute_launch(launch: Launch, directory: str) -> Launch:
     """The launch with every path absolute; relative ones are below the keeper's `directory`. An empty search path
     stays empty."""
@@ -165,13 +167,6 @@ def absolute_launch(launch: Launch, directory: str) -> Launch:
         resume_checkpoint=below_or_none(launch.resume_checkpoint),
         search_path=below(launch.search_path) if launch.search_path else "",
     )
-
-
-_END_SECONDS = 2.0
-_EXIT_BYTES = 4096
-_MOST_LOG_BYTES = 1024 * 1024
-
-log = logging.getLogger(__name__)
 
 
 def prepare_directory(launch: Launch) -> None:

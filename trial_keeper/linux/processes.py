@@ -1,7 +1,8 @@
-"""Finding and ending every process of a job, wherever it has hidden.
+"""Processes of Linux: finding and ending every process of a job, the few system calls for which Python has no function,
+and what the kernel reports about memory.
 
 A process belongs to a job when it descends from one of the given processes, is in the trial's session or process
-group, or carries the job's environment tag: its id and its directory, for another manager may use the same id. That
+group, or carries the job's environment tag: its id and its directory, because another manager may use the same id. That
 covers `setsid`, double forks, and what `torchrun` leaves behind.
 
 Used by the reaper, so it imports as little as possible.
@@ -15,14 +16,11 @@ from time import monotonic
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_JOB_ID
 from proctor.trial_keeper.linux.identity import open_process, stat_fields
 
-# ---- kernel ---------------------------------------------------------------------------------------------------------
-# The few calls to the kernel that Python has no function for, and what the kernel says about memory.
-#
-# Used by the reaper, so it imports as little as possible.
-
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _libc = ctypes.CDLL(None, use_errno=True)
+_JOB_ID = ENV_JOB_ID.encode()
+_DIRECTORY = ENV_JOB_DIRECTORY.encode()
 
 
 def become_subreaper() -> None:
@@ -66,9 +64,6 @@ def oom_kills() -> int:
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-
-_JOB_ID = ENV_JOB_ID.encode()
-_DIRECTORY = ENV_JOB_DIRECTORY.encode()
 
 
 class ProcessFacts:

@@ -21,7 +21,7 @@ from proctor.trial_keeper.linux.files import remove_file
 from proctor.trial_keeper.linux.tasks import until_first_ends
 from proctor.trial_keeper.relay.channels import Relay
 
-_LOOK_SECONDS = 2.0
+_POLL_INTERVAL_SECONDS = 2.0
 _STREAM_LIMIT = 256 * 1024
 _WAITING_CONNECTIONS = 128
 
@@ -79,7 +79,7 @@ async def _serve(listener: socket.socket, path: str) -> None:
 async def _until_removed(path: str) -> None:
     mine = os.stat(path).st_ino
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_INTERVAL_SECONDS)
         try:
             if os.stat(path).st_ino != mine:
                 return

@@ -29,7 +29,7 @@ from proctor.trial_keeper.protocol import (
 )
 from proctor.trial_keeper.uplink.http_client import HttpConnection
 
-_LOOK_SECONDS = 0.25
+_POLL_INTERVAL_SECONDS = 0.25
 _MOVED_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
@@ -190,7 +190,7 @@ class ManagerSession:
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         while (left := ends - loop.time()) > 0:
-            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            await asyncio.sleep(min(left, _POLL_INTERVAL_SECONDS))
             if self._place() != place:
                 return
 

@@ -20,7 +20,6 @@ from proctor.trial_keeper.commands.unpack import hash_file
 
 __all__ = ["Copy", "Start", "Tell", "TransferQueue", "Transfers", "size_text"]
 
-
 SMALL_BYTES = 1 << 20
 """An archive up to this size is sent with the command that unpacks it: one session less for the machine."""
 
