@@ -206,7 +206,7 @@ the same bytes twice. A job id that is missing in the answer was refused (stale 
 stops that job and forgets it."""
 
 StatusListener = Callable[[Sequence[StatusChange]], Awaitable[None]]
-"""Awaited with changes in order; returns once they are committed. May be given the same change twice."""
+"""Awaited with changes in order; returns once they are committed. May receive the same change more than once."""
 
 
 class TrainingService(ABC):
@@ -361,7 +361,7 @@ class SupportsSoftStop(ABC):
         """Ask a job to save and end, by control.json in its directory (`proctor.sdk.protocol`); stop it as
         `cancel_trial_job` does when the time is over. A platform that grants less time than `save_seconds` uses its
         own. Idempotent: asked again, the earlier of the two deadlines counts. `cancel_trial_job` ends the wait at once.
-        An unknown or ended job is no error. Returns without waiting for the end."""
+        Does nothing for an unknown or ended job. Returns without waiting for the end."""
 
 
 class SupportsReattach(ABC):

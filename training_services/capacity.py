@@ -70,7 +70,7 @@ class PlacementRequest:
 class Holding:
     """One trial job's share of one GPU. `holder` is a phrase for people: "trial 17 of experiment Ab3dE5f7".
 
-    It is a reservation of this manager, or a lease that another one, or a job that was given up, holds on the node.
+    It is a reservation of this manager, or a lease that another manager, or an abandoned job, holds on the node.
     """
 
     job_id: str

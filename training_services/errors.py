@@ -6,7 +6,7 @@ TrainingServiceError
 ├── ServiceUnavailable    not now; try again (temporary)
 ├── UnknownPlatform       no training service of that name is registered
 ├── BrokenPlatform        one is registered, but cannot be loaded or made
-├── ReservationRefused    somebody else holds it
+├── ReservationRefused    another job holds it
 ├── NodeInUse             an experiment needs this node (the sentence says which)
 ├── CollectionFailed      files of a node cannot be stored on the manager's disk (the sentence says what to do)
 └── KeeperError           a keeper asked for something it cannot have; `status_code` is what it is answered over REST
@@ -42,7 +42,7 @@ class BrokenPlatform(TrainingServiceError):
 
 
 class ReservationRefused(TrainingServiceError):
-    """Somebody else holds what was to be reserved."""
+    """Another job holds what was to be reserved."""
 
 
 class NodeInUse(TrainingServiceError):

@@ -39,7 +39,7 @@ CLEAN_UP_SECONDS = 30.0
 
 
 class Listeners:
-    """Who is told of metrics and of status changes. `on_added` is called after one was added."""
+    """The listeners of one training service, whose answers become one. `on_added` is called after one was added."""
 
     def __init__(self, on_added: Callable[[], None] = lambda: None) -> None:
         self._metric: list[MetricListener] = []
@@ -48,33 +48,33 @@ class Listeners:
 
     @property
     def hear_metrics(self) -> bool:
-        """Whether anybody listens to metrics."""
+        """Whether there is a listener to metrics."""
         return bool(self._metric)
 
     @property
     def hear_status(self) -> bool:
-        """Whether anybody listens to status changes."""
+        """Whether there is a listener to status changes."""
         return bool(self._status)
 
     def add_metric(self, listener: MetricListener) -> None:
-        """Tell `listener` of metrics from now on; adding it twice is adding it once."""
+        """Deliver metrics to `listener` from now on. Idempotent."""
         if listener not in self._metric:
             self._metric.append(listener)
             self._on_added()
 
     def remove_metric(self, listener: MetricListener) -> None:
-        """Tell it no more."""
+        """Stop delivering to it."""
         if listener in self._metric:
             self._metric.remove(listener)
 
     def add_status(self, listener: StatusListener) -> None:
-        """Tell `listener` of status changes from now on; adding it twice is adding it once."""
+        """Deliver status changes to `listener` from now on. Idempotent."""
         if listener not in self._status:
             self._status.append(listener)
             self._on_added()
 
     def remove_status(self, listener: StatusListener) -> None:
-        """Tell it no more."""
+        """Stop delivering to it."""
         if listener in self._status:
             self._status.remove(listener)
 
@@ -134,7 +134,7 @@ class KeeperTrainingService(
 
     @abstractmethod
     def launch(self, form: TrialJobForm) -> Launch:
-        """What the keeper is told to start."""
+        """The order to the keeper to start the job."""
 
     # ---- what a platform may add
 
@@ -153,7 +153,7 @@ class KeeperTrainingService(
         self._hub.adopt(self._node_of(form), self.launch(form))
 
     def complete(self, change: StatusChange) -> StatusChange:
-        """A change as the listeners are told of it."""
+        """A change as it is delivered to the listeners."""
         return change
 
     def note_end(self, job: TrialJobDetail) -> None:
@@ -275,9 +275,9 @@ class KeeperTrainingService(
 
     async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
         if not self._listeners.hear_metrics:
-            if self._is_cleaning:  # nobody will ever want them
+            if self._is_cleaning:  # no listener will ever need them
                 return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
-            raise ServiceUnavailable(f"nobody listens to the metrics of experiment {self._experiment_id} yet")
+            raise ServiceUnavailable(f"no listener is attached to the metrics of experiment {self._experiment_id} yet")
         stored = await self._listeners.store(chunks)
         for chunk in chunks:
             if (chunk.job_id, chunk.member) not in stored:
@@ -286,9 +286,9 @@ class KeeperTrainingService(
 
     async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
         if not self._listeners.hear_status and not self._is_cleaning:
-            raise ServiceUnavailable(f"nobody listens to the jobs of experiment {self._experiment_id} yet")
+            raise ServiceUnavailable(f"no listener is attached to the jobs of experiment {self._experiment_id} yet")
         async with self._telling:
-            notes = list(self._notes)  # older than what is told now
+            notes = list(self._notes)  # older than `changes`
             everything = [self.complete(change) for change in (*notes, *changes)]
             for change in everything:
                 self._apply(change)
@@ -314,13 +314,13 @@ class KeeperTrainingService(
             await self._told.wait()
 
     async def _tell_notes(self) -> None:
-        """Tell the listeners what no keeper will say again; what they do not take is told again after a pause."""
+        """Deliver queued changes; those that a listener does not accept are delivered again after a pause."""
         self._noted.clear()
         while self._notes and (self._listeners.hear_status or self._is_cleaning):
             try:
                 await self.deliver_changes(())
             except Exception:
-                log.warning("status changes were not taken; they are told again", exc_info=True)
+                log.warning("status changes were not accepted; they are delivered again", exc_info=True)
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _apply(self, change: StatusChange) -> None:

@@ -1,7 +1,7 @@
 """Who brings keepers to the nodes of one kind: manager-wide, shared by the experiments.
 
 A training service whose nodes are not simply there (platform `remote`) has a `NodeProvider` behind it. Experiments
-claim nodes and release them; a node that nobody claims any more is left without a trace. A provider is made when it is
+claim nodes and release them; a node without a claim is cleaned. A provider is made when it is
 first asked for, so that a manager whose experiments are all local never loads its libraries.
 """
 
@@ -43,7 +43,7 @@ class CheckVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class CheckStep:
-    """One hop on the way to one machine: what was looked at, what was found, what to do about it."""
+    """One hop on the way to one machine: what was checked, what was found, what to do about it."""
 
     machine: str  # as the user named it
     name: str
@@ -73,7 +73,7 @@ class NodeProvider(ABC):
 
     @abstractmethod
     def claim(self, experiment_id: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[str, ...]:
-        """An experiment wants its nodes; returns their ids, in order. Does not wait for them. Twice is once.
+        """An experiment wants its nodes; returns their ids, in order. Does not wait for them. Idempotent.
 
         :param settings: the `trainingService` section, keys in snake_case.
         :param secrets: what was taken out of it, by path ("training_service.machine_list.0.password").
@@ -85,7 +85,8 @@ class NodeProvider(ABC):
 
     @abstractmethod
     async def release(self, experiment_id: str) -> None:
-        """An experiment needs its nodes no more. Does not wait until they are left; no claim is no error."""
+        """An experiment no longer needs its nodes. Does not wait until they are cleaned; does nothing without a
+        claim."""
 
     async def forget(self, experiment_id: str) -> None:  # noqa: B027
         """An experiment is about to be deleted: from now on nothing is written to its folder. It has released its
@@ -93,12 +94,12 @@ class NodeProvider(ABC):
 
     def hold(self, experiment_id: str) -> None:  # noqa: B027
         """Keep the nodes that an experiment had claimed when the manager was last running, as they are written down:
-        the experiment is not loaded, and its jobs go on. No record of them is no error. Idempotent; `claim` and
+        the experiment is not loaded, and its jobs go on. Does nothing without a record of them. Idempotent; `claim` and
         `unhold` end it."""
 
     async def unhold(self, experiment_id: str) -> None:  # noqa: B027
         """An experiment that was never loaded needs its nodes no more. They are left; files that are still there are
-        collected before. Does not wait for that; an experiment that has none is no error."""
+        collected before. Does not wait for that; does nothing for an experiment that has none."""
 
     @abstractmethod
     def has(self, node_id: str) -> bool:
@@ -111,7 +112,7 @@ class NodeProvider(ABC):
     @abstractmethod
     def abandon(self, node_id: str) -> None:
         """Forget a node that no experiment claims and that was not left yet, because it is gone for good: what is there
-        stays there, and files that were not collected are given up. Raises UnknownNode, NodeInUse."""
+        stays there, and files that were not collected are abandoned. Raises UnknownNode, NodeInUse."""
 
     def address(self, node_id: str) -> str:
         """How one of its nodes is reached, as the user wrote it: "bob@gpu-3:2222". Raises UnknownNode."""
@@ -123,7 +124,7 @@ class NodeProvider(ABC):
     ) -> Sequence[CheckStep]:
         """Try every hop to every node of a configuration. Changes nothing that stays.
 
-        :param trial_gpu_number: how many GPUs each trial needs: nodes that could never run one are told.
+        :param trial_gpu_number: how many GPUs each trial needs: nodes that could never run one are reported.
         """
 
     @abstractmethod
@@ -188,7 +189,7 @@ class Providers:
             await provider.forget(experiment_id)
 
     def of_node(self, node_id: str) -> NodeProvider:
-        """The provider that looks after a node. Raises UnknownNode where nobody does (node `local` looks after
+        """The provider of a node. Raises UnknownNode where there is none (node `local` looks after
         itself)."""
         for provider in self._made.values():
             if provider.has(node_id):

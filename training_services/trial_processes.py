@@ -60,7 +60,7 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
     """
     launch = write_launch(form, platform=platform, owner="", rules=GpuRules())
     prepare_directory(launch)
-    remove_replacement(os.path.join(launch.directory, EXIT_FILE))  # nobody writes one without a reaper
+    remove_replacement(os.path.join(launch.directory, EXIT_FILE))  # none is written without a reaper
     captured = CapturedEnvironments()
     bundle = build_bundle(bundle_directory)
     environment = build_environment(launch, captured.read(form.environment_file), bundle)

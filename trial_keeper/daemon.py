@@ -1,4 +1,4 @@
-"""The keeper's daemon: puts its parts together and runs them until it is told to leave."""
+"""The keeper's daemon: composes its parts and runs them until it must stop."""
 
 import asyncio
 import contextlib
@@ -238,7 +238,7 @@ class Keeper:
         self._outbox.mark_full(self._disk.full)
 
     async def _watch_devices(self) -> None:
-        """Now and then, and at once when GPUs turned out to be leased by somebody else: placement must know."""
+        """Now and then, and at once when GPUs turned out to be leased by another user: placement must know."""
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._devices_differ.wait(), self._settings.device_refresh_seconds)

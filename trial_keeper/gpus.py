@@ -21,9 +21,9 @@ _MEBIBYTE = 1024 * 1024
 
 
 def read(folder: str) -> dict[str, list[Lease]]:
-    """The leases that are held now, by GPU UUID, each GPU's by share. Nobody who takes one is disturbed.
+    """The leases that are held now, by GPU UUID, each GPU's by share. Does not disturb processes that acquire one.
 
-    May block for a quarter of a second per GPU when somebody keeps a guard.
+    May block for a quarter of a second per GPU when another process holds a guard.
 
     :param folder: the machine's directory of leases; one that is not there holds none.
     :raises OSError: the directory cannot be read.
@@ -36,7 +36,7 @@ def _read_gpu(folder: str, uuid: str, slots: list[int]) -> list[Lease]:
     try:
         with guard(folder, uuid, shared=True, make=False, seconds=_GUARD_SECONDS):
             held = read_held(folder, uuid, slots)
-    except OSError:  # it was removed, or somebody was stopped while holding it: a note may be unfinished then
+    except OSError:  # it was removed, or a process was suspended while holding it: a note may be unfinished then
         held = read_held(folder, uuid, slots)
     return [_lease(slot, note) for slot, note in held]
 
@@ -177,7 +177,7 @@ class DeviceSurvey:
 
 class _Owners:
     """Which job a process belongs to: by its tag, or because it descends from a trial, or from who holds a lease. A
-    trial with a lease is nobody unknown, whoever its manager is: its lease says what it allows."""
+    trial with a lease is known, whatever its manager: its lease says what it allows."""
 
     def __init__(self, trials: Mapping[int, str], leases: Mapping[str, list[Lease]]) -> None:
         held = [lease for shares in leases.values() for lease in shares]

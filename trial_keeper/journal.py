@@ -30,7 +30,7 @@ _LAST_BYTES = 32  # of what was read, to know that it still stands there
 
 @dataclass(frozen=True)
 class Anchor:
-    """Byte `position` of the file follows `mark`, one line or more, which stands at byte `offset` of what is told.
+    """Byte `position` of the file follows `mark`, one line or more, which is at byte `offset` of what is reported.
     `is_without_file`: there was no file any more."""
 
     offset: int = 0
@@ -62,7 +62,7 @@ def read_anchor(directory: str, member: str) -> Anchor:
 
 
 def write_anchor(directory: str, member: str, anchor: Anchor) -> None:
-    """Write it down before anything behind it is told: the next keeper tells nothing twice. Raises OSError."""
+    """Store it before anything behind it is reported: the next keeper reports nothing again. Raises OSError."""
     replace_file(_path(directory, member), json.dumps(asdict(anchor)).encode(), durable=True)
 
 
@@ -137,7 +137,7 @@ class JournalTail:
         self._renamed: tuple[int, int] | None = None  # a file that lost its name: its descriptor, how far it was read
         self._is_out_of_reach = False  # it may be there, but cannot be opened now
         self._must_exist = False
-        self.ending = b""  # what is told behind its last byte, see `end`
+        self.ending = b""  # what is reported behind its last byte, see `end`
 
     @property
     def size(self) -> int:
@@ -155,7 +155,7 @@ class JournalTail:
         return (self._descriptor >= 0 or self.ending != b"") and (size != self.acknowledged or self._is_replaced())
 
     def is_complete(self, *, after: int) -> bool:
-        """Whether nothing is left to be told once `after` more bytes are."""
+        """Whether nothing is left to be reported once `after` more bytes are."""
         size = self.size
         return self.acknowledged + after >= size and not self._is_out_of_reach and not self._is_replaced()
 
@@ -195,7 +195,7 @@ class JournalTail:
         self._open()
 
     def end(self, ending: bytes, *, must_exist: bool = False) -> None:
-        """Nothing will be appended any more; `ending` is told behind what is there (`losses`).
+        """Nothing will be appended any more; `ending` is reported behind what is there (`losses`).
 
         :param must_exist: the file was made before the trial began: if it is not there, the trial is the reason.
         """

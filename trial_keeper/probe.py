@@ -4,7 +4,7 @@ node's Python as it stands (`python3 -c`), so it imports nothing of ours, and ke
 Standard input: one JSON object on a line for each thing that is asked. Standard output: one on a line for each answer.
 It ends with its input. What can be asked, and what is answered:
 
-    {"look": "<manager id>-<node id>",                        the folder below ~/.proctor/nodes that is looked at
+    {"look": "<manager id>-<node id>",                        the folder below ~/.proctor/nodes that is probed
      "python_path": "/opt/conda/bin"}                         to be first on the PATH of trials; or null
 
     {"python": "3.11.2", "too_old": false,                 too_old: older than 3.10; then "newer" may help
@@ -19,7 +19,7 @@ It ends with its input. What can be asked, and what is answered:
      "directory": "/home/bob/.proctor/nodes/<key>",        "" without a key
      "exists": true,                                       whether it is there
      "archives": ["keeper-0123....pyz"],                     whole ones, there already
-     "kills_at_logout": false,                             logind is told to end a user's processes at logout
+     "kills_at_logout": false,                             logind ends a user's processes at logout
      "python_path_without": ""}                            "python_path", if no Python is in it
 
     {"take": "/home/bob/.../keeper-0123....pyz", "size": 300000, "sha256": hex}     followed by so many bytes: a file,
@@ -86,7 +86,7 @@ def answer_to(line: bytes, source: "BinaryIO") -> "dict[str, object]":
 
 
 def look(key: str, python_path: str) -> "dict[str, object]":
-    """Everything that is told about this node.
+    """Everything that is reported about this node.
 
     :param python_path: the directory that is to be first on the PATH of its trials, or "".
     """
@@ -169,7 +169,7 @@ def remove(directory: str) -> bool:
 
 
 def make_folder(path: str) -> None:
-    """Make a node's folder, and those above it, for nobody else to read."""
+    """Make a node's folder, and those above it, readable for the owner only."""
     nodes = os.path.dirname(path)
     for attempt in range(ATTEMPTS):
         try:
@@ -269,7 +269,7 @@ def has_python(folder: str) -> bool:
 
 
 def kills_at_logout() -> bool:
-    """Whether systemd-logind is told to end what a user leaves running (off by default)."""
+    """Whether systemd-logind is configured to end what a user leaves running (off by default)."""
     setting = "no"
     files = ["/etc/systemd/logind.conf"]
     folder = "/etc/systemd/logind.conf.d"

@@ -11,7 +11,7 @@ The keeper always dials. Under `/api/v1/keepers/{node_id}/`:
 `proof` is HMAC-SHA256(secret, "manager:" + nonce); the keeper then sends "Authorization: Bearer <secret>". A session
 begins with `register`; a manager that does not know the session answers 409 and the keeper registers again. Commands
 are numbered within a session, and a poll with `cursor` n says that all up to n were carried out or written down.
-Everything may be sent twice: launches are idempotent by job id, chunks by (job, member, offset), exits by job id.
+Everything may be sent again: launches are idempotent by job id, chunks by (job, member, offset), exits by job id.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU as NVML sees it. Memory in MiB, utilisation in percent."""
+    """One GPU as NVML sees it. Memory in MiB, utilization in percent."""
 
     index: int
     uuid: str
@@ -159,7 +159,7 @@ class GpuSlot:
 
 @dataclass(frozen=True)
 class Launch:
-    """Start a job. Doing it twice is doing it once. A path that is not absolute is relative to the keeper's
+    """Start a job. Idempotent. A path that is not absolute is relative to the keeper's
     directory, so that a manager need not know where that lies."""
 
     job_id: str
@@ -208,7 +208,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Shutdown:
-    """The keeper shall leave when it has no jobs."""
+    """The keeper must stop when it has no jobs."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class ReadFiles:
 @dataclass(frozen=True)
 class RemoveFolder:
     """Remove a folder below the keeper's directory with all that is in it, and answer `request`. One that is not there
-    is no error; one in which a job still runs is left, with an error."""
+    is allowed; one in which a job still runs is left, with an error."""
 
     request: str
     folder: str
@@ -369,8 +369,8 @@ class Acknowledgement:
 @dataclass(frozen=True)
 class ReportAnswer:
     """`ended`: ends that are stored, the keeper may forget these jobs. `fenced`: the token is stale: stop and
-    forget. `pause_seconds`: how long what is not urgent (more of a journal) shall wait for company; it grows with the
-    number of nodes."""
+    forget. `pause_seconds`: how long what is not urgent (more of a journal) must wait to be sent with other reports; it
+    grows with the number of nodes."""
 
     acknowledged: list[Acknowledgement]
     ended: list[str]

@@ -26,14 +26,14 @@ __all__ = ["IGNORE_FILES", "CodeEntry", "CodeTree", "read_tree"]
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_SECONDS = 1.0
-"""The tree is looked at no more often; jobs that are submitted in between run what was there."""
+"""The shortest time between two scans of the tree; jobs that are submitted in between run what was there."""
 ATTEMPTS = 3
 _DATE = 946684800  # 2000-01-01: the time of every file
 _LEVEL = 4  # of compression: a fast network is not kept waiting by it
 
 
 def read_tree(directory: Path, *, without: Sequence[Path] = ()) -> CodeTree:
-    """Look at a code directory; blocks while it does. Links are relative to the folder they lie in.
+    """Scan a code directory; blocks while it does. Links are relative to the folder they lie in.
 
     Raises SubmissionRefused, naming it, for what cannot be read and for a link that leads out of the tree.
     :param without: folders that are not code wherever they lie, such as the experiment's own.
@@ -122,7 +122,7 @@ class CodeArchives:
                 try:
                     archive = await asyncio.to_thread(build_archive, tree, self._folder)
                 except _Changed as error:
-                    log.info("%s; the code is looked at again", error)
+                    log.info("%s; the code is scanned again", error)
                     self._looked_at = None
                     continue
                 except OSError as error:
@@ -165,7 +165,7 @@ def build_archive(tree: CodeTree, folder: Path) -> CodeArchive:
 
 
 class _Changed(OSError):
-    """A file is no longer what it was when the tree was looked at."""
+    """A file is no longer what it was when the tree was scanned."""
 
 
 class _Digested:
@@ -202,7 +202,7 @@ def _add(archive: tarfile.TarFile, root: Path, entry: CodeEntry) -> None:
 
 
 def _open(root: Path, entry: CodeEntry) -> BinaryIO:
-    """The file, if it is still the one that was looked at."""
+    """The file, if it has not changed since the scan."""
     try:
         descriptor = os.open(root / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

@@ -103,7 +103,7 @@ class MirrorFolder:
             os.rename(part, self._path_of(file))
 
     def abandon(self, file: FileFacts) -> None:
-        """Forget what was copied of a file; nothing is no error."""
+        """Remove what was copied of a file, if anything."""
         try:
             os.unlink(self._part_of(file))
         except (OSError, ValueError, UnusableName):

@@ -121,7 +121,7 @@ class InMemoryPlatform:
         self._say(job, TrialJobStatus.ENDED, detail, time, ended)
 
     def forget(self, job: SimulatedJob) -> None:
-        """Stop a job without a word."""
+        """Stop a job without reporting it."""
         self._let_go(job)
         self.jobs.pop(job.id, None)
         self.waiting.pop(job.id, None)

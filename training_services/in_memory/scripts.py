@@ -81,7 +81,7 @@ class ScriptedExit:
 
 @dataclass(frozen=True, slots=True)
 class Vanish:
-    """The platform forgets the job without a word, as if it had never been submitted."""
+    """The platform forgets the job silently, as if it had never been submitted."""
 
     delay: float = 0.0
 

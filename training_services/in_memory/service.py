@@ -123,7 +123,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
                 self._start_again(form)
 
     def _start_again(self, form: TrialJobForm) -> None:
-        """Start a job that has not arrived before the restart; nobody is there to be told by an exception."""
+        """Start a job that has not arrived before the restart; an exception would have no caller."""
         try:
             self.platform.start(form, self._script)
         except TrainingServiceError as error:
@@ -155,7 +155,9 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
             all_stored = await self._deliver_metrics([job for job in jobs if job.chunks])
             await self._deliver_changes(jobs)
         except Exception:
-            log.warning("a listener has not taken what %d jobs said; it is told again", len(jobs), exc_info=True)
+            log.warning(
+                "a listener has not accepted the changes of %d jobs; they are delivered again", len(jobs), exc_info=True
+            )
             return False
         return all_stored
 

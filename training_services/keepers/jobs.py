@@ -87,7 +87,7 @@ class ExpectedJobs:
         return [job for job in self._jobs.values() if job.experiment_id == experiment_id]
 
     def forget(self, job_id: str) -> None:
-        """Expect it no more; an unknown job is no error."""
+        """Stop expecting a job. Does nothing for an unknown one."""
         job = self._jobs.pop(job_id, None)
         if job is not None and job.node_id is not None:
             self._by_node.get(job.node_id, {}).pop(job_id, None)

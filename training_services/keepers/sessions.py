@@ -103,7 +103,7 @@ class FileRequests:
         await self._ask(RemoveFolder(_new_request(), folder), timeout_seconds)
 
     def answer(self, answer: FileAnswer, data: bytes) -> None:
-        """What the keeper says; nobody may be waiting for it any more."""
+        """The keeper's answer; perhaps its request was cancelled meanwhile."""
         waiting = self._waiting.get(answer.request)
         if waiting is not None and not waiting.done():
             waiting.set_result((answer, data))
@@ -145,10 +145,10 @@ class FileRequests:
             return await waiting
         finally:
             del self._waiting[order.request]
-            if waiting.cancelled():  # the time is over, or nobody wants to know any more
+            if waiting.cancelled():  # the time is over, or the caller was cancelled
                 self._withdraw(order.request)
             elif waiting.done():
-                waiting.exception()  # looked at, lest the loop complains when we are cancelled in the same moment
+                waiting.exception()  # retrieved, so that the loop does not warn when this is cancelled too
 
     def _ended(self) -> ServiceUnavailable:
         return ServiceUnavailable(
@@ -238,7 +238,7 @@ class KeeperSessions:
         self._keepers.setdefault(node_id, _Keeper(secret)).secret = secret
 
     def remove_node(self, node_id: str) -> None:
-        """Listen to its keeper no more; an unknown node is no error."""
+        """Refuse its keeper from now on. Does nothing for an unknown node."""
         self.end(node_id)
         self._keepers.pop(node_id, None)
 
@@ -259,7 +259,7 @@ class KeeperSessions:
         return keeper.session
 
     def end(self, node_id: str) -> None:
-        """Its session is over; a node without one is no error."""
+        """End its session, if it has one."""
         keeper = self._keepers.get(node_id)
         if keeper is not None and keeper.session is not None:
             keeper.session.close()

@@ -105,7 +105,7 @@ class LocalKeeper:
         """A keeper that goes on says so itself by its next report."""
         clause = describe_stop(pid, start_time(pid) or 0)
         if clause:
-            reason = f"its keeper {clause}; its trials go on, and nothing is heard of them"
+            reason = f"its keeper {clause}; its trials go on, and their reports are delayed"
             if self._pool.node(LOCAL_NODE).reason != reason:
                 log.warning("node %s: %s", LOCAL_NODE, reason)
                 self._pool.set_status(LOCAL_NODE, NodeStatus.SILENT, reason)

@@ -1,7 +1,7 @@
 """Nodes on which trials fail that succeed elsewhere.
 
 A node gets no more jobs once so many different trials in a row have failed on it, while at least one has succeeded on
-another node since the first of them. A trial that fails elsewhere too speaks for nobody: it is its own fault.
+another node since the first of them. A trial that also fails elsewhere does not count: it is at fault itself.
 """
 
 import logging

@@ -63,7 +63,7 @@ class Hop:
 
     @classmethod
     def read(cls, name: str, options: Options, *, host: str, port: int, user: str) -> "Hop":
-        """From the answers of ~/.ssh/config. Raises ValueError for a ProxyJump that nobody can understand."""
+        """From the answers of ~/.ssh/config. Raises ValueError for an invalid ProxyJump."""
         agent, source = _agent(options.get("IdentityAgent", _AGENT_VARIABLE))
         jumps = parse_jumps(str(options.get("ProxyJump") or ""))
         by_command = bool(options.get("ProxyCommand")) and not jumps

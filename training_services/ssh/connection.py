@@ -236,7 +236,7 @@ async def _converse(process: Any, input: bytes) -> bytes:
 
 
 class _TailedProcess(asyncssh.SSHClientProcess):  # type: ignore[misc]
-    """Keeps the end of stderr only, so that nobody needs to read it."""
+    """Keeps the end of stderr only, so that it need not be read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -363,7 +363,7 @@ async def open_connection(
     :param keep_alive_seconds: a silent connection is tested so often, and ends after three tests without an answer.
     :param reach_seconds: how long the port of each server on the way may take to answer.
     :param timeout_seconds: how long each server on the way may take to let us in, that included.
-    :param trace: is told which steps were passed, and the error.
+    :param trace: records which steps were passed, and the error.
     """
     limits = Limits(keep_alive_seconds, reach_seconds, timeout_seconds)
     async with AsyncExitStack() as stack:

@@ -1,7 +1,7 @@
 """Which host keys are known: the user's known_hosts files, and the manager's own file of machines it was told to trust.
 
 A key is looked up as ssh does it: under HostKeyAlias, else under `host` for port 22 and `[host]:port` for any other
-one, hashed names and patterns included. Lines nobody can read are passed over, as ssh does.
+one, hashed names and patterns included. Invalid lines are skipped, as ssh does.
 """
 
 import base64
@@ -50,7 +50,7 @@ class HostKeys:
         return [key for path in (*hop.known_hosts, self.store) for key in _read(path, hop)]
 
     def remember(self, line: str) -> None:
-        """Keep a key for good. Twice is once. Raises OSError."""
+        """Store a key permanently. Idempotent. Raises OSError."""
         with self._writing:
             lines = self.store.read_bytes().splitlines() if self.store.exists() else []
             if line.encode() in lines:

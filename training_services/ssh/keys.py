@@ -22,7 +22,7 @@ WRONG = "Incorrect passphrase"
 
 
 class KeyLocked(KeyUnusable):
-    """A key is all right, but needs a passphrase that nobody has given. The agent may hold it."""
+    """A key is all right, but needs a passphrase that was not given. The agent may hold it."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _Gates = WeakValueDictionary[str, asyncio.Semaphore]
 _gates: WeakKeyDictionary[asyncio.AbstractEventLoop, _Gates] = WeakKeyDictionary()
 _GIVE = "start the SSH agent, name sshKeyFile or give a password"
 _INTERACTIVE = "keyboard-interactive"
-_LOST = "Connection lost"  # what the library says of a connection that ended without a word
+_LOST = "Connection lost"  # what the library says of a connection that ended without a reason
 _ADVICE = {
     errno.ECONNREFUSED: "check the port and that sshd runs there",
     errno.EHOSTUNREACH: "check the network, or that the machine is on",
@@ -32,8 +32,8 @@ _ADVICE = {
 
 
 def gate(hop: Hop) -> asyncio.Semaphore:
-    """Lets a few logins at a time through to one server, whoever wants them: a jump host or a machine that is many
-    nodes sees them all. A server that does not answer holds up nobody else's."""
+    """Limits the concurrent logins to one server, of all callers: a jump host or a machine that is many
+    nodes sees them all. A server that does not answer delays no login to another one."""
     gates = _gates.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
     return gates.setdefault(hop.place, asyncio.Semaphore(_MOST_AT_ONCE))
 
@@ -187,7 +187,7 @@ class LoginClient:
         return self._trust
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: Any) -> bool:
-        """The host's certificate is signed by nobody known."""
+        """The host's certificate is signed by no known authority."""
         return False
 
     def begin_auth(self, username: str) -> None:
@@ -227,7 +227,7 @@ if TYPE_CHECKING:
 
 
 def unknown_name(hop: Hop, error: socket.gaierror) -> Unreachable:
-    """The name stands for no address."""
+    """The name has no address."""
     said = error.strerror or "no address"
     return Unreachable(f"the name {hop.host} is not known here ({said}); correct host, or HostName in ~/.ssh/config")
 

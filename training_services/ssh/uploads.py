@@ -48,7 +48,7 @@ class _RemoteFile:
 
     async def write(self, chunk: bytes, offset: int) -> None:
         """Write; returns when the server has taken all of it. Every request is waited for, also after an error: the
-        library's own way would leave them behind as tasks that nobody asks for their end."""
+        library's own way would leave them behind as tasks whose results are never retrieved."""
         starts = range(0, len(chunk), self._block)
         requests = (self._remote.write(chunk[start : start + self._block], offset + start) for start in starts)
         for outcome in await asyncio.gather(*requests, return_exceptions=True):

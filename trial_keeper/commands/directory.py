@@ -90,7 +90,7 @@ def remove_temporary_folders(directory: Path, *, keep: str = "") -> list[str]:
 
 
 def make_folders(directory: Path) -> None:
-    """Make the keeper's directory and what it holds, for nobody else to read. Raises CommandRefused."""
+    """Make the keeper's directory and its folders, readable for the owner only. Raises CommandRefused."""
     for folder in (directory.parent.parent, directory.parent, directory, *(directory / name for name in _FOLDERS)):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

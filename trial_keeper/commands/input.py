@@ -1,4 +1,4 @@
-"""What a command on the node was given: one JSON object, each member looked at where it is used; bytes may follow."""
+"""What a command on the node was given: one JSON object, each member checked where it is used; bytes may follow."""
 
 import os
 from pathlib import Path
@@ -46,14 +46,14 @@ class CommandInput:
         return value
 
     def directory(self) -> Path:
-        """The keeper's directory, absolute; `~` is the home of whoever runs the command."""
+        """The keeper's directory, absolute; `~` is the home of the user who runs the command."""
         path = os.path.expanduser(self.text("directory"))
         if not os.path.isabs(path) or os.path.normpath(path) == "/":
             raise self._wrong("directory", "an absolute path below a home")
         return Path(os.path.normpath(path))
 
     def path(self, name: str, below: Path) -> Path:
-        """A path below a directory, given relative to it or absolute; links are not looked at."""
+        """A path below a directory, given relative to it or absolute; links are not resolved."""
         path = os.path.normpath(os.path.join(below, os.path.expanduser(self.text(name))))
         if not path.startswith(f"{below}{os.sep}"):
             raise self._wrong(name, f"a path below {below}")

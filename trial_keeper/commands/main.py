@@ -50,8 +50,8 @@ probe    What a keeper of this archive finds here; changes nothing.
           "gpu_lock_directory": "/var/lock/proctor", "gpu_lock_problem": "",    a sentence when GPUs cannot be leased
           "paths": {"/data/code": "folder" | "file" | "missing" | "unreadable"}}
 
-Problems that are nobody's fault are sentences for people: a full disk, a damaged upload, a folder that may not be
-written. `trial_keeper/probe.py` is the look at a node before the archive is there, `relay/` the relay.
+Problems that are no programming error are sentences for users: a full disk, a damaged upload, a folder that may not be
+written. `trial_keeper/probe.py` probes a node before the archive is there, `relay/` the relay.
 """
 
 import errno

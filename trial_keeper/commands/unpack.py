@@ -144,7 +144,7 @@ def hash_file(path: Path) -> str:
 
 
 def _unpack_to(archive: Path, target: Path) -> tuple[int, int, bool]:
-    """Number and bytes of the files, and whether somebody else was faster."""
+    """Number and bytes of the files, and whether another process was faster."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_unfinished(str(target.parent))
     unfinished = name_unfinished(str(target.parent))

@@ -126,7 +126,7 @@ def _has_open(pid: int, path: str) -> bool:
 
 
 def _living_session(process: ProcessRecord | None) -> int | None:
-    """The trial's pid, which is its session's id, as long as that number cannot mean anybody else."""
+    """The trial's pid, which is its session's id, as long as that number cannot mean another process."""
     if process is None or process.boot_id != boot_id():
         return None
     return process.trial.pid if start_time(process.trial.pid) in (None, process.trial.started) else None

@@ -35,7 +35,7 @@ class DiskWatch:
         self.free_mb: int | None = None
 
     def look(self) -> bool:
-        """Look at the free space; whether `try_again` should be called now."""
+        """Check the free space; whether `try_again` should be called now."""
         try:
             facts = os.statvfs(self._directory)
         except OSError:

@@ -74,7 +74,7 @@ class Job:
             tail.acknowledged = offsets.get(member, 0)
 
     def end(self, end: Exit, losses: Losses) -> None:
-        """It has ended; what it has lost is told behind its journals, and with its end."""
+        """It has ended; what it has lost is reported behind its journals, and with its end."""
         if losses.lost or losses.endings:
             self.losses = losses
         detail = "; ".join(filter(None, (end.detail, losses.describe())))
@@ -104,7 +104,7 @@ class Job:
         self.deadline = self.saving = None
 
     def report(self) -> JobReport:
-        """What is told of it at registration."""
+        """What is reported about it at registration."""
         self.find_journals()
         return JobReport(
             job_id=self.job_id,

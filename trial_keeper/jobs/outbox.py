@@ -91,7 +91,7 @@ class Outbox:
             self._wake.set()
 
     def drop(self, job: Job) -> None:
-        """Nobody wants to hear of this job."""
+        """This job must not be reported any more."""
         self._dirty.pop(job.job_id, None)
 
     async def wait(self, seconds: float) -> None:

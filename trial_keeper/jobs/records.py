@@ -49,7 +49,7 @@ class StopRecord:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """The intent to run a job; written before its reaper exists. `forgotten`: nobody wants to know its end."""
+    """The intent to run a job; written before its reaper exists. `forgotten`: its end must not be reported."""
 
     launch: Launch
     boot_id: str
@@ -103,7 +103,7 @@ class RecordFolder:
 
     def read_all(self) -> tuple[list[JobRecord], list[str]]:
         """All records, and a sentence for each that cannot be read and was set aside (a power cut cannot cause one:
-        they are synced). What runs their jobs is told by `lost`."""
+        they are synced). `lost` says what runs their jobs."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         records, problems = [], []
         for file in sorted(self.path.iterdir()):
@@ -167,7 +167,7 @@ class RecordFolder:
             return b""
 
     def remove(self, job_ids: list[str]) -> None:
-        """Forget jobs: the manager has stored their ends, or nobody wants them."""
+        """Forget jobs: the manager has stored their ends, or does not need them."""
         for job_id in job_ids:
             failpoint("keeper.exit.ack.before")
             remove_file(self.record_file(job_id))
@@ -225,7 +225,8 @@ def exit_trouble(directory: str) -> str:
 
 
 def write_exit(directory: str, end: Exit) -> None:
-    """Write exit.json in a reaper's stead; a directory that cannot be written to is no error, the end is reported."""
+    """Write exit.json in a reaper's stead; a directory that cannot be written to does not raise, the end is
+    reported."""
     with suppress(OSError):
         write_replacement(os.path.join(directory, EXIT_FILE), json.dumps(to_json(end)).encode())
 

@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 class JobTable:
     """All jobs the keeper has to do with, until the manager has stored their ends.
 
-    :param on_place_taken: called when a job did not get its GPUs because somebody else of the machine holds them.
+    :param on_place_taken: called when a job did not get its GPUs because another user of the machine holds them.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class JobTable:
         return len(self._jobs)
 
     def all(self) -> list[Job]:
-        """The jobs the manager shall know of."""
+        """The jobs to report to the manager."""
         return [job for job in self._jobs.values() if not job.record.forgotten]
 
     def running(self) -> list[Job]:
@@ -347,7 +347,7 @@ class JobTable:
         if end is None:
             self._close_channel(job)
         elif job.exit is None:
-            log.warning("the end of job %s cannot be written; it is told nevertheless", job.job_id)
+            log.warning("the end of job %s cannot be written; it is reported nevertheless", job.job_id)
             self._unwatch_reaper(job)
             self._tasks.start(self._end_from_memory(job, end), f"end of {job.job_id}")
 
@@ -378,7 +378,7 @@ class JobTable:
         return True
 
     async def _stop_damaged(self, job: Job) -> bool:
-        """Have the reaper of a job whose process record cannot be read end it: nobody can tell which process its trial
+        """Have the reaper of a job whose process record cannot be read end it: it is unknown which process its trial
         is. False: there is no such reaper any more."""
         reaper = await asyncio.to_thread(find_reaper, self._folder, job.job_id)
         if reaper is None:
@@ -410,7 +410,7 @@ class JobTable:
         await self._settle(job, end)
 
     def _why_never_started(self, job: Job) -> Exit:
-        """The end of a job whose reapers ended without a word. Blocks."""
+        """The end of a job whose reapers ended without recording it. Blocks."""
         if clause := self._disk.look_into(job.directory):
             return _failed(EndReason.NO_ROOM, clause)
         detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
@@ -459,7 +459,7 @@ class JobTable:
             self._end(job, end, Losses())
 
     async def _settle(self, job: Job, end: Exit) -> None:
-        """A job has ended: find out what it has lost, before anything is told of its end."""
+        """A job has ended: find out what it has lost, before its end is reported."""
         if end.reason == EndReason.NO_ROOM:
             await asyncio.to_thread(self._disk.note, job.directory, end.detail)
         losses = await asyncio.to_thread(find_losses, job.directory, memory=end.memory, ended_at=end.ended_at)
@@ -517,13 +517,13 @@ class JobTable:
         """Have the reaper end everything of the job."""
         failpoint("keeper.stop.signal.before")
         if job.reaper is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and we have not heard of it yet
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and we were not notified yet
                 signal.pidfd_send_signal(job.reaper, signal.SIGTERM)
                 signal.pidfd_send_signal(job.reaper, signal.SIGCONT)  # a reaper that was stopped would not hear us
         failpoint("keeper.stop.signal.after")
 
     def _set_deadline(self, job: Job) -> None:
-        """The limit counts from the trial's start, whoever was the keeper then."""
+        """The limit counts from the trial's start, whichever keeper process started it."""
         if job.deadline is not None:
             job.deadline.cancel()
             job.deadline = None

@@ -2,11 +2,12 @@
 and folders to survive a power cut.
 
 A rename is not enough for that: the kernel may have written the new name back long before the data, and the file is
-empty afterwards. So whoever replaces a file says whether anything relies on it after a power cut (`durable`). What
+empty afterwards. So the caller says whether anything relies on it after a power cut (`durable`). What
 need not be durable must be made again, or be tolerated when it is empty, cut short or missing.
 
-Many of these files lie in the folder of a job, whose trial may put anything in their place: a pipe that nobody reads, a
-link, a folder, a file without end. So nothing is opened that could block, and nothing but a regular file is used.
+Many of these files lie in the folder of a job, whose trial may put anything in their place: a pipe that no process
+reads, a link, a folder, a file without end. So nothing is opened that could block, and nothing but a regular file is
+used.
 
 Used by the reaper, so it imports as little as possible.
 """
@@ -131,7 +132,7 @@ def sync_folder(path: str) -> None:
 
 def make_folder(path: str, *, mode: int = 0o700) -> None:
     """Make a folder, and those above it that are missing (with the usual permissions), so that it survives a power
-    cut. One that is there is no error. Raises OSError."""
+    cut. Does nothing where it exists. Raises OSError."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(os.path.abspath(path))

@@ -28,7 +28,7 @@ class Inotify:
         return _check(_libc.inotify_add_watch(self.descriptor, os.fsencode(path), mask), path)
 
     def unwatch(self, number: int) -> None:
-        """Stop watching; a watch that is gone (its file was deleted) is no error."""
+        """Stop watching; does nothing for a watch that is gone (its file was deleted)."""
         _libc.inotify_rm_watch(self.descriptor, number)
 
     def read(self) -> Iterator[tuple[int, int, bytes]]:

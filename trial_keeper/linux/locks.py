@@ -1,6 +1,7 @@
 """Locks that are files in a directory of all users of the machine: `flock`, which ends with its holder however it dies.
 
-Files are removed when nobody needs them. That is safe because a lock counts only if its file is still the one at its
+Files are removed when no process needs them. That is safe because a lock counts only if its file is still the one at
+its
 path: who has locked a file that was removed meanwhile begins again. Used by the reaper, so it imports as little as
 possible.
 """
@@ -29,7 +30,7 @@ _UNMAPPED_USER = 65534  # root of the machine, seen from a container without roo
 
 
 def lock(path: str, kind: int, *, make: bool = True) -> int | None:
-    """A descriptor that holds the lock of the file at `path`; None when somebody else holds it.
+    """A descriptor that holds the lock of the file at `path`; None when another process holds it.
 
     :param kind: SHARED or EXCLUSIVE.
     :param make: make the file, and its directory, if it is not there. Only for a process with one thread.
@@ -47,12 +48,12 @@ def lock(path: str, kind: int, *, make: bool = True) -> int | None:
             raise
         if _is_at(path, descriptor):
             return descriptor
-        os.close(descriptor)  # it was removed between opening and locking: nobody else will look at this file
+        os.close(descriptor)  # it was removed between opening and locking: no other process will open this file
     raise OSError(errno.EBUSY, "it is made and removed again and again", path)
 
 
 def wait_for_lock(path: str, kind: int, *, make: bool = True, seconds: float) -> int | None:
-    """Like `lock`, waiting for whoever holds it. `flock` itself knows no time limit, hence the pauses."""
+    """Like `lock`, waiting for the holder. `flock` itself knows no time limit, hence the pauses."""
     deadline = time.monotonic() + seconds
     pause = 0.001
     while (descriptor := lock(path, kind, make=make)) is None and time.monotonic() < deadline:
@@ -62,7 +63,7 @@ def wait_for_lock(path: str, kind: int, *, make: bool = True, seconds: float) ->
 
 
 def read_if_locked(path: str) -> bytes | None:
-    """The text of a file that somebody has locked exclusively; None when nobody has, or it is not there."""
+    """The text of a file that is locked exclusively; None when it is not, or is missing."""
     try:
         descriptor = _open(path)
     except OSError:
@@ -79,7 +80,7 @@ def read_if_locked(path: str) -> bytes | None:
 
 
 def remove_unlocked(path: str) -> bool:
-    """Remove a file that nobody has locked; whether it is gone. Another user's file may have to stay."""
+    """Remove a file that is not locked; whether it is gone. Another user's file may have to stay."""
     try:
         descriptor = lock(path, EXCLUSIVE, make=False)
     except OSError as error:
@@ -99,7 +100,7 @@ def find_danger(folder: str) -> str:
     """Why users who are neither root nor this one could remove locks that are held in a folder, or replace it, with the
     command by which an administrator puts that right; "" if they cannot, or if there is no such folder. Raises OSError.
 
-    The owner of a sticky folder is trusted: on a machine without an administrator somebody has to make it.
+    The owner of a sticky folder is trusted: on a machine without an administrator some user has to make it.
     """
     try:
         found, above = os.lstat(folder), os.stat(os.path.dirname(folder))
@@ -166,7 +167,8 @@ def _open(path: str) -> int:
 
 
 def _make(path: str) -> int:
-    """Open to all users from its first moment: whoever dies right after making it must not lock the others out."""
+    """Open to all users from its first moment: a process that dies right after making it must not lock the others
+    out."""
     with _everything_allowed():
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(path), _FOLDER_MODE)

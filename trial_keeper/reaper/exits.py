@@ -1,4 +1,4 @@
-"""How a job's end is told: from a wait status to an end reason and a sentence. Pure.
+"""How a job's end is reported: from a wait status to an end reason and a sentence. Pure.
 
 Used by the reaper, so it imports as little as possible; the reasons are names of `protocol.EndReason`.
 """

@@ -1,7 +1,8 @@
 """Leases on GPUs: one lock per GPU share in a directory that all users of the machine share.
 
 The lock of a share is the file `<GPU UUID>.<share>`. Its text says who holds it and how many trials its holder allows
-on the GPU. Whoever takes, counts or removes shares of a GPU holds that GPU's guard, `<GPU UUID>.guard`, for that
+on the GPU. A process that acquires, counts or removes shares of a GPU holds that GPU's guard, `<GPU UUID>.guard`, for
+that
 moment: so "how many hold it, and what do they allow" and "take mine" are one step. Used by the reaper, so it imports as
 little as possible.
 
@@ -39,7 +40,7 @@ Note = dict[str, object]
 
 
 class LeaseRefused(Exception):
-    """Somebody else holds the GPU."""
+    """Another job holds the GPU."""
 
 
 class UnsafeFolder(OSError):
@@ -47,7 +48,7 @@ class UnsafeFolder(OSError):
 
 
 class GuardBusy(OSError):
-    """Somebody keeps a lock for much longer than anybody needs it who does what leases are for."""
+    """A process holds a lock for much longer than any use of leases needs."""
 
 
 def acquire(folder: str, slots: list[tuple[str, int]], note: Note, *, max_trials: int = 1) -> list[int]:
@@ -57,7 +58,7 @@ def acquire(folder: str, slots: list[tuple[str, int]], note: Note, *, max_trials
     A lease is refused when its share is held, and when as many trials hold the GPU as the strictest of them, the one
     that asks included, allows.
 
-    :param note: what the next one who asks is told: holder, job_id, pid, since.
+    :param note: what is shown to the next one who asks: holder, job_id, pid, since.
     :param max_trials: how many trials may share each of these GPUs, the one that asks included.
     :raises LeaseRefused: with a sentence that names the holders.
     :raises OSError: the directory cannot be used or is not safe (UnsafeFolder), or a guard is not given back
@@ -68,7 +69,7 @@ def acquire(folder: str, slots: list[tuple[str, int]], note: Note, *, max_trials
     held: list[int] = []
     try:
         with ExitStack() as guards:
-            for uuid in uuids:  # everybody in this order, so that nobody waits in a circle
+            for uuid in uuids:  # every process in this order, so that there is no deadlock
                 guards.enter_context(guard(folder, uuid))
             if danger := find_danger(folder):
                 raise UnsafeFolder(errno.EPERM, danger, folder)
@@ -88,8 +89,8 @@ def release(descriptors: list[int]) -> None:
 
 
 def remove_unused(folder: str, uuids: "Collection[str] | None" = None) -> None:
-    """Remove the lock files of these GPUs that nobody holds. None: those of all GPUs, and the directory too when it is
-    empty then and anybody could make it again. What may not be removed (other users' files) is left."""
+    """Remove the lock files of these GPUs that are not held. None: those of all GPUs, and the directory too when it is
+    empty then and any user could make it again. What may not be removed (other users' files) is left."""
     with suppress(OSError):
         for uuid in list_shares(folder) if uuids is None else uuids:
             with suppress(OSError):
@@ -106,13 +107,13 @@ def guard(
 
     :param shared: only look; others may look too.
     :param make: whether to make the guard's file (and the directory) if it is not there.
-    :raises GuardBusy: somebody keeps it for longer than `seconds`.
+    :raises GuardBusy: another process holds it for longer than `seconds`.
     :raises FileNotFoundError: it is not there and is not to be made.
     """
     path = os.path.join(folder, f"{uuid}.{_GUARD}")
     descriptor = wait_for_lock(path, SHARED if shared else EXCLUSIVE, make=make, seconds=seconds)
     if descriptor is None:
-        raise GuardBusy(errno.EBUSY, f"somebody keeps it locked for more than {seconds:g} s", path)
+        raise GuardBusy(errno.EBUSY, f"another process keeps it locked for more than {seconds:g} s", path)
     try:
         yield
     finally:
@@ -162,11 +163,11 @@ def _take(folder: str, uuid: str, slot: int, *, text: bytes, max_trials: int) ->
             holders += f" and {len(held) - _MOST_NAMED} more"
         trials = "1 trial" if limit == 1 else f"{limit} trials"
         raise LeaseRefused(f"GPU {uuid} is held by {holders}, and no more than {trials} may have it")
-    # Nobody holds the share; the glance of one who has no guard lasts microseconds.
+    # No job holds the share; a check without the guard lasts microseconds.
     path = _path(folder, uuid, slot)
     descriptor = wait_for_lock(path, EXCLUSIVE, seconds=_GLANCE_SECONDS)
     if descriptor is None:
-        raise GuardBusy(errno.EBUSY, "somebody keeps it locked without being a holder", path)
+        raise GuardBusy(errno.EBUSY, "another process keeps it locked without being a holder", path)
     with suppress(OSError):  # a full disk, or a file that may not be written: the lock holds without its note
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
@@ -218,4 +219,4 @@ def _describe(note: Note) -> str:
     if not note:
         return "an unknown holder"
     job, pid, since = (note.get(name, "unknown") for name in ("job_id", "pid", "since"))
-    return f"{note.get('holder', 'somebody')} (job {job}, pid {pid}, since {since})"
+    return f"{note.get('holder', 'an unknown holder')} (job {job}, pid {pid}, since {since})"

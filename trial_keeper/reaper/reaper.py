@@ -125,7 +125,9 @@ class _Reaper:
         try:
             wanted = [(uuid, slot) for uuid, slot in slots]
             self._leases = acquire(folder, wanted, note, max_trials=self._request["max_trials_per_gpu"])
-        except LeaseRefused as refusal:  # somebody of the machine was faster: not the trial's fault, not the node's
+        except (
+            LeaseRefused
+        ) as refusal:  # another user of the machine was faster: a fault neither of the trial nor of the node
             raise _NotStarted("PREEMPTED", str(refusal)) from None
         except GuardBusy as error:
             raise _NotStarted("PREEMPTED", f"the GPU locks in {folder} are busy: {error.strerror}") from None
@@ -136,8 +138,8 @@ class _Reaper:
             raise _NotStarted("INFRASTRUCTURE", detail) from None
 
     def _give_back_leases(self) -> None:
-        """Before the end is recorded: who hears of it may count on the GPUs. Processes that do not react to SIGKILL
-        keep them, and their files."""
+        """Before the end is recorded: its readers may rely on the GPUs being free. Processes that do not react to
+        SIGKILL keep them, and their files."""
         if self._leases:
             release(self._leases)
             remove_unused(self._request["gpu_lock_directory"], {uuid for uuid, _ in self._request["gpus"]})
@@ -220,7 +222,7 @@ class _Reaper:
                 self._stop = json.load(file).get("stop")
         except (OSError, ValueError):
             self._stop = None
-        if self._stop is None:  # told by somebody else than the keeper, which writes before it signals
+        if self._stop is None:  # signaled by another process than the keeper, which writes before it signals
             self._stop = {"reason": "SIGNALED", "detail": "the trial's reaper was sent SIGTERM from outside"}
 
     def _reap(self) -> bool:

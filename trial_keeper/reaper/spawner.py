@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve launches until the keeper is gone, then wait until all reapers are. `argv[1]` is the soft limit on open
-    files that trials shall have."""
+    files that trials must have."""
     processes.become_subreaper()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), hard))

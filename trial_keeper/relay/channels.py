@@ -1,7 +1,7 @@
 """The channels of a relay: connections of one end carried to the other, neither able to hold up the others.
 
-Whoever reads the wire never waits for a channel: what arrives lies in the channel's queue, which its window bounds.
-Whoever serves a channel waits for the wire, in turn with the other channels. So a connection that is not read from
+The reader of the wire never waits for a channel: what arrives lies in the channel's queue, which its window bounds.
+The server of a channel waits for the wire, in turn with the other channels. So a connection that is not read from
 holds at most one window of memory at each end, and the wire always moves.
 """
 

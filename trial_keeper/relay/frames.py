@@ -8,7 +8,7 @@ A frame is a head, `!IBI`: channel, kind, length; then so many bytes.
     END     nothing          no more data this way (a half-closed connection)
     RESET   nothing          the connection is gone; what was not delivered is lost
 
-A frame of a channel that is not there any more is left unread: the other end has not heard of its RESET yet.
+A frame of a channel that is not there any more is left unread: the other end has not received its RESET yet.
 """
 
 import struct

@@ -3,8 +3,8 @@
 Standard input begins with one line of JSON, {"socket": path} (a path that `prepare` gave); standard output begins with
 {"socket": path}, or {"error": sentence} with exit code 1. From then on both carry frames (`relay/frames.py`): every
 connection that the keeper makes to the socket is a channel. The relay ends, and removes its socket, when standard input
-ends; also when somebody else has removed the socket, which is how `point` and `remove` dismiss a relay whose SSH
-connection has died without a word.
+ends; also when another process has removed the socket, which is how `point` and `remove` dismiss a relay whose SSH
+connection has died silently.
 """
 
 import asyncio

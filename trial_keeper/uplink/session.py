@@ -124,7 +124,7 @@ class ManagerSession:
         return connection
 
     async def _until_moved(self, pointed: str) -> None:
-        """A socket that leads through a network may be dead without a word; the manager then points to a fresh one."""
+        """A socket that leads through a network may be dead silently; the manager then points to a fresh one."""
         while True:
             await asyncio.sleep(_MOVED_SECONDS)
             if self._pointed() not in (pointed, ""):

@@ -58,4 +58,4 @@ async def test_a_provider_whose_libraries_are_gone_keeps_no_manager_from_startin
 ) -> None:
     record(tmp_path, "gpu-1", {"kind": "other"})
     async with make(tmp_path, made).serve():
-        assert "other nodes are on record and cannot be left" in caplog.text
+        assert "other nodes are on record and cannot be cleaned" in caplog.text

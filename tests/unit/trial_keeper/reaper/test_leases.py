@@ -125,7 +125,7 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def test_a_guard_that_is_not_given_back_is_not_waited_for_without_end(folder: str) -> None:
     with guard(folder, "GPU-a"):
         with (
-            pytest.raises(GuardBusy, match=r"somebody keeps it locked for more than 0\.01 s"),
+            pytest.raises(GuardBusy, match=r"another process keeps it locked for more than 0\.01 s"),
             guard(folder, "GPU-a", seconds=0.01),
         ):
             raise AssertionError("two hold the guard")
