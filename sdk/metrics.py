@@ -25,9 +25,9 @@ def encode_metric(value: object) -> str:
     :raises MetricError: the value is neither; the text names the key and the type.
     """
     if type(value) is float or type(value) is int:
-        return _encode_number(value)
+        return _number_text(value)
     if not isinstance(value, dict):
-        return _encode_number(_require_number(value, "the metric"))
+        return _number_text(_require_number(value, "the metric"))
     if DEFAULT_KEY in value:
         value = {**value, DEFAULT_KEY: _require_number(value[DEFAULT_KEY], f"the metric's key {DEFAULT_KEY!r}")}
     return encode_value(value, "the metric")
@@ -42,7 +42,7 @@ def encode_value(value: "Any", where: str = "the value", depth: int = 0) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
-        return _encode_number(value)
+        return _number_text(value)
     if isinstance(value, str):
         return quote(value)
     if depth >= _MAXIMUM_DEPTH:
@@ -55,7 +55,12 @@ def encode_value(value: "Any", where: str = "the value", depth: int = 0) -> str:
     return encode_value(_to_python(value, where), where, depth + 1)
 
 
-def decode_number(value: object) -> object:
+def encode_number(value: "Any") -> "Any":
+    """Turn a float that is not finite into its name and leave everything else as it is."""
+    return _NAME_OF.get(float.__repr__(value), value) if isinstance(value, float) else value
+
+
+def decode_number(value: "Any") -> "Any":
     """Turn the three names of non-finite numbers back into floats and leave everything else as it is."""
     return _NUMBER_OF.get(value, value) if isinstance(value, str) else value
 
@@ -69,7 +74,7 @@ def _encode_items(value: "dict[Any, Any]", where: str, depth: int) -> str:
     return "{" + ",".join(parts) + "}"
 
 
-def _encode_number(value: "int | float") -> str:
+def _number_text(value: "int | float") -> str:
     if isinstance(value, int):
         if -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
             return int.__repr__(value)

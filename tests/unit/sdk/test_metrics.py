@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.sdk.errors import MetricError
-from proctor.sdk.metrics import decode_number, encode_metric, encode_value
+from proctor.sdk.metrics import decode_number, encode_metric, encode_number, encode_value
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | finite | st.text()
@@ -120,3 +120,12 @@ def test_names_of_numbers_are_decoded_and_nothing_else() -> None:
     assert decode_number("-Infinity") == float("-inf")
     assert decode_number("nan") == "nan"
     assert decode_number(3) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(float("nan"), "NaN"), (float("inf"), "Infinity"), (float("-inf"), "-Infinity"), (0.5, 0.5)]
+)
+def test_numbers_that_are_not_finite_become_words(number: float, word: object) -> None:
+    assert encode_number(number) == word
+    assert encode_number(word) == word
+    assert repr(decode_number(word)) == repr(number)
