@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proctor.sdk.client import Client
-from proctor.sdk.client.credentials import write_handover
+from proctor.sdk.client.credentials import write_caller_environment
 from proctor.sdk.client.errors import ClientError
 from proctor.trial_keeper.start import stop_keeper
 
@@ -50,7 +50,7 @@ class RunningManager:
             "trainingService": {"platform": "local"},
             **settings,
         }
-        handover = write_handover(self.home)
+        handover = write_caller_environment(self.home)
         return str(self.client.create_experiment(config, directory=TRIALS, handover=handover)["id"])
 
     def finish(self, experiment_id: str, *, limit_seconds: float = 600.0) -> dict[str, Any]:

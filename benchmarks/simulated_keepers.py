@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.simulated_machines import SECRET
-from proctor.trial_keeper.files.server import FileAnswers, JobPlaces
+from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.outbox import Outbox
 from proctor.trial_keeper.jobs.records import JobRecord, ProcessIdentity, ProcessRecord
@@ -26,7 +26,7 @@ from proctor.trial_keeper.protocol import (
     RegistrationAnswer,
     from_json,
 )
-from proctor.trial_keeper.uplink.session import ManagerLink
+from proctor.trial_keeper.uplink.session import ManagerSession
 
 BOOT = "simulated"
 
@@ -47,7 +47,7 @@ class SimulatedKeeper:
         self._jobs: dict[str, Job] = {}
         self._group: asyncio.TaskGroup | None = None
         self._outbox = Outbox(on_stored=self._forget, on_fenced=self._forget)
-        self._link = ManagerLink(
+        self._link = ManagerSession(
             node_id=node_name(number),
             pointer=str(home / "run" / "socket"),
             read_secret=lambda: SECRET,
@@ -55,7 +55,7 @@ class SimulatedKeeper:
             on_session=self._begin,
             carry_out=self._carry_out,
             outbox=self._outbox,
-            answers=FileAnswers(str(self._folder), lambda: JobPlaces((), ())),
+            answers=FileAnswers(str(self._folder), lambda: ReadablePaths((), ())),
         )
 
     async def run(self) -> None:

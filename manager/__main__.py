@@ -8,7 +8,7 @@ from dataclasses import replace
 from proctor.manager.process.instance import EXIT_USAGE, StartError
 from proctor.manager.settings import (
     Home,
-    Settings,
+    ManagerSettings,
     SettingsError,
     read_dispatcher_settings,
     read_environment,
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_in_foreground(settings)
 
 
-def run_in_foreground(settings: Settings) -> int:
+def run_in_foreground(settings: ManagerSettings) -> int:
     """Run until it is stopped, and say on stderr what is wrong where it cannot start; the exit code."""
     from proctor.manager.app import run
     from proctor.sdk.process_limits import keep_files_private, raise_open_files
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _settings(options: argparse.Namespace) -> ManagerSettings:
     web, log = read_environment()
     web = replace(
         web,
@@ -74,7 +74,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
     log = replace(log, format=options.log_format or log.format, level=options.log_level or log.level)
     dispatchers = read_dispatcher_settings()
-    return Settings(Home.find(options.home), web, log, dispatchers, accept_database=options.accept_database)
+    return ManagerSettings(Home.find(options.home), web, log, dispatchers, accept_database=options.accept_database)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from proctor.manager.process.instance import InstanceLock, ManagerAddress, Start
 from proctor.manager.process.log import start_logging, stop_logging
 from proctor.manager.process.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
 from proctor.manager.security import HostGuard, Tokens
-from proctor.manager.settings import Home, Settings, open_to_others
-from proctor.manager.store import jobs
+from proctor.manager.settings import Home, ManagerSettings, open_to_others
+from proctor.manager.store.tables import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.keepers.hub import KeeperHub
@@ -35,7 +35,7 @@ from proctor.trial_keeper.start import stop_keeper
 log = logging.getLogger(__name__)
 
 
-def run(settings: Settings) -> None:
+def run(settings: ManagerSettings) -> None:
     """Serve in this process until SIGTERM, SIGINT or a shutdown over REST. Raises StartError."""
     home = settings.home
     prepare(home)
@@ -81,7 +81,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: ManagerSettings) -> None:
     """Open everything, say where it is reached, and close everything when asked to."""
     home, stop = settings.home, asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,7 +105,7 @@ async def serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def open_manager(settings: Settings, url: str, stop: Callable[[], None]) -> AsyncIterator[ApiContext]:
+async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], None]) -> AsyncIterator[ApiContext]:
     """Store, nodes, engine: everything behind the API. Trials go on after it is left."""
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
@@ -162,7 +162,7 @@ async def _dismiss_keeper(home: Home) -> None:
 
 @asynccontextmanager
 async def _serving(
-    settings: Settings, context: ApiContext, listener: socket, keeper_listener: socket
+    settings: ManagerSettings, context: ApiContext, listener: socket, keeper_listener: socket
 ) -> AsyncIterator[None]:
     """People and programs on TCP, keepers on the Unix socket, both on this loop."""
     # The web framework takes a good part of the start: it is loaded while the keeper comes up beside us.

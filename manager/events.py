@@ -5,9 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from proctor.manager.store import events
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import StoreError
+from proctor.manager.store.tables import events
 
 
 class ChangeFeed:

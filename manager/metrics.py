@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from proctor.manager.store import events, jobs
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.tables import events, jobs
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -113,7 +113,7 @@ def _start_latency(connection: sqlite3.Connection, job_id: str | None) -> float 
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ExperimentFigures:
     """What is read from the store for one scrape."""
 
     trials: Mapping[tuple[str, str], int]
@@ -122,7 +122,7 @@ class Snapshot:
     commits: int
 
 
-def render(measurements: Measurements, snapshot: Snapshot) -> bytes:
+def render(measurements: Measurements, snapshot: ExperimentFigures) -> bytes:
     """The text of a scrape."""
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
@@ -136,7 +136,7 @@ def render(measurements: Measurements, snapshot: Snapshot) -> bytes:
     return bytes(generate_latest(registry))
 
 
-def _families(measurements: Measurements, snapshot: Snapshot) -> Iterator["Metric"]:
+def _families(measurements: Measurements, snapshot: ExperimentFigures) -> Iterator["Metric"]:
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,

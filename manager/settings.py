@@ -30,6 +30,13 @@ DEFAULT_PORT = 8080
 LEAST_PATIENCE_SECONDS = 3.0
 """Twelve looks at a dispatcher, none more often than four times a second."""
 
+CONFIG_FILE = "config.json"
+"""In the folder of an experiment, as are the next ones: its configuration."""
+ENVIRONMENT_FILE = "environment.json"
+METRICS_FILE = "metrics.db"
+UNFINISHED_FILE = "unfinished"
+"""Marks the folder of an experiment whose rows are not written yet."""
+
 
 @dataclass(frozen=True)
 class Home:
@@ -201,7 +208,7 @@ class DispatcherSettings:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ManagerSettings:
     """All that a manager needs to know to start."""
 
     home: Home

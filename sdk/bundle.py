@@ -12,7 +12,7 @@ import os
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
+from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished, sync_file
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -135,8 +135,7 @@ def _sync(path: str) -> None:
     for folder, _, names in os.walk(path):
         for name in names:
             if name.endswith(".pyc"):
-                with open(f"{folder}/{name}", "rb") as file:
-                    os.fsync(file.fileno())
+                sync_file(f"{folder}/{name}")
 
 
 def _put_in_place(unfinished: str, path: str, content: "dict[str, bytes]") -> None:

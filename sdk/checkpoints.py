@@ -12,7 +12,7 @@ from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.errors import CheckpointError, notice_once
-from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
+from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished, sync_folder
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 
@@ -80,7 +80,7 @@ def _save(source: str, folder: str) -> int:
     except BaseException:
         remove_tree(unfinished)
         raise
-    _sync(folder)
+    sync_folder(folder)
     return number
 
 
@@ -108,7 +108,7 @@ def _copy_folder(source: str, target: str) -> None:
                 _copy_file(entry.path, path)
             else:
                 raise OSError(errno.EINVAL, "neither a file nor a folder (or a link to nothing)", entry.path)
-    _sync(target)
+    sync_folder(target)
 
 
 def _copy_file(source: str, target: str) -> None:
@@ -136,14 +136,6 @@ def _copy_bytes(reader: int, writer: int) -> None:
         view = memoryview(block)
         while view:
             view = view[os.write(writer, view) :]
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _numbers(folder: str) -> "list[int]":

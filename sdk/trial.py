@@ -149,6 +149,11 @@ def stop_request() -> "StopRequest | None":
     return None if channel is None else channel.read_stop_request()
 
 
+def is_in_trial() -> bool:
+    """Whether this process belongs to a trial of an experiment."""
+    return bool(os.environ.get(ENV_JOB_DIRECTORY))
+
+
 def get_experiment_id() -> str:
     """Return the experiment's id, `"STANDALONE"` outside one."""
     channel = _open()
@@ -169,7 +174,7 @@ def get_sequence_id() -> int:
 
 def _open() -> "Channel | None":
     if not _State.opened:
-        if os.environ.get(ENV_JOB_DIRECTORY):
+        if is_in_trial():
             _State.channel = Channel(os.environ)
         else:
             notice_once(

@@ -1,1 +1,5 @@
-"""Training services: where trial jobs run."""
+"""Training services: where trial jobs run.
+
+Entry: `base.TrainingService`, the contract. Reading order: base, nodes, keepers, keeper_service, local, remote; then
+registry and providers (how services and nodes are found), capacity, ssh, files, testing.
+"""

@@ -53,31 +53,31 @@ class CollectionFailed(TrainingServiceError):
     """Files of a node cannot be stored on the manager's disk."""
 
 
-class KeeperError(TrainingServiceError):
+class KeeperUnavailable(TrainingServiceError):
     """A keeper asked for something it cannot have."""
 
     status_code = 400
 
 
-class UnknownNode(KeeperError):
+class UnknownNode(KeeperUnavailable):
     """There is no such node."""
 
     status_code = 404
 
 
-class UnknownSession(KeeperError):
+class UnknownSession(KeeperUnavailable):
     """The keeper's session is not known, or was replaced by a newer one; it must register again."""
 
     status_code = 409
 
 
-class MalformedReport(KeeperError):
+class MalformedReport(KeeperUnavailable):
     """A keeper's report contradicts itself."""
 
     status_code = 400
 
 
-class ManagerLeaving(KeeperError):
+class ManagerLeaving(KeeperUnavailable):
     """This manager is shutting down; another one will take the call."""
 
     status_code = 503

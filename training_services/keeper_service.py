@@ -26,7 +26,7 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
 )
-from proctor.training_services.errors import KeeperError, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
+from proctor.training_services.errors import KeeperUnavailable, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
 from proctor.training_services.keepers.launches import write_cancel
 from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.registry import ServiceContext
@@ -147,7 +147,7 @@ class KeeperTrainingService(
         self._hub.expect(form.job_id, form.token, form.experiment_id)
         try:
             self._hub.send(self._node_of(form), self.launch(form))
-        except KeeperError:
+        except KeeperUnavailable:
             self._hub.forget(form.job_id)
             raise
 
@@ -206,7 +206,7 @@ class KeeperTrainingService(
         self._hub.attach(self._experiment_id, self)
         try:
             self.begin(form)
-        except KeeperError as error:
+        except KeeperUnavailable as error:
             raise ServiceUnavailable(str(error)) from error
         self._jobs[form.job_id] = self._detail(form)
         self._explain(node_id)

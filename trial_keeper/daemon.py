@@ -16,13 +16,13 @@ from pathlib import Path
 import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.sdk.process_limits import keep_files_private, raise_open_files
-from proctor.trial_keeper.files.server import FILE_ORDERS, FileAnswers, FileOrder, JobPlaces
+from proctor.trial_keeper.files.server import FILE_ORDERS, FileAnswers, FileOrder, ReadablePaths
 from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.jobs.disk_space import DiskWatch
-from proctor.trial_keeper.jobs.journal_watch import LOOK_SECONDS
+from proctor.trial_keeper.jobs.journal_watch import POLL_INTERVAL_SECONDS
 from proctor.trial_keeper.jobs.launching import RequestBuilder, Spawner, absolute_launch
 from proctor.trial_keeper.jobs.outbox import Outbox
-from proctor.trial_keeper.jobs.records import RecordFolder, Stop
+from proctor.trial_keeper.jobs.records import RecordFolder, StopRecord
 from proctor.trial_keeper.jobs.table import JobTable
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.files import replace_file
@@ -52,7 +52,7 @@ from proctor.trial_keeper.settings import (
     default_lock_folder,
     read_settings,
 )
-from proctor.trial_keeper.uplink.session import ManagerLink
+from proctor.trial_keeper.uplink.session import ManagerSession
 
 _LOG_BYTES = 1024 * 1024
 _LEASE_GRACE_SECONDS = 5.0
@@ -97,7 +97,7 @@ class Keeper:
             on_place_taken=self._devices_differ.set,
         )
         self._answers = FileAnswers(str(directory), self._job_places)
-        self._link = ManagerLink(
+        self._link = ManagerSession(
             node_id=settings.node_id,
             pointer=settings.manager_pointer,
             read_secret=lambda: (directory / settings.secret_file).read_text(encoding="utf-8").strip(),
@@ -194,10 +194,10 @@ class Keeper:
         assert isinstance(order, (Launch, Cancel, Update, Shutdown, *FILE_ORDERS))
         return absolute_launch(order, str(self._directory)) if isinstance(order, Launch) else order
 
-    def _job_places(self) -> JobPlaces:
+    def _job_places(self) -> ReadablePaths:
         running = [job.record.launch for job in self._jobs.running()]
         needed = [(job.job_id, path) for job in running for path in (job.directory, job.code_directory)]
-        return JobPlaces(
+        return ReadablePaths(
             known=[job.directory for job in self._jobs.all()],
             busy=[*needed, *((job.job_id, job.resume_checkpoint) for job in running if job.resume_checkpoint)],
         )
@@ -207,7 +207,7 @@ class Keeper:
         loop = asyncio.get_running_loop()
         next_sweep = loop.time() + _SWEEP_SECONDS
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_INTERVAL_SECONDS)
             self._jobs.watch.look()
             await self._look_at_disk()
             self._outbox.mark_stopped(self._jobs.look_for_stopped())
@@ -226,7 +226,7 @@ class Keeper:
             lease = job.record.launch.lease_seconds
             if lease is not None and silent_seconds > lease and job.record.stop is None:
                 detail = f"the keeper was without a manager for {lease:g} s"
-                await self._jobs.stop(job, Stop(EndReason.LEASE_EXPIRED.value, _LEASE_GRACE_SECONDS, detail))
+                await self._jobs.stop(job, StopRecord(EndReason.LEASE_EXPIRED.value, _LEASE_GRACE_SECONDS, detail))
 
     async def _look_at_disk(self) -> None:
         if self._disk.look():

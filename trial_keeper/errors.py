@@ -11,31 +11,31 @@ KeeperError
 """
 
 
-class KeeperError(Exception):
+class TrialKeeperError(Exception):
     """The keeper could not do what was asked."""
 
 
-class SettingsError(KeeperError):
+class KeeperSettingsError(TrialKeeperError):
     """The keeper's config.json cannot be used."""
 
 
-class KeeperNotStarted(KeeperError):
+class KeeperNotStarted(TrialKeeperError):
     """The keeper's daemon did not come up."""
 
 
-class CommandRefused(KeeperError):
+class CommandRefused(TrialKeeperError):
     """A command on the node cannot be carried out."""
 
 
-class PlaceRefused(KeeperError):
+class PlaceRefused(TrialKeeperError):
     """These files are not the manager's to read or to remove."""
 
 
-class RelayBroken(KeeperError):
+class RelayBroken(TrialKeeperError):
     """The other end of a relay does not keep to its rules."""
 
 
-class LinkError(KeeperError):
+class LinkError(TrialKeeperError):
     """The manager cannot be reached or does not answer as agreed."""
 
 

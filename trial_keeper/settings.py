@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import proctor
-from proctor.trial_keeper.errors import SettingsError
+from proctor.trial_keeper.errors import KeeperSettingsError
 from proctor.trial_keeper.linux.files import replace_file
 
 CONFIG_FILE = "config.json"
@@ -56,7 +56,7 @@ def read_settings(directory: Path) -> KeeperSettings:
         body = json.loads(path.read_text(encoding="utf-8"))
         return KeeperSettings(**{name: value for name, value in body.items() if name in known})
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise SettingsError(f"{path} should hold the keeper's settings, but: {error}; start it again") from error
+        raise KeeperSettingsError(f"{path} should hold the keeper's settings, but: {error}; start it again") from error
 
 
 def write_settings(directory: Path, settings: KeeperSettings, secret: str) -> None:

@@ -37,7 +37,8 @@ from proctor.training_services.base import (
     TrialJobStatus,
 )
 from proctor.training_services.errors import SubmissionRefused, UnknownTrialJob
-from proctor.training_services.keeper_service import Listeners, require_launchable
+from proctor.training_services.keeper_service import Listeners
+from proctor.training_services.keepers.launches import require_launchable
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.trial_processes import (
     TrialCommand,
@@ -50,7 +51,7 @@ from proctor.training_services.trial_processes import (
 )
 
 PLATFORM = "subprocess"
-LOOK_SECONDS = 0.25  # how often processes and journals are looked at
+POLL_INTERVAL_SECONDS = 0.25  # how often processes and journals are looked at
 RETRY_SECONDS = 1.0  # the pause before something is delivered again that a listener has not taken
 CHUNK_BYTES = 1024 * 1024
 
@@ -227,14 +228,14 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
             if reason != told:
                 await self._tell(job, at=time.time(), detail=reason)
                 told = reason
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
     async def _follow(self, job: Job, process: "subprocess.Popen[bytes]") -> None:
         """Deliver what a running job reports, until it and its journal have come to their end."""
         job.started_at = time.time()
         await self._tell(job, at=job.started_at, node_id=socket.gethostname(), pid=process.pid)
         while process.poll() is None and job.stop is None:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_INTERVAL_SECONDS)
             await self._deliver(job)
             limit = job.form.max_duration_seconds
             if limit is not None and time.time() > job.started_at + limit and job.stop is None:

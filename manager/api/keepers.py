@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from proctor.manager.api.errors import problem_response
 from proctor.sdk.json_input import clean_value
-from proctor.training_services.errors import KeeperError
+from proctor.training_services.errors import KeeperUnavailable
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, Registration, ReportHeader, from_json, to_json
 
@@ -96,7 +96,7 @@ def _answering(handler: _Handler) -> _Handler:
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
-        except KeeperError as error:
+        except KeeperUnavailable as error:
             return problem_response(error.status_code, type(error).__name__, str(error), instance=request.url.path)
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             return problem_response(

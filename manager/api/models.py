@@ -28,13 +28,13 @@ class _Cleaned(BaseModel):
         return clean_value(body, "the body")
 
 
-class Request(_Cleaned):
+class RequestBody(_Cleaned):
     """What every request has in common."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class CreateExperiment(Request):
+class CreateExperiment(RequestBody):
     """A new experiment."""
 
     config: dict[str, Any] = Field(
@@ -61,7 +61,7 @@ class CreateExperiment(Request):
     """Check everything, start nothing."""
 
 
-class LoadExperiment(Request):
+class LoadExperiment(RequestBody):
     """An experiment that was saved."""
 
     archive: str = Field(pattern=r"^[A-Za-z0-9._-]+$", examples=["Ab3dE5f7-k3v9.zip"])
@@ -93,7 +93,7 @@ def _not_null(value: Any) -> Any:
 SearchSpace = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not": {"type": "null"}})]
 
 
-class UpdateExperiment(Request):
+class UpdateExperiment(RequestBody):
     """Changes to a running experiment. What is left out stays; null takes a limit away."""
 
     model_config = ConfigDict(json_schema_extra=_without_defaults)
@@ -108,14 +108,14 @@ class UpdateExperiment(Request):
     """An object; for a tuner of the user's any JSON value but null."""
 
 
-class DrainNode(Request):
+class DrainNode(RequestBody):
     """No new jobs for a node."""
 
     reason: str = Field(default="", max_length=500, examples=["its disk is replaced"])
     """Why, for those who look at it."""
 
 
-class PlatformRequest(Request):
+class PlatformRequest(RequestBody):
     """The machines of a configuration."""
 
     config: dict[str, Any] = Field(
@@ -138,7 +138,7 @@ class PlatformRequest(Request):
     """Only this one, by its place in the list; null for all."""
 
 
-class AddTrial(Request):
+class AddTrial(RequestBody):
     """A trial with parameters chosen by a person."""
 
     parameters: Any = Field(examples=[{"lr": 0.003, "hidden": 128}])

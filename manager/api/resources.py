@@ -13,8 +13,8 @@ from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.lifecycle.failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import events, trials
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import events, trials
 from proctor.training_services.capacity import GpuCapacity
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
 from proctor.training_services.providers import CheckStep

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from proctor.manager.api.json_types import json_to_wire, rfc3339, utc
 from proctor.manager.events import ChangeFeed
-from proctor.manager.store import events
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import EventRow
+from proctor.manager.store.tables import events
 
 PAGE = 500
 MAX_READERS = 100

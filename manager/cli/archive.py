@@ -58,7 +58,7 @@ PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """One file of an archive: its name there, where it lies, and how many of its bytes are saved at most."""
 
     name: str
@@ -70,8 +70,8 @@ class Member:
 class Contents:
     """The files that are saved beside the records. `left_out`: a sentence for each kind of file that is not."""
 
-    folder: tuple[Member, ...]
-    code: tuple[Member, ...]
+    folder: tuple[ArchiveMember, ...]
+    code: tuple[ArchiveMember, ...]
     code_directory: str | None
     left_out: tuple[str, ...]
 
@@ -220,7 +220,7 @@ class _Selection:
                 more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
                 yield f"Left out: {what}: {', '.join(names[:MOST_NAMED])}{more}"
 
-    def of_folder(self, root: str) -> Iterator[Member]:
+    def of_folder(self, root: str) -> Iterator[ArchiveMember]:
         """The files of the experiment's folder; no databases, environment, secrets, nor the home of another manager."""
         from proctor.sdk.client.home import holds_state
 
@@ -236,7 +236,7 @@ class _Selection:
                 elif inside:  # those at the top are the manager's own
                     self._reserved.append(path)
 
-    def of_code(self, directory: Path) -> Iterator[Member]:
+    def of_code(self, directory: Path) -> Iterator[ArchiveMember]:
         """The files that would travel to a machine, but no version control and no environment. Raises CommandError."""
         from proctor.sdk.client.code_files import LEFT_OUT, CodeUnreadable, read_tree
 
@@ -249,7 +249,7 @@ class _Selection:
             if entry.kind != stat.S_IFDIR and VERSION_CONTROL.isdisjoint(entry.path.split("/")):
                 yield from self._member(CODE, entry.path, path, str(tree.root))
 
-    def _member(self, part: str, inside: str, path: str, root: str) -> Iterator[Member]:
+    def _member(self, part: str, inside: str, path: str, root: str) -> Iterator[ArchiveMember]:
         """The file at `path`, or the one that a link there leads to; nothing for archives and their drafts."""
         if path == self._target or path.endswith(DRAFT_SUFFIX):
             return
@@ -263,7 +263,7 @@ class _Selection:
         elif "\\" in inside or not _is_text(inside):
             self._unnameable.append(ascii(path))
         elif facts is not None and is_file and not _is_saved_experiment(path):
-            yield Member(f"{part}/{inside}", path, facts.st_size)
+            yield ArchiveMember(f"{part}/{inside}", path, facts.st_size)
 
     def _leads_to_what_is_never_saved(self, link: str, part: str, root: str) -> bool:
         from proctor.sdk.client.home import holds_state
@@ -304,7 +304,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _counted(members: Iterable[Member]) -> str:
+def _counted(members: Iterable[ArchiveMember]) -> str:
     sizes = [member.size for member in members]
     return f"{len(sizes):,} file{'s' * (len(sizes) != 1)} ({size_text(sum(sizes))})"
 
@@ -377,7 +377,7 @@ def _lines(rows: Iterable[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
-def _write_member(archive: zipfile.ZipFile, member: Member, saved: Callable[[int], None]) -> None:
+def _write_member(archive: zipfile.ZipFile, member: ArchiveMember, saved: Callable[[int], None]) -> None:
     try:
         info = zipfile.ZipInfo.from_file(member.path, member.name, strict_timestamps=False)
         descriptor = os.open(member.path, os.O_RDONLY | os.O_CLOEXEC)

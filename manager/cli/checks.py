@@ -35,7 +35,7 @@ LEAST_SQLITE = (3, 37, 0)
 MOST_SKEW_SECONDS = 2.0
 
 
-class Verdict(StrEnum):
+class CheckResult(StrEnum):
     """What a check has found."""
 
     OK = "ok"  # as it should be
@@ -48,7 +48,7 @@ class Check:
     """The answer to one question: what was found, and what to do about it."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckResult
     found: str
     advice: str = ""
 
@@ -57,14 +57,16 @@ def check_python(home: Home) -> Check:
     """The interpreter."""
     found = f"{platform.python_version()} at {sys.executable}"
     sound = sys.version_info >= (3, 11)
-    return Check("python", Verdict.OK if sound else Verdict.FAIL, found, "" if sound else "the manager needs 3.11")
+    return Check(
+        "python", CheckResult.OK if sound else CheckResult.FAIL, found, "" if sound else "the manager needs 3.11"
+    )
 
 
 def check_sqlite(home: Home) -> Check:
     """The SQLite library: strict tables came with 3.37."""
     sound = sqlite3.sqlite_version_info >= LEAST_SQLITE
     advice = "" if sound else "a Python with SQLite 3.37 or newer is needed"
-    return Check("sqlite", Verdict.OK if sound else Verdict.FAIL, sqlite3.sqlite_version, advice)
+    return Check("sqlite", CheckResult.OK if sound else CheckResult.FAIL, sqlite3.sqlite_version, advice)
 
 
 def check_home(home: Home) -> Check:
@@ -75,23 +77,25 @@ def check_home(home: Home) -> Check:
             pass
     except OSError as error:
         advice = "set PROCTOR_HOME to a folder that you may write"
-        return Check("home", Verdict.FAIL, f"{nearest} cannot be written: {error.strerror}", advice)
+        return Check("home", CheckResult.FAIL, f"{nearest} cannot be written: {error.strerror}", advice)
     if not home.path.exists():
-        return Check("home", Verdict.OK, f"{home.path} (will be made at the first start)")
-    return _check_who_may_enter(home.path) or Check("home", Verdict.OK, str(home.path))
+        return Check("home", CheckResult.OK, f"{home.path} (will be made at the first start)")
+    return _check_who_may_enter(home.path) or Check("home", CheckResult.OK, str(home.path))
 
 
 def _check_who_may_enter(path: Path) -> Check | None:
     """What is wrong with the permissions of the home: who may write it can replace the token and the trial side."""
     if danger := open_to_others(path):
-        return Check("home", Verdict.FAIL, danger[0], danger[1])
+        return Check("home", CheckResult.FAIL, danger[0], danger[1])
     facts = path.stat()
     mode = stat.S_IMODE(facts.st_mode)
     if facts.st_uid != os.geteuid():
-        return Check("home", Verdict.NOTE, f"{path} belongs to user {facts.st_uid}, who may change everything in it")
+        return Check(
+            "home", CheckResult.NOTE, f"{path} belongs to user {facts.st_uid}, who may change everything in it"
+        )
     if mode & 0o077:
         found = f"{path} may be entered by others (mode {mode:o})"
-        return Check("home", Verdict.NOTE, found, f"chmod go= {path}")
+        return Check("home", CheckResult.NOTE, found, f"chmod go= {path}")
     return None
 
 
@@ -100,10 +104,12 @@ def check_file_system(home: Home, mounts: Path = Path("/proc/self/mounts")) -> C
     try:
         kind = file_system_of(_nearest_existing(home.path).resolve(), mounts.read_text())
     except OSError:
-        return Check("file system", Verdict.NOTE, "unknown: this system does not list its mounts")
+        return Check("file system", CheckResult.NOTE, "unknown: this system does not list its mounts")
     if kind.startswith(NETWORK_FILE_SYSTEMS):
-        return Check("file system", Verdict.FAIL, f"{kind}, a network file system", "set PROCTOR_HOME to a local disk")
-    return Check("file system", Verdict.OK, kind)
+        return Check(
+            "file system", CheckResult.FAIL, f"{kind}, a network file system", "set PROCTOR_HOME to a local disk"
+        )
+    return Check("file system", CheckResult.OK, kind)
 
 
 def file_system_of(path: Path, mounts: str) -> str:
@@ -122,22 +128,24 @@ def check_disk(home: Home) -> Check:
     usage = shutil.disk_usage(_nearest_existing(home.path))
     found = f"{usage.free / GIBIBYTE:.1f} GiB of {usage.total / GIBIBYTE:.1f} GiB free"
     if usage.free < GIBIBYTE // 10:
-        return Check("disk", Verdict.FAIL, found, "make room: no trial is started on a full disk")
-    return Check("disk", Verdict.NOTE if usage.free < GIBIBYTE else Verdict.OK, found)
+        return Check("disk", CheckResult.FAIL, found, "make room: no trial is started on a full disk")
+    return Check("disk", CheckResult.NOTE if usage.free < GIBIBYTE else CheckResult.OK, found)
 
 
 def check_clock(home: Home) -> Check:
     """Whether file times and the clock agree; they differ where a file server's clock is wrong."""
     if time.time() < 1_700_000_000:
-        return Check("clock", Verdict.FAIL, time.strftime("%Y-%m-%d %H:%M:%S"), "set the clock of this machine")
+        return Check("clock", CheckResult.FAIL, time.strftime("%Y-%m-%d %H:%M:%S"), "set the clock of this machine")
     try:
         with tempfile.NamedTemporaryFile(dir=_nearest_existing(home.path)) as file:
             skew = os.stat(file.name).st_mtime - time.time()
     except OSError:
-        return Check("clock", Verdict.NOTE, "not compared: the home cannot be written")
+        return Check("clock", CheckResult.NOTE, "not compared: the home cannot be written")
     if abs(skew) > MOST_SKEW_SECONDS:
-        return Check("clock", Verdict.FAIL, f"files are {skew:+.1f} s from the clock", "synchronise the file server")
-    return Check("clock", Verdict.OK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+        return Check(
+            "clock", CheckResult.FAIL, f"files are {skew:+.1f} s from the clock", "synchronise the file server"
+        )
+    return Check("clock", CheckResult.OK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
 def check_secrets(home: Home) -> Check:
@@ -148,8 +156,8 @@ def check_secrets(home: Home) -> Check:
     if open_ones:
         names = ", ".join(path.name for path in open_ones)
         advice = f"chmod go= {' '.join(str(path) for path in open_ones)}"
-        return Check("secrets", Verdict.FAIL, f"others may read {names}", advice)
-    return Check("secrets", Verdict.OK, "only you may read them" if there else "none yet: made at the first start")
+        return Check("secrets", CheckResult.FAIL, f"others may read {names}", advice)
+    return Check("secrets", CheckResult.OK, "only you may read them" if there else "none yet: made at the first start")
 
 
 def check_manager(home: Home) -> Check:
@@ -160,15 +168,19 @@ def check_manager(home: Home) -> Check:
 
     address = read_address(home.path)
     if address is None:
-        return Check("manager", Verdict.NOTE, "not running", "`proctor create` and `proctor manager start` start it")
+        return Check(
+            "manager", CheckResult.NOTE, "not running", "`proctor create` and `proctor manager start` start it"
+        )
     try:
         with Client(address.url, home=home.path, timeout_seconds=5.0) as client:
             health, running = client.health(), client.version()
     except ClientError as error:
-        return Check("manager", Verdict.FAIL, f"{address.url} (pid {address.pid}): {error}", "proctor manager start")
+        return Check(
+            "manager", CheckResult.FAIL, f"{address.url} (pid {address.pid}): {error}", "proctor manager start"
+        )
     if health["status"] != "ok":
-        return Check("manager", Verdict.FAIL, f"{address.url}: {health['status']}", str(health["reason"]))
-    return Check("manager", Verdict.OK, f"{address.url}, version {running['version']}, pid {running['pid']}")
+        return Check("manager", CheckResult.FAIL, f"{address.url}: {health['status']}", str(health["reason"]))
+    return Check("manager", CheckResult.OK, f"{address.url}, version {running['version']}, pid {running['pid']}")
 
 
 def check_port(home: Home) -> Check:
@@ -176,14 +188,14 @@ def check_port(home: Home) -> Check:
     from proctor.sdk.client.home import read_address
 
     if read_address(home.path) is not None:
-        return Check("port", Verdict.OK, "a manager of this home has one")
+        return Check("port", CheckResult.OK, "a manager of this home has one")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((DEFAULT_HOST, DEFAULT_PORT))
         except OSError:
-            return Check("port", Verdict.NOTE, f"{DEFAULT_PORT} is taken", "the next free one will be used")
-    return Check("port", Verdict.OK, f"{DEFAULT_PORT} is free")
+            return Check("port", CheckResult.NOTE, f"{DEFAULT_PORT} is taken", "the next free one will be used")
+    return Check("port", CheckResult.OK, f"{DEFAULT_PORT} is free")
 
 
 def check_gpus(home: Home) -> Check:
@@ -191,8 +203,8 @@ def check_gpus(home: Home) -> Check:
     names, note = gpu_names()
     if note:
         if shutil.which("nvidia-smi"):
-            return Check("gpus", Verdict.FAIL, f"nvidia-smi is here, but NVML is not: {note}", "check the driver")
-        return Check("gpus", Verdict.NOTE, "no NVIDIA driver; trials run without GPUs")
+            return Check("gpus", CheckResult.FAIL, f"nvidia-smi is here, but NVML is not: {note}", "check the driver")
+        return Check("gpus", CheckResult.NOTE, "no NVIDIA driver; trials run without GPUs")
     import pynvml
 
     driver = "of an unknown version"
@@ -200,7 +212,7 @@ def check_gpus(home: Home) -> Check:
         pynvml.nvmlInit()
         driver = str(pynvml.nvmlSystemGetDriverVersion())
         pynvml.nvmlShutdown()
-    return Check("gpus", Verdict.OK, f"{len(names)} ({', '.join(dict.fromkeys(names))}), driver {driver}")
+    return Check("gpus", CheckResult.OK, f"{len(names)} ({', '.join(dict.fromkeys(names))}), driver {driver}")
 
 
 def gpu_names() -> tuple[list[str], str]:
@@ -221,15 +233,17 @@ def gpu_names() -> tuple[list[str], str]:
 def check_cgroup(home: Home, root: Path = Path("/sys/fs/cgroup")) -> Check:
     """Whether trials can be put into control groups; without, they are stopped by process group and tag."""
     if not (root / "cgroup.controllers").exists():
-        return Check("cgroup", Verdict.NOTE, "no cgroup v2; trials are stopped by process group and tag")
+        return Check("cgroup", CheckResult.NOTE, "no cgroup v2; trials are stopped by process group and tag")
     try:
         line = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):
-        return Check("cgroup", Verdict.NOTE, "v2, but this process is in none of its groups")
+        return Check("cgroup", CheckResult.NOTE, "v2, but this process is in none of its groups")
     own = root / line.removeprefix("0::").lstrip("/")
     writable = os.access(own, os.W_OK)
     return Check(
-        "cgroup", Verdict.OK if writable else Verdict.NOTE, "v2" + ("" if writable else ", not delegated to you")
+        "cgroup",
+        CheckResult.OK if writable else CheckResult.NOTE,
+        "v2" + ("" if writable else ", not delegated to you"),
     )
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.session import Session
+from proctor.manager.cli.session import CliSession
 
 
-def load_checked(session: Session, path: Path) -> Any:
+def load_checked(session: CliSession, path: Path) -> Any:
     """The LoadedExperiment of a file; notices go to stderr. Raises CommandError with every problem."""
     from proctor.manager.config import ConfigError, describe_problems, load_experiment
     from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
@@ -34,10 +34,10 @@ def posted_mapping(loaded: Any, file: Path) -> dict[str, Any]:
 def written_mapping(text: str, file: str) -> dict[str, Any]:
     """The mapping of a configuration's text, read exactly as the check has read it."""
     from proctor.manager.config.document import parse
-    from proctor.manager.config.errors import Report
+    from proctor.manager.config.errors import ConfigReport
     from proctor.manager.config.tree import plain
 
-    root = parse(text, file, Report())
+    root = parse(text, file, ConfigReport())
     found = plain(root) if root is not None else None
     if not isinstance(found, dict):
         raise CommandError(f"{file} holds no mapping", ExitCode.USAGE)

@@ -8,7 +8,7 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from proctor.manager.cli.session import Session
+from proctor.manager.cli.session import CliSession
 from proctor.manager.terminal import LogFilter
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def follow(log: GrowingLog) -> None:
         time.sleep(WAIT_SECONDS)
 
 
-def follow_trial(session: Session, trial: dict[str, Any], stream: str, *, job: int | None = None) -> None:
+def follow_trial(session: CliSession, trial: dict[str, Any], stream: str, *, job: int | None = None) -> None:
     """Print a trial's log until the trial has ended; the log of a retry follows that of the attempt before.
 
     :param job: only this attempt, until it is over.
@@ -150,7 +150,7 @@ def _passes(error: BaseException) -> bool:
     return away or isinstance(error, ManagerUnreachable)
 
 
-def trial_log(session: Session, trial_id: str, stream: str, job: int | None) -> GrowingLog:
+def trial_log(session: CliSession, trial_id: str, stream: str, job: int | None) -> GrowingLog:
     """What one attempt of a trial has printed; its newest one if not named."""
     client = session.client
     return GrowingLog(

@@ -3,8 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -45,16 +45,11 @@ def find_logins(config: Mapping[str, Any], inline: Mapping[str, str] | None = No
     return Logins({**(inline or {}), **named}, frozenset(secret_variables(config)))
 
 
-@contextmanager
-def handed_over(client: "Client", logins: Logins) -> Iterator[str]:
-    """The name of a file with this shell's environment and the logins; gone afterwards if the manager left it."""
-    from proctor.sdk.client.credentials import discard_handover, write_handover
+def handed_over(client: "Client", logins: Logins) -> AbstractContextManager[str]:
+    """The name of a file with this shell's environment and the logins; removed afterwards if the manager left it."""
+    from proctor.sdk.client.credentials import caller_environment
 
-    name = write_handover(client.home, secret_values=logins.secrets, without=logins.variables)
-    try:
-        yield name
-    finally:
-        discard_handover(client.home, name)
+    return caller_environment(client.home, secret_values=logins.secrets, without=logins.variables)
 
 
 if TYPE_CHECKING:
@@ -80,7 +75,7 @@ _News = tuple[int, list[Row] | str | Exception]
 """Of a machine, by its place in the list: its steps, what it waits for, or what was raised."""
 
 
-class Machines:
+class MachineLines:
     """All machines of one configuration."""
 
     def __init__(self, client: "Client", loaded: Any, file: Path, logins: Logins) -> None:

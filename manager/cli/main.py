@@ -4,7 +4,7 @@ import click
 
 from proctor.manager.cli.lazy import Lazy, RootGroup
 from proctor.manager.cli.output import echo
-from proctor.manager.cli.session import Session
+from proctor.manager.cli.session import CliSession
 
 EXPERIMENTS, TRIALS, MANAGER, TOOLS = "Experiments", "Watching", "Manager", "Tools"
 
@@ -59,7 +59,7 @@ def cli(context: click.Context, home: str | None, url: str | None, debug: bool) 
 
     An ID that is left out means the only running experiment; ids may be shortened while they are unique.
     """
-    session = Session(home=home, url=url, debug=debug)
+    session = CliSession(home=home, url=url, debug=debug)
     context.obj = session
     context.call_on_close(session.close)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 
-class Session:
+class CliSession:
     """One run of the command line. The client is opened when first asked for and closed at the end."""
 
     def __init__(self, *, home: str | None = None, url: str | None = None, debug: bool = False) -> None:
@@ -65,5 +65,5 @@ class Session:
         echo(text, err=True)
 
 
-with_session = click.make_pass_decorator(Session, ensure=True)
+with_session = click.make_pass_decorator(CliSession, ensure=True)
 """Gives a command's function the session as its first argument."""

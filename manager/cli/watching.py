@@ -11,7 +11,7 @@ from proctor.manager.cli import columns
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import is_running, machines_kept
 from proctor.manager.cli.output import echo, shows_a_screen
-from proctor.manager.cli.session import Session
+from proctor.manager.cli.session import CliSession
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -72,7 +72,7 @@ def sights(client: "Client", experiment_id: str) -> Iterator[Sight]:
             watch.wait(RECHECK_SECONDS)
 
 
-def watch_to_the_end(session: Session, experiment_id: str) -> int:
+def watch_to_the_end(session: CliSession, experiment_id: str) -> int:
     """Show progress until the experiment ends, then the outcome. The first Ctrl-C stops watching, nothing else."""
     try:
         if shows_a_screen(sys.stderr):
@@ -99,7 +99,7 @@ def outcome_code(experiment: dict[str, Any]) -> ExitCode:
     return ExitCode.EXPERIMENT_FAILED if experiment["status"] == "ERROR" or fruitless else ExitCode.OK
 
 
-def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
+def print_outcome(session: CliSession, experiment: dict[str, Any]) -> None:
     """The best trial, its parameters and metric, where its files are, and the page."""
     counted = columns.counts(experiment) or "no trials"
     session.say(f"Experiment {experiment['id']} is {experiment['status']}: {counted}.")
@@ -125,7 +125,7 @@ def print_outcome(session: Session, experiment: dict[str, Any]) -> None:
         session.say(f"It keeps its machines ({', '.join(machines)}) until: proctor stop {experiment['id']}")
 
 
-def _say_failures(session: Session, experiment: dict[str, Any]) -> None:
+def _say_failures(session: CliSession, experiment: dict[str, Any]) -> None:
     failed = list(islice(session.client.trials(experiment["id"], status="FAILED", page_size=1), 1))
     if failed:
         trial = failed[0]
@@ -133,7 +133,7 @@ def _say_failures(session: Session, experiment: dict[str, Any]) -> None:
         session.say(f"  what it said: proctor trial log {trial['id']} --stderr")
 
 
-def _print_lines(session: Session, seen: Iterator[Sight]) -> Sight:
+def _print_lines(session: CliSession, seen: Iterator[Sight]) -> Sight:
     """Progress where nobody sees a screen: one line whenever it has changed."""
     line, last = "", None
     for last in seen:

@@ -1,6 +1,6 @@
 """An experiment's configuration: NNI's v2 schema (and v1, converted), read, checked and explained."""
 
-from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice, Place, describe_problems
+from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice, SourcePosition, describe_problems
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, ObjectiveConfig, TunerConfig
 from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.services import LocalConfig, NodeCodeConfig, RemoteConfig, RemoteMachineConfig
@@ -15,9 +15,9 @@ __all__ = [
     "NodeCodeConfig",
     "Notice",
     "ObjectiveConfig",
-    "Place",
     "RemoteConfig",
     "RemoteMachineConfig",
+    "SourcePosition",
     "TunerConfig",
     "describe_problems",
     "load_experiment",

@@ -20,8 +20,8 @@ from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.nodes import Node as YamlNode
 from ruamel.yaml.reader import ReaderError
 
-from proctor.manager.config.errors import KeyPath, Place, Report
-from proctor.manager.config.tree import MOST_LEVELS, MOST_NODES, Member, Node, Scalar
+from proctor.manager.config.errors import ConfigReport, KeyPath, SourcePosition
+from proctor.manager.config.tree import MOST_LEVELS, MOST_NODES, Member, Scalar, TreeNode
 
 # ---- json document --------------------------------------------------------------------------------------------------
 # JSON read into the nodes that YAML's composer makes, so that a JSON document means what JSON says it means.
@@ -37,7 +37,7 @@ _KINDS = {"null": "null", "true": "bool", "false": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TextPosition:
     """A place in the text; all three count from 0."""
 
     index: int
@@ -135,9 +135,9 @@ class _Composer:
         assert found is not None, "no space is space enough"
         self._at = found.end()
 
-    def _mark(self) -> Mark:
+    def _mark(self) -> TextPosition:
         line = bisect_right(self._lines, self._at) - 1
-        return Mark(self._at, line, self._at - self._lines[line])
+        return TextPosition(self._at, line, self._at - self._lines[line])
 
 
 _TAG = "tag:yaml.org,2002:"
@@ -145,9 +145,9 @@ _BOOLEANS = {"true": True, "false": False}
 _BOOLEANS_OF_YAML_1_1 = {"yes": True, "no": False, "on": True, "off": False, "y": True, "n": False}
 
 
-def read_text(path: Path, report: Report) -> str | None:
+def read_text(path: Path, report: ConfigReport) -> str | None:
     """The text of a UTF-8 file; None, with the problem reported, when it cannot be read."""
-    place = Place(str(path))
+    place = SourcePosition(str(path))
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -163,14 +163,14 @@ def read_text(path: Path, report: Report) -> str | None:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start].decode("utf-8")
-        place = Place(str(path), before.count("\n") + 1, len(before) - before.rfind("\n"))
+        place = SourcePosition(str(path), before.count("\n") + 1, len(before) - before.rfind("\n"))
         report.problem(
             place, (), expected="UTF-8 text", found=f"the byte 0x{data[error.start]:02x}", message="save it as UTF-8"
         )
         return None
 
 
-def parse(text: str, file: str | None, report: Report) -> Node | None:
+def parse(text: str, file: str | None, report: ConfigReport) -> TreeNode | None:
     """The tree of one YAML or JSON document; None, with the problem reported, when it is malformed or empty."""
     try:
         root = compose(text) if is_json(text) else _compose_yaml(text)
@@ -178,10 +178,10 @@ def parse(text: str, file: str | None, report: Report) -> Node | None:
         _report_malformed(error, text, file, report)
         return None
     except RecursionError:
-        report.problem(Place(file), (), expected="fewer nested levels", found="a document nested too deeply")
+        report.problem(SourcePosition(file), (), expected="fewer nested levels", found="a document nested too deeply")
         return None
     if root is None:
-        report.problem(Place(file, 1, 1), (), expected="a mapping of keys", found="an empty document")
+        report.problem(SourcePosition(file, 1, 1), (), expected="a mapping of keys", found="an empty document")
         return None
     return _Builder(file, report).build(root)
 
@@ -193,33 +193,33 @@ def _compose_yaml(text: str) -> Any:
         return YAML(typ="safe", pure=True).compose(text)
 
 
-def _report_malformed(error: YAMLError, text: str, file: str | None, report: Report) -> None:
+def _report_malformed(error: YAMLError, text: str, file: str | None, report: ConfigReport) -> None:
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
+        place = SourcePosition(file, mark.line + 1, mark.column + 1) if mark else SourcePosition(file)
         found = (error.problem or "something else").removeprefix("found ")
         if error.context:
             found = f"{found} {error.context}"
     elif isinstance(error, ReaderError):
         before = text[: error.position]
-        place = Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
+        place = SourcePosition(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
         code = error.character if isinstance(error.character, int) else ord(str(error.character)[:1] or "\0")
         found = f"the control character U+{code:04X}"
     else:
-        place, found = Place(file), str(error)
+        place, found = SourcePosition(file), str(error)
     report.problem(place, (), expected="well-formed YAML", found=found)
 
 
 class _Builder:
     """Turns composer nodes into the tree, once for one document."""
 
-    def __init__(self, file: str | None, report: Report) -> None:
+    def __init__(self, file: str | None, report: ConfigReport) -> None:
         self._file = file
         self._report = report
         self._open: set[int] = set()
         self._left = MOST_NODES  # aliases of aliases can ask for billions
 
-    def build(self, node: Any, path: KeyPath = ()) -> Node | None:
+    def build(self, node: Any, path: KeyPath = ()) -> TreeNode | None:
         """The tree of one node; None when the document has to be given up (the reason is reported)."""
         place = self._place(node)
         self._left -= 1
@@ -236,14 +236,14 @@ class _Builder:
         finally:
             self._open.discard(id(node))
 
-    def _value(self, node: Any, place: Place, path: KeyPath) -> Node:
+    def _value(self, node: Any, place: SourcePosition, path: KeyPath) -> TreeNode:
         if isinstance(node, ScalarNode):
             span = (node.start_mark.index, node.end_mark.index)
-            return Node(self._scalar(node, place, path), place, path, span)
+            return TreeNode(self._scalar(node, place, path), place, path, span)
         if isinstance(node, SequenceNode):
             built = [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
-            return Node(tuple(item for item in built if item is not None), place, path)
-        return Node(self._mapping(node, path), place, path)
+            return TreeNode(tuple(item for item in built if item is not None), place, path)
+        return TreeNode(self._mapping(node, path), place, path)
 
     def _mapping(self, node: Any, path: KeyPath) -> dict[str, Member]:
         members: dict[str, Member] = {}
@@ -288,7 +288,7 @@ class _Builder:
                 )
         return merged
 
-    def _scalar(self, node: Any, place: Place, path: KeyPath) -> Scalar:
+    def _scalar(self, node: Any, place: SourcePosition, path: KeyPath) -> Scalar:
         text, kind = _text(node.value), node.tag.removeprefix(_TAG)
         try:
             match kind:
@@ -309,8 +309,8 @@ class _Builder:
         )
         return text
 
-    def _place(self, node: Any) -> Place:
-        return Place(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
+    def _place(self, node: Any) -> SourcePosition:
+        return SourcePosition(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _integer(text: str) -> int:

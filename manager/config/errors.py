@@ -7,7 +7,7 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePosition:
     """A position in a text, both counted from 1; None where the input had no text (Python, REST)."""
 
     file: str | None = None
@@ -19,14 +19,14 @@ class Place:
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
 
 
-NOWHERE = Place()
+NOWHERE = SourcePosition()
 
 
 @dataclass(frozen=True)
 class ConfigProblem:
     """One thing that is wrong: where, which key, what was expected, what was found, what to do."""
 
-    place: Place
+    place: SourcePosition
     key: str
     """The key path as it was written, `trainingService.machineList[0].port`; empty for the whole document."""
     expected: str = ""
@@ -69,7 +69,7 @@ class ConfigProblem:
 class Notice:
     """Something accepted that does less than, or something else than, its writer may believe."""
 
-    place: Place
+    place: SourcePosition
     key: str
     message: str
 
@@ -104,7 +104,7 @@ def written_path(path: KeyPath) -> str:
     return text
 
 
-class Report:
+class ConfigReport:
     """Collects problems and notices while a configuration is read, so that all are told at once."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Report:
 
     def problem(
         self,
-        place: Place,
+        place: SourcePosition,
         path: KeyPath,
         *,
         expected: str = "",
@@ -124,7 +124,7 @@ class Report:
         """Add a problem."""
         self.problems.append(ConfigProblem(place, written_path(path), expected, found, message, nearest))
 
-    def notice(self, place: Place, path: KeyPath, message: str) -> None:
+    def notice(self, place: SourcePosition, path: KeyPath, message: str) -> None:
         """Add a notice."""
         self.notices.append(Notice(place, written_path(path), message))
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from proctor.manager.config.errors import Report
+from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.names import folded
 from proctor.manager.config.objective import ONE_OBJECTIVE
 from proctor.manager.config.platforms import PLATFORMS, Availability
-from proctor.manager.config.tree import Member, Node, describe, plain
+from proctor.manager.config.tree import Member, TreeNode, describe, plain
 from proctor.manager.config.version1 import OLD_CLASS_FILE, OLD_KEYS, OLD_MACHINE_KEYS
 
 
@@ -331,7 +331,7 @@ _PATHS = frozenset(
 _SECTIONS = frozenset(path[: path.rindex(".", 0, -1) + 1] for path in _PATHS if path.count(".") > 1)
 
 
-def without_nulls(node: Node, path: str = "") -> Node:
+def without_nulls(node: TreeNode, path: str = "") -> TreeNode:
     """The tree less the known keys without a value: they are taken as not given, as in NNI.
 
     This comes before every step that looks whether a key is there. Unknown keys stay, to be reported.
@@ -348,7 +348,7 @@ def without_nulls(node: Node, path: str = "") -> Node:
     return replace(node, value=kept) if isinstance(node.value, dict) else node
 
 
-def apply_treatments(root: Node, report: Report) -> Node:
+def apply_treatments(root: TreeNode, report: ConfigReport) -> TreeNode:
     """The tree less the keys that are refused or have no effect; those are reported with their sentence."""
     for row in KEYS:
         if row.treatment is Treatment.HONOURED or row.platform is not None or row.path == "advisor":
@@ -360,7 +360,7 @@ def apply_treatments(root: Node, report: Report) -> Node:
     return root
 
 
-def advisor_as_tuner(root: Node, report: Report) -> Node:
+def advisor_as_tuner(root: TreeNode, report: ConfigReport) -> TreeNode:
     """The tree with `advisor`, where there is one, in the place of `tuner`."""
     advisor = root.get("advisor")
     if advisor is None:
@@ -380,7 +380,7 @@ def advisor_as_tuner(root: Node, report: Report) -> Node:
     return root.without("advisor")
 
 
-def _apply(row: Key, root: Node, parent: str, name: str, report: Report) -> Node:
+def _apply(row: Key, root: TreeNode, parent: str, name: str, report: ConfigReport) -> TreeNode:
     holder = root
     if parent:
         section = root.get(parent)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from proctor.manager.config.document import parse, read_text
-from proctor.manager.config.errors import ConfigError, KeyPath, Notice, Place, Report
+from proctor.manager.config.errors import ConfigError, ConfigReport, KeyPath, Notice, SourcePosition
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, TunerConfig
 from proctor.manager.config.fields import expanded
 from proctor.manager.config.keys import KEYS, advisor_as_tuner, apply_treatments, as_truth, without_nulls
@@ -26,7 +26,7 @@ from proctor.manager.config.sections import (
     settle_search_space,
     settle_service,
 )
-from proctor.manager.config.tree import Member, Node, describe, find, from_plain, plain
+from proctor.manager.config.tree import Member, TreeNode, describe, find, from_plain, plain
 from proctor.manager.config.validation import validate
 from proctor.manager.config.version1 import OLD_KEYS, convert_version1
 
@@ -60,7 +60,7 @@ def load_experiment(
     by lower-case name; `refusal` asks their validators, which are the user's code. Raises ConfigError with every
     problem found.
     """
-    file, report = Path(path), Report()
+    file, report = Path(path), ConfigReport()
     text = read_text(file, report)
     root = parse(text, str(file), report) if text is not None else None
     if text is None or root is None:
@@ -81,19 +81,19 @@ def load_experiment_mapping(
     Relative paths start at `directory`. `registered` and `refusal` are as in `load_experiment`. Raises ConfigError with
     every problem found, without positions.
     """
-    report = Report()
+    report = ConfigReport()
     try:
         root = from_plain(mapping)
     except TypeError as error:
-        report.problem(Place(), (), message=str(error))
+        report.problem(SourcePosition(), (), message=str(error))
         raise ConfigError(report.problems) from error
     return _load(root, Path(directory).absolute(), report, None, registered, refusal)
 
 
 def _load(
-    root: Node,
+    root: TreeNode,
     directory: Path,
-    report: Report,
+    report: ConfigReport,
     text: str | None,
     registered: Mapping[str, Registered],
     refusal: Refusal | None,
@@ -127,7 +127,7 @@ def _load(
     return LoadedExperiment(config, tuple(report.notices), source, mapping, vault.secrets)
 
 
-def _with_defaults(root: Node) -> Node:
+def _with_defaults(root: TreeNode) -> TreeNode:
     """What depends on other keys: `debug` sets the log level, directories are the configuration's own."""
     root = _with_default(root, "trialCodeDirectory", ".")
     debug = root.members.get("debug")
@@ -140,24 +140,24 @@ def _with_defaults(root: Node) -> Node:
     return root
 
 
-def _with_default(node: Node, key: str, value: str) -> Node:
+def _with_default(node: TreeNode, key: str, value: str) -> TreeNode:
     if key in node.members:
         return node
-    return node.with_member(key, Member(key, node.place, Node(value, node.place, (*node.path, key))))
+    return node.with_member(key, Member(key, node.place, TreeNode(value, node.place, (*node.path, key))))
 
 
-def _sound_algorithms(root: Node, directory: Path) -> dict[str, AlgorithmConfig]:
+def _sound_algorithms(root: TreeNode, directory: Path) -> dict[str, AlgorithmConfig]:
     """The algorithms that follow their model; what is wrong with others is reported already."""
     sound = {}
     for kind, model in (("tuner", TunerConfig), ("assessor", AlgorithmConfig)):
         member = root.members.get(kind)
-        algorithm = validate(member.node, model, directory, Report()) if member else None
+        algorithm = validate(member.node, model, directory, ConfigReport()) if member else None
         if algorithm is not None:
             sound[kind] = algorithm
     return sound
 
 
-def _check_directories(root: Node, directory: Path, report: Report) -> None:
+def _check_directories(root: TreeNode, directory: Path, report: ConfigReport) -> None:
     """The code must be there. A key that is not concerns its machine alone: the others can be used, and it may come."""
     code, its_path = _named_path(root, ("trialCodeDirectory",), directory)
     if its_path is not None and not os.path.isdir(its_path):
@@ -181,7 +181,7 @@ def _check_directories(root: Node, directory: Path, report: Report) -> None:
 _RELATIVE = "relative paths start at the directory of the configuration"
 
 
-def _named_path(root: Node, path: KeyPath, directory: Path) -> tuple[Node, Path | None]:
+def _named_path(root: TreeNode, path: KeyPath, directory: Path) -> tuple[TreeNode, Path | None]:
     """Where a path is written, and what it names; None where none is written."""
     node, _, complete = find(root, path)
     return node, directory / expanded(node.value) if complete and isinstance(node.value, str) else None

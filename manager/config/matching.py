@@ -4,10 +4,10 @@ import types
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from proctor.manager.config.errors import Report
+from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.names import folded, nearest, snake_case
 from proctor.manager.config.services import Section
-from proctor.manager.config.tree import Member, Node
+from proctor.manager.config.tree import Member, TreeNode
 
 DISCRIMINATORS = ("platform", "storageType")
 """Keys whose value says which model a section follows."""
@@ -15,7 +15,9 @@ MOST_UNKNOWN_KEYS = 50
 """In one section. Each is compared with all known keys to find the nearest."""
 
 
-def match_keys(node: Node, model: type[Section], report: Report, also_known: tuple[str, ...] = ()) -> Node:
+def match_keys(
+    node: TreeNode, model: type[Section], report: ConfigReport, also_known: tuple[str, ...] = ()
+) -> TreeNode:
     """The same mapping with keys spelled as the model's aliases; unknown and repeated keys are reported.
 
     Keys without a value (null) are taken as not given, as in NNI. `also_known` are names to suggest besides
@@ -57,7 +59,7 @@ def match_keys(node: Node, model: type[Section], report: Report, also_known: tup
     return replace(node, value=matched)
 
 
-def _match_value(node: Node, annotation: Any, report: Report) -> Node:
+def _match_value(node: TreeNode, annotation: Any, report: ConfigReport) -> TreeNode:
     if isinstance(node.value, tuple):
         items = [_match_value(item, annotation, report) for item in node.items]
         return replace(node, value=tuple(items))
@@ -67,7 +69,7 @@ def _match_value(node: Node, annotation: Any, report: Report) -> Node:
     return match_keys(node, model, report)
 
 
-def model_of(annotation: Any, node: Node) -> type[Section] | None:
+def model_of(annotation: Any, node: TreeNode) -> type[Section] | None:
     """The section model a value of this type follows; for a union the one its platform or type names."""
     models = section_models(annotation)
     if len(models) < 2:

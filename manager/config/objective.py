@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from proctor.manager.config.errors import Report
-from proctor.manager.config.tree import Member, Node, describe, plain
+from proctor.manager.config.errors import ConfigReport
+from proctor.manager.config.tree import Member, TreeNode, describe, plain
 
 if TYPE_CHECKING:
     from proctor.manager.dispatcher.algorithms.catalogue import Builtin
@@ -34,7 +34,7 @@ class _Statement:
     """A place in the configuration that says which values are better."""
 
     direction: str
-    node: Node
+    node: TreeNode
 
     def __str__(self) -> str:
         place = self.node.place
@@ -65,7 +65,7 @@ class _Algorithm:
         return _statement(mode)
 
 
-def settle_objective(root: Node, report: Report) -> Node:
+def settle_objective(root: TreeNode, report: ConfigReport) -> TreeNode:
     """The tree with an `objective` that has a direction; what cannot be one is reported and left out."""
     root = _refuse_list(root, report)
     given = root.members.get("objective")
@@ -118,7 +118,7 @@ def _statement(member: Member | None) -> _Statement | None:
     return _Statement(str(member.node.value), member.node)
 
 
-def _refuse_list(root: Node, report: Report) -> Node:
+def _refuse_list(root: TreeNode, report: ConfigReport) -> TreeNode:
     given = root.members.get("objective")
     if given is None or not isinstance(given.node.value, tuple):
         return root
@@ -127,7 +127,7 @@ def _refuse_list(root: Node, report: Report) -> Node:
     return root.without("objective")
 
 
-def _algorithms(root: Node) -> list[_Algorithm]:
+def _algorithms(root: TreeNode) -> list[_Algorithm]:
     from proctor.manager.dispatcher.algorithms.registry import find_builtin
 
     found = []
@@ -149,7 +149,7 @@ def _default(algorithms: list[_Algorithm]) -> str:
     return tuner.builtin.default_mode if tuner and tuner.builtin else MAXIMIZE
 
 
-def _refuse_contradictions(statements: list[_Statement], report: Report) -> None:
+def _refuse_contradictions(statements: list[_Statement], report: ConfigReport) -> None:
     first, *others = statements
     for other in others:
         if other.direction != first.direction:
@@ -162,7 +162,7 @@ def _refuse_contradictions(statements: list[_Statement], report: Report) -> None
             )
 
 
-def _notice_default(root: Node, algorithms: list[_Algorithm], chosen: str, report: Report) -> None:
+def _notice_default(root: TreeNode, algorithms: list[_Algorithm], chosen: str, report: ConfigReport) -> None:
     member = root.members.get("objective") or root.members.get("tuner")
     if member is None:
         return
@@ -172,7 +172,7 @@ def _notice_default(root: Node, algorithms: list[_Algorithm], chosen: str, repor
     report.notice(member.place, ("objective", "direction"), text)
 
 
-def _notice_other_defaults(decisive: _Statement, algorithms: list[_Algorithm], report: Report) -> None:
+def _notice_other_defaults(decisive: _Statement, algorithms: list[_Algorithm], report: ConfigReport) -> None:
     """Say where NNI would take another direction: of an algorithm that does not name one beside one that does."""
     for algorithm in algorithms:
         builtin = algorithm.builtin
@@ -183,7 +183,7 @@ def _notice_other_defaults(decisive: _Statement, algorithms: list[_Algorithm], r
             report.notice(algorithm.section.place, (algorithm.kind,), f"{text} {builtin.default_mode}")
 
 
-def _notice_custom(chosen: str, algorithms: list[_Algorithm], report: Report) -> None:
+def _notice_custom(chosen: str, algorithms: list[_Algorithm], report: ConfigReport) -> None:
     for algorithm in algorithms:
         if algorithm.is_custom and algorithm.statement is None:
             text = (
@@ -193,8 +193,8 @@ def _notice_custom(chosen: str, algorithms: list[_Algorithm], report: Report) ->
             report.notice(algorithm.section.place, (algorithm.kind,), text)
 
 
-def _with_direction(root: Node, given: Member | None, chosen: str) -> Node:
-    key = given or Member("objective", root.place, Node({}, root.place, (*root.path, "objective")))
-    direction = Node(chosen, key.place, (*key.node.path, "direction"))
+def _with_direction(root: TreeNode, given: Member | None, chosen: str) -> TreeNode:
+    key = given or Member("objective", root.place, TreeNode({}, root.place, (*root.path, "objective")))
+    direction = TreeNode(chosen, key.place, (*key.node.path, "direction"))
     section = key.node.with_member("direction", Member("direction", key.place, direction))
     return root.with_member("objective", Member(key.key, key.place, section))

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from proctor.manager.config.errors import KeyPath, Report
+from proctor.manager.config.errors import ConfigReport, KeyPath
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.services import SECRET, Section
-from proctor.manager.config.tree import Member, Node
+from proctor.manager.config.tree import Member, TreeNode
 
 REDACTED = "********"
 """Stands for a secret in the configuration, its source text, the database and REST."""
@@ -29,7 +29,7 @@ class Vault:
         self.paths: set[KeyPath] = set()
         """Where they stood in the mapping as written."""
 
-    def empty(self, node: Node, model: type[Section], report: Report, path: tuple[str, ...] = ()) -> Node:
+    def empty(self, node: TreeNode, model: type[Section], report: ConfigReport, path: tuple[str, ...] = ()) -> TreeNode:
         """The tree of a section with every secret replaced by REDACTED."""
         matched = node
         for name, field in model.model_fields.items():
@@ -52,7 +52,7 @@ class Vault:
             text = text[:start] + f'"{REDACTED}"' + line_end + text[end:]
         return text
 
-    def redact_mapping(self, node: Node) -> object:
+    def redact_mapping(self, node: TreeNode) -> object:
         """The plain value of a tree with every secret replaced by REDACTED."""
         if node.path in self.paths:
             return REDACTED
@@ -62,7 +62,7 @@ class Vault:
             return [self.redact_mapping(item) for item in node.value]
         return node.value
 
-    def _empty_value(self, node: Node, annotation: Any, report: Report, path: tuple[str, ...]) -> Node:
+    def _empty_value(self, node: TreeNode, annotation: Any, report: ConfigReport, path: tuple[str, ...]) -> TreeNode:
         if isinstance(node.value, tuple):
             items = [
                 self._empty_value(item, annotation, report, (*path, str(index)))
@@ -73,7 +73,7 @@ class Vault:
             node = self.empty(node, model, report, path)
         return node
 
-    def _take(self, member: Member, path: tuple[str, ...], report: Report) -> Node:
+    def _take(self, member: Member, path: tuple[str, ...], report: ConfigReport) -> TreeNode:
         node = member.node
         if node.value == REDACTED:
             return node  # a mapping that was loaded before: its secrets travel apart from it
@@ -88,7 +88,7 @@ class Vault:
         return replace(node, value=REDACTED)
 
 
-def empty_secrets(root: Node, report: Report) -> tuple[Node, Vault]:
+def empty_secrets(root: TreeNode, report: ConfigReport) -> tuple[TreeNode, Vault]:
     """The tree of an experiment without its secrets, and what held them."""
     vault = Vault()
     return vault.empty(root, ExperimentConfig, report), vault

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proctor.manager.config.document import parse, read_text
-from proctor.manager.config.errors import KeyPath, Report
+from proctor.manager.config.errors import ConfigReport, KeyPath
 from proctor.manager.config.experiment import AlgorithmConfig
 from proctor.manager.config.fields import expanded
 from proctor.manager.config.names import camel_case, folded, nearest
@@ -21,7 +21,7 @@ from proctor.manager.config.platforms import (
     plug_in_platforms,
     supported_platforms,
 )
-from proctor.manager.config.tree import Member, Node, describe, find, plain
+from proctor.manager.config.tree import Member, TreeNode, describe, find, plain
 from proctor.manager.config.validation import all_finite
 from proctor.training_services.errors import BrokenPlatform
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def check_algorithms(
-    root: Node, algorithms: dict[str, AlgorithmConfig], space: "SearchSpace | None", report: Report
+    root: TreeNode, algorithms: dict[str, AlgorithmConfig], space: "SearchSpace | None", report: ConfigReport
 ) -> None:
     """Report what the registry of algorithms has against these, by kind ("tuner", "assessor")."""
     from proctor.manager.dispatcher.algorithms.registry import check_algorithm
@@ -53,7 +53,7 @@ def check_algorithms(
             report.problem(node.place, (*section.path, *path), message=problem.message)
 
 
-def _report_space(space: Node, path: KeyPath, message: str, report: Report) -> None:
+def _report_space(space: TreeNode, path: KeyPath, message: str, report: ConfigReport) -> None:
     node, _, _ = find(space, path)
     report.problem(node.place, (*space.path, *path), message=message)
 
@@ -89,7 +89,7 @@ Refusal = Callable[[Registered, Mapping[str, Any]], str]
 NONE_REGISTERED: Mapping[str, Registered] = MappingProxyType({})
 
 
-def find_registered(root: Node, registered: Mapping[str, Registered]) -> dict[str, Registered]:
+def find_registered(root: TreeNode, registered: Mapping[str, Registered]) -> dict[str, Registered]:
     """The registered algorithms that the tree names, by kind (tuner, assessor); `registered` is by lower-case name."""
     named: dict[str, Registered] = {}
     for kind in ("tuner", "assessor"):
@@ -102,7 +102,7 @@ def find_registered(root: Node, registered: Mapping[str, Registered]) -> dict[st
     return named
 
 
-def resolve_registered(root: Node, named: Mapping[str, Registered]) -> Node:
+def resolve_registered(root: TreeNode, named: Mapping[str, Registered]) -> TreeNode:
     """The tree with `className` and `codeDirectory` where tuner or assessor have the `name` of a registered one."""
     for kind, found in named.items():
         section = root.members[kind].node
@@ -111,11 +111,11 @@ def resolve_registered(root: Node, named: Mapping[str, Registered]) -> Node:
 
 
 def check_class_args(
-    root: Node,
+    root: TreeNode,
     named: Mapping[str, Registered],
     algorithms: Mapping[str, AlgorithmConfig],
     refusal: Refusal,
-    report: Report,
+    report: ConfigReport,
 ) -> None:
     """Report what the validators of registered algorithms have against their class arguments."""
     for kind, found in named.items():
@@ -127,12 +127,12 @@ def check_class_args(
             report.problem(at.node.place, (*section.path, "classArgs"), message=message)
 
 
-def _as_class(section: Node, name: Member, found: Registered) -> Node:
+def _as_class(section: TreeNode, name: Member, found: Registered) -> TreeNode:
     """Problems with the class are told where its name stands."""
     place, path = name.node.place, name.node.path
     resolved = section.without("name")
     for key, value in (("className", found.class_name), ("codeDirectory", found.code_directory)):
-        resolved = resolved.with_member(key, Member(key, name.place, Node(value, place, path)))
+        resolved = resolved.with_member(key, Member(key, name.place, TreeNode(value, place, path)))
     return resolved
 
 
@@ -143,7 +143,7 @@ if TYPE_CHECKING:
     from proctor.sdk.space import SearchSpace
 
 
-def settle_search_space(root: Node, directory: Path, report: Report) -> tuple[Node, "SearchSpace | None"]:
+def settle_search_space(root: TreeNode, directory: Path, report: ConfigReport) -> tuple[TreeNode, "SearchSpace | None"]:
     """The tree with the space under `searchSpace` whichever way it came, and the space when it is sound.
 
     A tuner of the user's has a space of its own kind, which is not looked into.
@@ -160,21 +160,21 @@ def settle_search_space(root: Node, directory: Path, report: Report) -> tuple[No
     elif file is not None:
         node = _read(file, directory, report)
         # A file that cannot be read is told by itself; the model need not miss the space as well.
-        inline = Member("searchSpace", file.place, node or Node({}, file.node.place, ()))
+        inline = Member("searchSpace", file.place, node or TreeNode({}, file.node.place, ()))
         root = root.with_member("searchSpace", inline)
         if node is None:
             return root, None
     return root, _checked(inline.node, _tuner(root), report) if inline is not None else None
 
 
-def _tuner(root: Node) -> dict[str, object]:
+def _tuner(root: TreeNode) -> dict[str, object]:
     """How the tuner is named, as far as it can be told."""
     members = root.members["tuner"].node.members if "tuner" in root.members else {}
     keys = {"name": members.get("name"), "class_name": members.get("className")}
     return {key: member.node.value for key, member in keys.items() if member is not None}
 
 
-def _read(file: Member, directory: Path, report: Report) -> Node | None:
+def _read(file: Member, directory: Path, report: ConfigReport) -> TreeNode | None:
     if not isinstance(file.node.value, str):
         return None  # the model says so
     path = directory / expanded(file.node.value)
@@ -191,7 +191,7 @@ def _read(file: Member, directory: Path, report: Report) -> Node | None:
     return parse(text, str(path), report) if text is not None else None
 
 
-def _checked(node: Node, tuner: dict[str, object], report: Report) -> "SearchSpace | None":
+def _checked(node: TreeNode, tuner: dict[str, object], report: ConfigReport) -> "SearchSpace | None":
     from proctor.manager.dispatcher.algorithms.registry import read_search_space
     from proctor.sdk.space import SearchSpaceError
 
@@ -221,7 +221,7 @@ _ACTIVE_GPU = (
 )
 
 
-def settle_service(root: Node, report: Report) -> Node:
+def settle_service(root: TreeNode, report: ConfigReport) -> TreeNode:
     """The tree with an understood platform, or without the section where the platform is refused."""
     member = root.get("trainingService")
     if member is None or not isinstance(member.node.value, dict | tuple):
@@ -237,7 +237,7 @@ def settle_service(root: Node, report: Report) -> Node:
     return root
 
 
-def _platform(member: Member, report: Report) -> Platform | None:
+def _platform(member: Member, report: ConfigReport) -> Platform | None:
     """The platform the section names, with what there is to say about it reported."""
     named = member.node.get("platform")
     name = named.node.value if named is not None else None
@@ -249,7 +249,7 @@ def _platform(member: Member, report: Report) -> Platform | None:
     return platform
 
 
-def _other_platform(member: Member, refused: Platform | None, report: Report) -> Platform | None:
+def _other_platform(member: Member, refused: Platform | None, report: ConfigReport) -> Platform | None:
     """The platform of an installed package, if the section names one. `refused` is one of ours of that name."""
     section = member.node
     named = section.get("platform")
@@ -272,7 +272,7 @@ def _other_platform(member: Member, refused: Platform | None, report: Report) ->
     return None
 
 
-def _report_unknown(named: Member, name: str, expected: str, plug_ins: tuple[str, ...], report: Report) -> None:
+def _report_unknown(named: Member, name: str, expected: str, plug_ins: tuple[str, ...], report: ConfigReport) -> None:
     similar = nearest(name, plug_ins) or nearest_platform(name)
     report.problem(
         named.node.place,
@@ -284,17 +284,17 @@ def _report_unknown(named: Member, name: str, expected: str, plug_ins: tuple[str
     )
 
 
-def _plug_in(name: str, section: Node, report: Report) -> Platform | None:
+def _plug_in(name: str, section: TreeNode, report: ConfigReport) -> Platform | None:
     """The platform of an installed package; its section travels as JSON."""
     return Platform(name, Availability.SUPPORTED) if all_finite(section, report) else None
 
 
-def _refuse(platform: Platform, member: Member, expected: str, report: Report) -> None:
+def _refuse(platform: Platform, member: Member, expected: str, report: ConfigReport) -> None:
     found = describe(plain(member.node))
     report.problem(member.node.place, member.node.path, expected=expected, found=found, message=platform.refusal)
 
 
-def _hoist(root: Node, section: Node, report: Report) -> Node:
+def _hoist(root: TreeNode, section: TreeNode, report: ConfigReport) -> TreeNode:
     """Move what the section may say for the root to the root."""
     for key in INHERITED:
         inner = section.get(key)
@@ -311,7 +311,7 @@ def _hoist(root: Node, section: Node, report: Report) -> Node:
     return root.with_member(name, replace(root.members[name], node=section))
 
 
-def _notice_active_gpu(root: Node, report: Report) -> None:
+def _notice_active_gpu(root: TreeNode, report: ConfigReport) -> None:
     number, service = root.get("trialGpuNumber"), root.get("trainingService")
     if number is None or service is None or service.node.get("useActiveGpu") is not None:
         return

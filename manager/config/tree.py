@@ -8,18 +8,18 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from proctor.manager.config.errors import NOWHERE, KeyPath, Place
+from proctor.manager.config.errors import NOWHERE, KeyPath, SourcePosition
 from proctor.manager.config.names import folded
 
 Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     """A value with its position; `path` is the way to it as it was written."""
 
-    value: "Scalar | tuple[Node, ...] | dict[str, Member]"
-    place: Place
+    value: "Scalar | tuple[TreeNode, ...] | dict[str, Member]"
+    place: SourcePosition
     path: KeyPath
     span: tuple[int, int] | None = None
     """Offsets of a scalar in the text, for taking a secret out of it."""
@@ -30,7 +30,7 @@ class Node:
         return self.value if isinstance(self.value, dict) else {}
 
     @property
-    def items(self) -> "tuple[Node, ...]":
+    def items(self) -> "tuple[TreeNode, ...]":
         """The items of a list; empty for anything else."""
         return self.value if isinstance(self.value, tuple) else ()
 
@@ -42,17 +42,17 @@ class Node:
         wanted = folded(key)
         return next((member for name, member in self.members.items() if folded(name) == wanted), None)
 
-    def without(self, *keys: str) -> "Node":
+    def without(self, *keys: str) -> "TreeNode":
         """The same mapping less these keys, case and underscores aside."""
         unwanted = {folded(key) for key in keys}
         kept = {name: member for name, member in self.members.items() if folded(name) not in unwanted}
         return replace(self, value=kept)
 
-    def with_member(self, name: str, member: "Member") -> "Node":
+    def with_member(self, name: str, member: "Member") -> "TreeNode":
         """The same mapping with one member added or replaced under exactly this name."""
         return replace(self, value={**self.members, name: member})
 
-    def with_value(self, name: str, node: "Node") -> "Node":
+    def with_value(self, name: str, node: "TreeNode") -> "TreeNode":
         """The same mapping with the value of one existing member replaced."""
         return self.with_member(name, replace(self.members[name], node=node))
 
@@ -62,11 +62,11 @@ class Member:
     """One key of a mapping, as written, with its position and its value."""
 
     key: str
-    place: Place
-    node: Node
+    place: SourcePosition
+    node: TreeNode
 
 
-def plain(node: Node) -> object:
+def plain(node: TreeNode) -> object:
     """The value without positions: dictionaries, lists and scalars."""
     if isinstance(node.value, dict):
         return {name: plain(member.node) for name, member in node.value.items()}
@@ -75,7 +75,7 @@ def plain(node: Node) -> object:
     return node.value
 
 
-def find(root: Node, path: KeyPath) -> tuple[Node, Place, bool]:
+def find(root: TreeNode, path: KeyPath) -> tuple[TreeNode, SourcePosition, bool]:
     """Follow a path of names and indices as far as the tree goes.
 
     Answers the last node found, the place of the key that leads to it, and whether all of the path was there.
@@ -90,7 +90,7 @@ def find(root: Node, path: KeyPath) -> tuple[Node, Place, bool]:
     return node, place, complete
 
 
-def _step(node: Node, part: str | int) -> tuple[Node | None, Place]:
+def _step(node: TreeNode, part: str | int) -> tuple[TreeNode | None, SourcePosition]:
     if isinstance(part, int):
         item = node.items[part] if 0 <= part < len(node.items) else None
         return item, item.place if item else node.place
@@ -98,7 +98,7 @@ def _step(node: Node, part: str | int) -> tuple[Node | None, Place]:
     return (member.node, member.place) if member else (None, node.place)
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk(node: TreeNode) -> Iterator[TreeNode]:
     """The node and everything below it."""
     yield node
     for member in node.members.values():
@@ -112,12 +112,12 @@ MOST_LEVELS = 100
 """More than any configuration holds."""
 
 
-def from_plain(value: object, path: KeyPath = ()) -> Node:
+def from_plain(value: object, path: KeyPath = ()) -> TreeNode:
     """A tree without positions from Python values; raises TypeError for what YAML could not say, or too much of it."""
     return _from_plain(value, path, itertools.count(1))
 
 
-def _from_plain(value: object, path: KeyPath, counter: Iterator[int]) -> Node:
+def _from_plain(value: object, path: KeyPath, counter: Iterator[int]) -> TreeNode:
     if next(counter) > MOST_NODES or len(path) > MOST_LEVELS:
         raise TypeError(f"expected at most {MOST_NODES} values in {MOST_LEVELS} levels, found more")
     if isinstance(value, Mapping):
@@ -126,14 +126,14 @@ def _from_plain(value: object, path: KeyPath, counter: Iterator[int]) -> Node:
             if not isinstance(key, str):
                 raise TypeError(f"keys must be text, found {key!r} in {path or 'the configuration'}")
             members[key] = Member(key, NOWHERE, _from_plain(child, (*path, key), counter))
-        return Node(members, NOWHERE, path)
+        return TreeNode(members, NOWHERE, path)
     if isinstance(value, list | tuple):
         items = tuple(_from_plain(item, (*path, index), counter) for index, item in enumerate(value))
-        return Node(items, NOWHERE, path)
+        return TreeNode(items, NOWHERE, path)
     if value is None or isinstance(value, str | int | float | bool):
-        return Node(value, NOWHERE, path)
+        return TreeNode(value, NOWHERE, path)
     if hasattr(value, "__fspath__"):
-        return Node(str(value), NOWHERE, path)
+        return TreeNode(str(value), NOWHERE, path)
     raise TypeError(f"expected text, a number, a list or a mapping, found {type(value).__name__}")
 
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from proctor.manager.config.errors import KeyPath, Place, Report
+from proctor.manager.config.errors import ConfigReport, KeyPath, SourcePosition
 from proctor.manager.config.matching import DISCRIMINATORS
 from proctor.manager.config.names import nearest
 from proctor.manager.config.secrets import REDACTED
 from proctor.manager.config.services import Section
-from proctor.manager.config.tree import Node, describe, find, plain, walk
+from proctor.manager.config.tree import TreeNode, describe, find, plain, walk
 
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -40,7 +40,7 @@ _TAKEN_OUT = {
 }
 
 
-def validate(node: Node, model: type[SectionType], directory: Path, report: Report) -> SectionType | None:
+def validate(node: TreeNode, model: type[SectionType], directory: Path, report: ConfigReport) -> SectionType | None:
     """The model's instance; None, with every problem reported, when the tree does not follow the model."""
     try:
         return model.model_validate(plain(node), context={"directory": directory})
@@ -52,7 +52,7 @@ def validate(node: Node, model: type[SectionType], directory: Path, report: Repo
         return None
 
 
-def all_finite(node: Node, report: Report) -> bool:
+def all_finite(node: TreeNode, report: ConfigReport) -> bool:
     """Whether JSON can write every number: search spaces and class arguments travel as JSON. Others are reported."""
     infinite = [each for each in walk(node) if isinstance(each.value, float) and not math.isfinite(each.value)]
     for each in infinite:
@@ -66,7 +66,7 @@ def _has_cause(details: Any, errors: Sequence[Any]) -> bool:
     return any(len(other["loc"]) > len(path) and other["loc"][: len(path)] == path for other in errors)
 
 
-def _report(root: Node, details: Any, report: Report) -> None:
+def _report(root: TreeNode, details: Any, report: ConfigReport) -> None:
     kind: str = details["type"]
     path: KeyPath = tuple(details["loc"])
     node, key_place, complete = find(root, path)
@@ -91,7 +91,9 @@ def _report(root: Node, details: Any, report: Report) -> None:
     )
 
 
-def _report_missing(node: Node, key_place: Place, path: KeyPath, expected: str, report: Report) -> None:
+def _report_missing(
+    node: TreeNode, key_place: SourcePosition, path: KeyPath, expected: str, report: ConfigReport
+) -> None:
     key = str(path[-1])
     if path == ("sharedStorage",):
         key = "storageType"

@@ -6,10 +6,10 @@ mix both, as many do, are read as they were meant.
 
 from dataclasses import dataclass, replace
 
-from proctor.manager.config.errors import Report
+from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.names import folded, nearest
 from proctor.manager.config.platforms import PLATFORMS, Availability, find_platform
-from proctor.manager.config.tree import Member, Node, describe, plain
+from proctor.manager.config.tree import Member, TreeNode, describe, plain
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ _OLD_PLATFORM_SECTIONS = (
 _NO_MULTI_PHASE = "several parameters in one trial are not offered (nor by NNI 2.0 and later): start one trial for each"
 
 
-def convert_version1(root: Node, report: Report) -> Node:
+def convert_version1(root: TreeNode, report: ConfigReport) -> TreeNode:
     """The tree with every old key replaced by the new one, or dropped; a notice for each."""
     root = _refuse_multi_phase(root, report)
     for kind in ("tuner", "assessor", "advisor"):
@@ -97,7 +97,7 @@ def convert_version1(root: Node, report: Report) -> Node:
     return _drop_old_sections(root, report)
 
 
-def _convert(root: Node, old: OldKey, report: Report) -> Node:
+def _convert(root: TreeNode, old: OldKey, report: ConfigReport) -> TreeNode:
     parent, _, name = old.path.rpartition(".")
     section = root.get(parent) if parent else None
     holder = section.node if section else root if not parent else None
@@ -115,20 +115,20 @@ def _convert(root: Node, old: OldKey, report: Report) -> Node:
     return _put(root, old, member, report) if old.new else root
 
 
-def _put(root: Node, old: OldKey, member: Member, report: Report) -> Node:
+def _put(root: TreeNode, old: OldKey, member: Member, report: ConfigReport) -> TreeNode:
     parent, _, name = (old.new or "").rpartition(".")
     if not parent:
         return _put_in(root, name, member, old, report)
     section = root.get(parent)
     if section is None:
-        empty = Node({}, member.place, member.node.path[:-1])
+        empty = TreeNode({}, member.place, member.node.path[:-1])
         section = Member(parent, member.place, empty)
     outer = _written(root, section)
     filled = _put_in(section.node, name, member, old, report)
     return root.with_member(outer, replace(section, node=filled))
 
 
-def _put_in(holder: Node, name: str, member: Member, old: OldKey, report: Report) -> Node:
+def _put_in(holder: TreeNode, name: str, member: Member, old: OldKey, report: ConfigReport) -> TreeNode:
     present = holder.get(name)
     if present is not None and present.node.value is not None:
         report.problem(
@@ -142,7 +142,7 @@ def _put_in(holder: Node, name: str, member: Member, old: OldKey, report: Report
     return holder.without(name).with_member(name, member)
 
 
-def _refuse_multi_phase(root: Node, report: Report) -> Node:
+def _refuse_multi_phase(root: TreeNode, report: ConfigReport) -> TreeNode:
     member = root.get(MULTI_PHASE)
     if member is None or member.node.value in (None, False, "no", "off"):
         return root
@@ -151,7 +151,7 @@ def _refuse_multi_phase(root: Node, report: Report) -> Node:
     return root.without(MULTI_PHASE)
 
 
-def _join_class_file(root: Node, kind: str, report: Report) -> Node:
+def _join_class_file(root: TreeNode, kind: str, report: ConfigReport) -> TreeNode:
     """`classFileName: my/tuner.py` with `className: Mine` is `className: my.tuner.Mine`."""
     section = root.get(kind)
     file = section.node.get(OLD_CLASS_FILE) if section else None
@@ -170,7 +170,7 @@ def _join_class_file(root: Node, kind: str, report: Report) -> Node:
     return root.with_value(_written(root, section), node)
 
 
-def _rename_machine_keys(root: Node, report: Report) -> Node:
+def _rename_machine_keys(root: TreeNode, report: ConfigReport) -> TreeNode:
     service = root.get("trainingService")
     machines = service.node.get("machineList") if service else None
     if service is None or machines is None or not machines.node.items:
@@ -181,7 +181,7 @@ def _rename_machine_keys(root: Node, report: Report) -> Node:
     return root.with_value(_written(root, service), inner)
 
 
-def _rename_machine(machine: Node, report: Report) -> Node:
+def _rename_machine(machine: TreeNode, report: ConfigReport) -> TreeNode:
     for name, new in OLD_MACHINE_KEYS.items():
         member = machine.get(name)
         if member is not None and machine.get(new) is None:
@@ -190,7 +190,7 @@ def _rename_machine(machine: Node, report: Report) -> Node:
     return machine
 
 
-def _drop_old_sections(root: Node, report: Report) -> Node:
+def _drop_old_sections(root: TreeNode, report: ConfigReport) -> TreeNode:
     """Drop the old sections; keys left in them are unknown, unless the platform is refused as a whole."""
     service = root.get("trainingService")
     named = service.node.get("platform") if service else None
@@ -204,7 +204,7 @@ def _drop_old_sections(root: Node, report: Report) -> Node:
     return root.without(*_OLD_PLATFORM_SECTIONS) if refused else root
 
 
-def _report_left_over(section: str, member: Member, report: Report) -> None:
+def _report_left_over(section: str, member: Member, report: ConfigReport) -> None:
     if not isinstance(member.node.value, dict | None):
         found = describe(plain(member.node))
         report.problem(member.node.place, member.node.path, expected="a mapping", found=found)
@@ -218,6 +218,6 @@ def _with_model() -> tuple[object, ...]:
     return tuple(entry for entry in PLATFORMS.values() if entry.availability is not Availability.REFUSED)
 
 
-def _written(holder: Node, member: Member) -> str:
+def _written(holder: TreeNode, member: Member) -> str:
     """The name under which a member stands (or would stand) in its mapping."""
     return next((name for name in holder.members if folded(name) == folded(member.key)), member.key)

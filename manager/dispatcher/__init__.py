@@ -1,1 +1,5 @@
-"""The process that hosts tuners and assessors, and the manager's end of it."""
+"""The process that hosts tuners and assessors, and the manager's end of it.
+
+Entry: `protocol`, what both ends speak. Reading order: protocol, client (the manager's end), host (the process),
+algorithms.
+"""

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from proctor.manager.engine.context import Means
+from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.loop.loop import error_clause, is_passing
 from proctor.manager.errors import Unavailable
-from proctor.manager.store import experiments, jobs
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import experiments, jobs
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import TrainingService
 
@@ -49,8 +49,8 @@ class CleanUps:
     :param make_service: makes the experiment's training service; raises whatever is in the way.
     """
 
-    def __init__(self, means: Means, make_service: Callable[[ExperimentRow], TrainingService]) -> None:
-        self._means = means
+    def __init__(self, context: EngineContext, make_service: Callable[[ExperimentRow], TrainingService]) -> None:
+        self._context = context
         self._make_service = make_service
         self._owed: dict[str, _Owed] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -58,7 +58,7 @@ class CleanUps:
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Begin with what earlier managers have left, in tasks of the group."""
         self._group = group
-        for experiment_id in await self._means.control.read(experiments.owing_clean_up):
+        for experiment_id in await self._context.control.read(experiments.owing_clean_up):
             self.add(experiment_id)
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class CleanUps:
         await service.clean_up()
         failpoint("manager.clean_up.after")
         with suppress(RowNotFound):
-            await self._means.control.write(lambda c: experiments.note_clean_up(c, experiment_id))
+            await self._context.control.write(lambda c: experiments.note_clean_up(c, experiment_id))
 
     def add(self, experiment_id: str, error: Exception | None = None) -> None:
         """Try until it is done: at once, or after a pause because of `error`. Does nothing while the manager leaves."""
@@ -123,7 +123,7 @@ class CleanUps:
     async def _keep_trying(self, owed: _Owed) -> None:
         try:
             while not owed.is_given_up:
-                while (pause := owed.due - self._means.clock.monotonic()) > 0 and not owed.woken.is_set():
+                while (pause := owed.due - self._context.clock.monotonic()) > 0 and not owed.woken.is_set():
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
                             await owed.woken.wait()
@@ -132,13 +132,13 @@ class CleanUps:
         finally:
             if self._owed.get(owed.experiment_id) is owed:
                 del self._owed[owed.experiment_id]
-            self._means.feed.notify()
+            self._context.feed.notify()
 
     async def _try(self, owed: _Owed) -> bool:
         """One attempt. True: nothing is left to try."""
         try:
-            row = await self._means.control.read(lambda c: experiments.get(c, owed.experiment_id))
-            live = await self._means.control.read(lambda c: jobs.live(c, owed.experiment_id))
+            row = await self._context.control.read(lambda c: experiments.get(c, owed.experiment_id))
+            live = await self._context.control.read(lambda c: jobs.live(c, owed.experiment_id))
             if row.clean_up_owed and not row.status.is_active and not live:
                 await self.carry_out(row.id, self._make_service(row))
         except RowNotFound:  # it was deleted
@@ -154,14 +154,14 @@ class CleanUps:
     def _note_failure(self, owed: _Owed, error: Exception) -> None:
         passing, clause = is_passing(error), error_clause(error)
         longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
-        owed.due = self._means.clock.monotonic() + min(FIRST_PAUSE_SECONDS * 2 ** min(owed.failures, 16), longest)
+        owed.due = self._context.clock.monotonic() + min(FIRST_PAUSE_SECONDS * 2 ** min(owed.failures, 16), longest)
         owed.failures += 1
         if clause != owed.clause:
             extra = {"action": "experiment.clean_up", "experiment_id": owed.experiment_id}
             text = "the platform of experiment %s has not cleaned up after it: %s"
             log.warning(text, owed.experiment_id, clause, exc_info=None if passing else error, extra=extra)
         owed.clause = clause
-        self._means.feed.notify()
+        self._context.feed.notify()
 
     # ---- in words
 
@@ -170,7 +170,7 @@ class CleanUps:
         owed = self._owed.get(experiment_id)
         if owed is None or not owed.clause:
             return ""
-        seconds = owed.due - self._means.clock.monotonic()
+        seconds = owed.due - self._context.clock.monotonic()
         when = f"tried again in {math.ceil(seconds)} s" if seconds > 0 else "it is being tried again now"
         return f"stopped; its platform has not cleaned up after it: {owed.clause}; {when}"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from proctor.manager.clock import Clock
 from proctor.sdk.client.home import holds_state, is_experiment, is_home
 
-LOOK_SECONDS = 2.0
+POLL_INTERVAL_SECONDS = 2.0
 """A fingerprint is taken at most this often; jobs that start in between share it."""
 MAX_FILES = 2000
 """Beyond this many files the rest is not looked at, in the order of their paths."""
@@ -38,7 +38,7 @@ class CodeWatch:
     async def fingerprint(self) -> str:
         """What identifies the directory's present content: paths, sizes and times of its source files."""
         now = self._clock.monotonic()
-        if self._taken_at is None or now - self._taken_at > LOOK_SECONDS:
+        if self._taken_at is None or now - self._taken_at > POLL_INTERVAL_SECONDS:
             self._fingerprint = await asyncio.to_thread(take_fingerprint, self._directory)
             self._taken_at = now
         return self._fingerprint

@@ -1,4 +1,4 @@
-"""What all experiments of a manager share. Its own module, because the fleet and what it delegates to both need it."""
+"""What all experiments of a manager share. Its own module: the supervisor and what it delegates to both need it."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def already() -> asyncio.Event:
 
 
 @dataclass(frozen=True)
-class Means:
+class EngineContext:
     """Opened by the composition root, which also closes it."""
 
     home: Home

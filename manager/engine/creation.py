@@ -28,20 +28,15 @@ from proctor.manager.engine import code
 from proctor.manager.engine.loop.transitions import new_id
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.settings import Home
-from proctor.manager.store import events, experiments
+from proctor.manager.settings import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, UNFINISHED_FILE, Home
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
 from proctor.trial_keeper.linux import files
 
-CONFIG_FILE = "config.json"
-ENVIRONMENT_FILE = "environment.json"
 SECRETS_FILE = "secrets.json"
-METRICS_FILE = "metrics.db"
-UNFINISHED_FILE = "unfinished"
-"""Marks the folder of an experiment whose rows are not written yet."""
 CHECKPOINT_FOLDER = "checkpoint"
 """Where a tuner of the user's own keeps its state."""
 

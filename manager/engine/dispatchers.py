@@ -17,8 +17,7 @@ from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.dispatcher.client.process import open_process
-from proctor.manager.engine.creation import ENVIRONMENT_FILE
-from proctor.manager.settings import Home
+from proctor.manager.settings import ENVIRONMENT_FILE, Home
 from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.process_limits import users_open_files, users_umask
 

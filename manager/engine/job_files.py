@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from proctor.manager.config import ExperimentConfig
-from proctor.manager.engine.loop.context import FormWriter
-from proctor.manager.engine.supervisor import Fleet
+from proctor.manager.engine.loop.context import JobFormBuilder
+from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import Conflict, NotFound, Unavailable
-from proctor.manager.store import jobs
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import jobs
 from proctor.training_services.base import SupportsLogs, TrialJobForm
 from proctor.training_services.errors import TrainingServiceError
 
@@ -17,9 +17,9 @@ from proctor.training_services.errors import TrainingServiceError
 class TrialFiles:
     """Reads what trials have written."""
 
-    def __init__(self, control: Database, fleet: Fleet) -> None:
+    def __init__(self, control: Database, supervisor: ExperimentSupervisor) -> None:
         self._control = control
-        self._fleet = fleet
+        self._supervisor = supervisor
 
     async def read(self, trial: TrialRow, number: int | None, path: str, offset: int, limit: int) -> bytes:
         """Part of a file of a trial's job (None: its newest). Raises NotFound, Conflict; Unavailable while the node
@@ -48,12 +48,12 @@ class TrialFiles:
             job = await self._control.read(lambda c: jobs.get(c, wanted))
         except RowNotFound:
             raise NotFound(f"trial {trial.id} has no job {wanted.rpartition('.')[2]} yet") from None
-        experiment = await self._fleet.experiment(trial.experiment_id)
+        experiment = await self._supervisor.experiment(trial.experiment_id)
         try:
-            service = self._fleet.service(experiment)
+            service = self._supervisor.service(experiment)
         except TrainingServiceError as error:  # its package was uninstalled
             raise Unavailable(str(error)) from error
         if not isinstance(service, SupportsLogs):
             raise Conflict(f"platform {experiment.config['training_service']['platform']} cannot show files")
         config = ExperimentConfig.from_canonical(experiment.config)
-        return service, FormWriter(config, Path(experiment.directory)).form(experiment, trial, job)
+        return service, JobFormBuilder(config, Path(experiment.directory)).form(experiment, trial, job)

@@ -13,9 +13,9 @@ from proctor.manager.config import LoadedExperiment
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
 from proctor.manager.dispatcher.class_args import Caller
 from proctor.manager.engine import creation
-from proctor.manager.engine.archive.format import Archive
+from proctor.manager.engine.archive.format import ExperimentArchive
 from proctor.manager.engine.archive.importing import Loading
-from proctor.manager.engine.context import DispatcherFactory, Means, ServiceFactory, already
+from proctor.manager.engine.context import DispatcherFactory, EngineContext, ServiceFactory, already
 from proctor.manager.engine.creation import remove_leftovers
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.imported_data import Import, read_import, read_parameters
@@ -23,17 +23,17 @@ from proctor.manager.engine.job_files import TrialFiles
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.nodes import NodeRecords
 from proctor.manager.engine.platforms import Platforms
-from proctor.manager.engine.supervisor import Fleet
+from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.store import experiments, jobs, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
 from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
+from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -91,8 +91,8 @@ class Manager:
         self._making: set[Path] = set()  # folders of experiments that are being created or loaded
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
-        self._fleet = Fleet(
-            Means(
+        self._supervisor = ExperimentSupervisor(
+            EngineContext(
                 home=home,
                 control=control,
                 pool=pool,
@@ -106,8 +106,8 @@ class Manager:
                 threads=threads,
             )
         )
-        self.platforms = Platforms(home, providers, self._fleet)
-        self._files = TrialFiles(control, self._fleet)
+        self.platforms = Platforms(home, providers, self._supervisor)
+        self._files = TrialFiles(control, self._supervisor)
         control.on_health_change(lambda health: self.feed.notify())
 
     @asynccontextmanager
@@ -116,7 +116,7 @@ class Manager:
         await self.nodes.load()
         known = await self.control.read(experiments.ids)
         await asyncio.to_thread(remove_leftovers, self.home, known)
-        async with self._fleet.serve():
+        async with self._supervisor.serve():
             yield self
 
     # ---- experiments
@@ -158,7 +158,7 @@ class Manager:
         self.feed.notify()
         try:
             await asyncio.to_thread(creation.finish_folder, folder)
-            self._fleet.start(await self._fleet.load(experiment_id))
+            self._supervisor.start(await self._supervisor.load(experiment_id))
         except Exception as error:
             raise await self._take_back(row, error) from error
         return row
@@ -191,7 +191,7 @@ class Manager:
     def _require_possible(self, row: ExperimentRow) -> None:
         """Raise BadRequest where no trial of an experiment could run on the machines there are."""
         try:
-            outlook = self._fleet.could_run(row)
+            outlook = self._supervisor.could_run(row)
         except TrainingServiceError as error:
             platform = row.config["training_service"]["platform"]
             raise BadRequest(f"the experiment cannot run on platform {platform}: {error}") from error
@@ -224,7 +224,7 @@ class Manager:
 
         Raises BadRequest for an archive that is not sound, Conflict for ids that are in use; nothing of it is left.
         """
-        saved = Archive(creation.handed_over(self.home, archive))
+        saved = ExperimentArchive(creation.handed_over(self.home, archive))
         found = await asyncio.to_thread(saved.experiment)
         experiment_id = creation.make_id(experiment_id or found.id)
         folder = self.home.experiment_directory(experiment_id)
@@ -243,7 +243,7 @@ class Manager:
             await self._move(row, ExperimentEvent.CLOSE)
         elif row.status is not ExperimentStatus.STOPPED:
             try:
-                await self._fleet.ask(experiment_id, m.Stop())
+                await self._supervisor.ask(experiment_id, m.StopExperiment())
             except Conflict:  # it may have come to its stop meanwhile
                 if (await self.experiment(experiment_id)).status is not ExperimentStatus.STOPPED:
                     raise
@@ -260,12 +260,12 @@ class Manager:
         """Start a STOPPED or failed experiment again, let a PAUSED one go on, or load one that is not loaded now.
         Raises Unavailable with what is in the way; then the experiment is where it was."""
         row = await self.experiment(experiment_id)
-        is_loaded = not self._fleet.not_loaded(row)
+        is_loaded = not self._supervisor.not_loaded(row)
         if not is_loaded:
-            await self._fleet.load_now(experiment_id)
+            await self._supervisor.load_now(experiment_id)
             row = await self.experiment(experiment_id)
         if row.status is ExperimentStatus.PAUSED:
-            await self._fleet.ask(experiment_id, m.Continue())
+            await self._supervisor.ask(experiment_id, m.Continue())
         elif EXPERIMENT.allows(row.status, ExperimentEvent.RESUME):
             await self._start_again(row)
         elif is_loaded:
@@ -273,20 +273,20 @@ class Manager:
 
     async def _start_again(self, row: ExperimentRow) -> None:
         """Read an experiment back first, so that it stays where it is when that fails."""
-        await self._fleet.leave(row.id)
+        await self._supervisor.leave(row.id)
         try:
-            loaded = await self._fleet.load(row.id)
+            loaded = await self._supervisor.load(row.id)
         except Exception as error:
             if row.status.is_active:
-                self._fleet.leave_unloaded(row.id, error)
+                self._supervisor.leave_unloaded(row.id, error)
             else:
-                self._fleet.owe_clean_up(row.id)
+                self._supervisor.owe_clean_up(row.id)
             problem = f"experiment {row.id} cannot be resumed and stays {row.status}: {error}"
             if isinstance(error, TrainingServiceError):  # its package was uninstalled, or refuses the settings by now
                 raise Conflict(problem) from error
             raise Unavailable(problem) from error
         loaded.runner.state.row = await self._move(row, ExperimentEvent.RESUME)
-        self._fleet.start(loaded)
+        self._supervisor.start(loaded)
 
     async def view_experiment(self, experiment_id: str) -> None:
         """Open a STOPPED experiment for reading only."""
@@ -298,17 +298,17 @@ class Manager:
     async def pause_experiment(self, experiment_id: str) -> None:
         """Create no new trials; running ones go on."""
         await self.experiment(experiment_id)
-        await self._fleet.ask(experiment_id, m.Pause())
+        await self._supervisor.ask(experiment_id, m.Pause())
 
     async def delete_experiment(self, experiment_id: str) -> None:
         """Remove everything of a stopped experiment: its rows and its folder."""
         row = await self.experiment(experiment_id)
         await self._require_deletable(row)
-        await self._fleet.leave(experiment_id)
+        await self._supervisor.leave(experiment_id)
         row = await self.experiment(experiment_id)
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
-            await self._fleet.settle(row)
-        await self._fleet.close_metrics(experiment_id)
+            await self._supervisor.settle(row)
+        await self._supervisor.close_metrics(experiment_id)
         if self.providers is not None:
             await self.providers.forget(experiment_id)
         failpoint("manager.delete.before")
@@ -319,7 +319,7 @@ class Manager:
         failpoint("manager.delete.after")
         now = self.clock.now()
         await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now))
-        self._fleet.forget(experiment_id)
+        self._supervisor.forget(experiment_id)
         self.feed.notify()
 
     async def _require_deletable(self, row: ExperimentRow) -> None:
@@ -327,8 +327,8 @@ class Manager:
         stopped but cannot be loaded may never come to its end: it can be deleted when no trial is seen to run."""
         if row.status is ExperimentStatus.STOPPING:
             waits = self.awaited(row)
-            live = await self.control.read(lambda c: jobs.live(c, row.id)) if self._fleet.not_loaded(row) else None
-            if live is None or any(self._fleet.sees_running(job) for job in live):
+            live = await self.control.read(lambda c: jobs.live(c, row.id)) if self._supervisor.not_loaded(row) else None
+            if live is None or any(self._supervisor.sees_running(job) for job in live):
                 why = f": it {waits}" if waits else ""
                 raise Conflict(f"experiment {row.id} is being stopped{why}; delete it when it is STOPPED")
         elif row.status not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}:
@@ -357,7 +357,7 @@ class Manager:
         if search_space is not None:
             _check_space(row, search_space)
         if row.status.is_active:
-            await self._fleet.ask(experiment_id, m.ChangeLimits(columns))
+            await self._supervisor.ask(experiment_id, m.ChangeLimits(columns))
         elif "search_space" in columns:
             raise Conflict(f"experiment {experiment_id} is {row.status}; resume it before you change its search space")
         else:
@@ -377,31 +377,31 @@ class Manager:
         experiment = await self.experiment(experiment_id)
         found = await asyncio.to_thread(read_import, experiment, rows, skip_outside=skip_outside)
         if found.rows:
-            await self._fleet.ask(experiment_id, m.ImportRows(found.rows))
+            await self._supervisor.ask(experiment_id, m.ImportRows(found.rows))
         return found
 
     # ---- trials
 
     async def kill_trial(self, trial_id: str) -> None:
-        """End a live trial by the user's wish. Returns when its stop is written down."""
+        """End a live trial by the user's command. Returns when its stop is written down."""
         row = await self.trial(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status} already; there is nothing to kill")
-        await self._fleet.ask(row.experiment_id, m.CancelTrial(trial_id))
+        await self._supervisor.ask(row.experiment_id, m.CancelTrial(trial_id))
 
     async def retry_trial(self, trial_id: str) -> TrialRow:
         """Run an ended trial's parameters again, as a new trial. Returns it."""
         row = await self.trial(trial_id)
         if not row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
-        wish = m.AddTrial(row.parameters, source="retry")
-        return await self._fleet.ask(row.experiment_id, wish)  # type: ignore[no-any-return]
+        command = m.AddTrial(row.parameters, source="retry")
+        return await self._supervisor.ask(row.experiment_id, command)  # type: ignore[no-any-return]
 
     async def add_trial(self, experiment_id: str, parameters: Any) -> TrialRow:
         """Run a trial with the user's own parameters. Returns it. Raises BadRequest where they are outside of the
         search space; a tuner of the user's takes everything."""
-        wish = m.AddTrial(read_parameters(await self.experiment(experiment_id), parameters))
-        return await self._fleet.ask(experiment_id, wish)  # type: ignore[no-any-return]
+        command = m.AddTrial(read_parameters(await self.experiment(experiment_id), parameters))
+        return await self._supervisor.ask(experiment_id, command)  # type: ignore[no-any-return]
 
     # ---- nodes
 
@@ -416,7 +416,7 @@ class Manager:
         """Forget a node that no experiment needs and that could not be left: what is there is given up. Raises
         UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
         self.pool.node(node_id)
-        if leaving := self._fleet.leaving((node_id,)):
+        if leaving := self._supervisor.leaving((node_id,)):
             raise Conflict(f"node {node_id} is in use: {'; '.join(leaving.values())}; ask again when it has left")
         self._provider(node_id).abandon(node_id)
 
@@ -437,13 +437,13 @@ class Manager:
 
     def experiments_on(self, node_id: str) -> list[str]:
         """The ids of the experiments that are going on and may use a node."""
-        return self._fleet.users_of(node_id)
+        return self._supervisor.users_of(node_id)
 
     # ---- reading
 
     async def experiment(self, experiment_id: str) -> ExperimentRow:
         """One experiment's row. Raises NotFound."""
-        return await self._fleet.experiment(experiment_id)
+        return await self._supervisor.experiment(experiment_id)
 
     async def trial(self, trial_id: str) -> TrialRow:
         """One trial's row. Raises NotFound."""
@@ -454,7 +454,7 @@ class Manager:
 
     async def metrics(self, experiment_id: str) -> Database:
         """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
-        return await self._fleet.metrics(experiment_id)
+        return await self._supervisor.metrics(experiment_id)
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:
         """Part of a file of a trial's job (None: its newest). Raises NotFound."""
@@ -467,58 +467,58 @@ class Manager:
     @property
     def trouble(self) -> str:
         """Why something cannot be written or loaded at the moment, or no trial be started on this machine; or ''."""
-        return self._fleet.trouble
+        return self._supervisor.trouble
 
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
         for any other."""
-        clause = self._fleet.not_loaded(experiment)
+        clause = self._supervisor.not_loaded(experiment)
         has_failed = experiment.status is ExperimentStatus.ERROR and experiment.reason
         return f"{experiment.reason}; {clause}" if clause and has_failed else clause
 
     def trouble_of(self, experiment: ExperimentRow) -> str:
         """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
-        return self._fleet.trouble_of(experiment.id) if experiment.status in _GOING_ON else ""
+        return self._supervisor.trouble_of(experiment.id) if experiment.status in _GOING_ON else ""
 
     def held_up(self, experiment: ExperimentRow) -> str:
         """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
-        return self._fleet.held_up(experiment.id) if experiment.status in _GOING_ON else ""
+        return self._supervisor.held_up(experiment.id) if experiment.status in _GOING_ON else ""
 
     def silence_of(self, trial: TrialRow, node_id: str | None) -> str:
         """Why nothing is heard of a trial that runs, as a clause, or ''.
 
         :param node_id: where its newest job is.
         """
-        return self._fleet.silence_of(trial, node_id) if node_id is not None else ""
+        return self._supervisor.silence_of(trial, node_id) if node_id is not None else ""
 
     def outlook(self, experiment: ExperimentRow) -> Outlook | None:
         """Which machines an experiment that goes on can use now; None where that is not known."""
         is_wanted = experiment.status in _GOING_ON - {ExperimentStatus.STOPPING}
-        return self._fleet.outlook(experiment.id) if is_wanted else None
+        return self._supervisor.outlook(experiment.id) if is_wanted else None
 
     def awaited(self, experiment: ExperimentRow) -> str:
         """What an experiment that is STOPPING still waits for, as a clause with its machines; why the platform of one
         that is STOPPED has not cleaned up after it; or ''."""
         if experiment.status is ExperimentStatus.STOPPING:
-            return self._fleet.awaited(experiment.id)
-        return "" if experiment.status.is_active else self._fleet.uncleaned(experiment.id)
+            return self._supervisor.awaited(experiment.id)
+        return "" if experiment.status.is_active else self._supervisor.uncleaned(experiment.id)
 
     def active_seconds(self, experiment: ExperimentRow) -> float:
         """How long an experiment has run, up to now: trials were created or waited for; pauses are left out."""
-        return self._fleet.active_seconds(experiment)
+        return self._supervisor.active_seconds(experiment)
 
     # ---- inside
 
     async def _take_back(self, row: ExperimentRow, error: Exception) -> ManagerError:
         """An experiment whose engine could not be started was never begun: nothing of it stays. Returns what to tell
         the user. Where it cannot be removed it is in ERROR, from which it can be stopped and deleted."""
-        await self._fleet.close_metrics(row.id)
+        await self._supervisor.close_metrics(row.id)
         try:
             await asyncio.to_thread(creation.remove_folder, Path(row.directory))
         except OSError as obstacle:
             reason = f"it could not be started: {error}; its folder {row.directory} could not be removed: {obstacle}"
             await self._move(row, ExperimentEvent.FAIL, reason=reason)
-            self._fleet.leave_unloaded(row.id, error)
+            self._supervisor.leave_unloaded(row.id, error)
             return Unavailable(f"experiment {row.id} is in ERROR: {reason}; stop it and delete it")
         await self.control.write(lambda c: experiments.delete(c, row.id, time=self.clock.now()))
         self.feed.notify()
@@ -529,7 +529,7 @@ class Manager:
 
     async def _exists(self, experiment_id: str) -> bool:
         try:
-            await self._fleet.experiment(experiment_id)
+            await self._supervisor.experiment(experiment_id)
         except NotFound:
             return False
         return True

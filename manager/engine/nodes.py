@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from proctor.manager.clock import Clock
 from proctor.manager.events import ChangeFeed
-from proctor.manager.store import events, nodes
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow
+from proctor.manager.store.tables import events, nodes
 from proctor.training_services.nodes.pool import Node, NodePool
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 from proctor.manager.config import RemoteConfig
 from proctor.manager.engine import creation
-from proctor.manager.engine.supervisor import Fleet
+from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.settings import Home
 from proctor.training_services.errors import UnknownPlatform
@@ -34,10 +34,10 @@ class _Asked:
 class Platforms:
     """Asks the provider of a configuration's platform."""
 
-    def __init__(self, home: Home, providers: Providers | None, fleet: Fleet) -> None:
+    def __init__(self, home: Home, providers: Providers | None, supervisor: ExperimentSupervisor) -> None:
         self._home = home
         self._providers = providers
-        self._fleet = fleet
+        self._supervisor = supervisor
 
     async def check(
         self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None
@@ -57,8 +57,8 @@ class Platforms:
         machine that it has not left by then has a failed step LEAVING that says so. Raises as `check`."""
         asked = await self._read(config, directory, handover, machine)
         node_ids = asked.provider.node_ids_of(asked.settings)
-        await self._fleet.until_left(node_ids, LEAVING_SECONDS)
-        leaving = [self._fleet.leaving((node_id,)) for node_id in node_ids]
+        await self._supervisor.until_left(node_ids, LEAVING_SECONDS)
+        leaving = [self._supervisor.leaving((node_id,)) for node_id in node_ids]
         steps = await asked.provider.clean(asked.settings, asked.secrets)
         return [_step(step, clauses) for step, clauses in zip(steps, leaving, strict=True)]
 

@@ -13,23 +13,25 @@ from proctor.manager import open_files
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
-from proctor.manager.engine.context import Means
-from proctor.manager.engine.creation import METRICS_FILE, read_secrets
+from proctor.manager.engine.context import EngineContext
+from proctor.manager.engine.creation import read_secrets
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
-from proctor.manager.engine.loop.context import FormWriter, Surroundings, placement_from
-from proctor.manager.engine.loop.loop import ExperimentRunner, is_passing
+from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, placement_from
+from proctor.manager.engine.loop.loop import ExperimentLoop, is_passing
 from proctor.manager.engine.loop.recovery import load_state
 from proctor.manager.engine.loop.reservations import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.loop.stopping import awaited, held_up, save_time, soft_stop
-from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, Loaded, Unloaded, WithoutEngine
+from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments, identity, jobs
+from proctor.manager.settings import METRICS_FILE
+from proctor.manager.store import identity
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.open_databases import OpenDatabases
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import experiments, jobs
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
@@ -51,22 +53,22 @@ _LEAVING = {ExperimentStatus.STOPPING, ExperimentStatus.STOPPED}
 class Running:
     """An experiment that an engine works on."""
 
-    runner: ExperimentRunner
+    runner: ExperimentLoop
     service: TrainingService
     task: asyncio.Task[None]
 
 
-class Fleet:
+class ExperimentSupervisor:
     """One engine for every active experiment. Opened with `serve`."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
         self._running: dict[str, Running] = {}
         self._metrics: dict[str, Database] = {}
-        self._databases = OpenDatabases(most=open_files.most_databases(), threads=means.threads)
+        self._databases = OpenDatabases(most=open_files.most_databases(), threads=context.threads)
         self._group: asyncio.TaskGroup | None = None
-        self._clean_ups = CleanUps(means, self.make_service)
-        self._unloaded = Unloaded(means, self._clean_ups, self.load, self.start)
+        self._clean_ups = CleanUps(context, self.make_service)
+        self._unloaded = Unloaded(context, self._clean_ups, self.load, self.start)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
@@ -74,11 +76,11 @@ class Fleet:
         async with self._databases, asyncio.TaskGroup() as group:
             self._group = group
             await self._announce_jobs()
-            active = await self._means.control.read(experiments.active)
+            active = await self._context.control.read(experiments.active)
             await self._unloaded.load_all(group, [row.id for row in active])
             await self._until_attached()
             await self._hold_nodes()
-            await self._means.hub.ready(self._may_be_stopped)
+            await self._context.hub.ready(self._may_be_stopped)
             review = group.create_task(self._review_unknown_jobs(), name="unknown jobs")
             await self._clean_ups.start(group)
             try:
@@ -94,19 +96,19 @@ class Fleet:
     async def _announce_jobs(self) -> None:
         """Have the hub expect every job that has not ended, whether its experiment can be loaded or not, and keep what
         the jobs of active experiments hold on their nodes."""
-        active = {row.id for row in await self._means.control.read(experiments.active)}
-        for job, sequence_id in await self._means.control.read(jobs.all_live):
+        active = {row.id for row in await self._context.control.read(experiments.active)}
+        for job, sequence_id in await self._context.control.read(jobs.all_live):
             self._announce(job)
             placement = placement_from(job.placement)
             if placement is not None and job.experiment_id in active:
                 holder = f"trial {sequence_id} of experiment {job.experiment_id}"
-                self._means.pool.restore(job.id, placement, holder)
+                self._context.pool.restore(job.id, placement, holder)
 
     def _announce(self, job: TrialJobRow) -> None:
         """Have the hub expect a job of a keeper, which must not be given it again if it has lost it. No keeper reports
         the end of any other job, so the hub would expect that one forever."""
         if job.keeper_node is not None:
-            self._means.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
+            self._context.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
 
     async def _until_attached(self) -> None:
         """Until the engines have found their jobs again, or it takes too long."""
@@ -117,22 +119,22 @@ class Fleet:
 
     async def _hold_nodes(self) -> None:
         """Keep the nodes of experiments that are not loaded, and of those that were stopped while they were not."""
-        if self._means.providers is not None:
-            live = {job.experiment_id for job, _ in await self._means.control.read(jobs.all_live)}
+        if self._context.providers is not None:
+            live = {job.experiment_id for job, _ in await self._context.control.read(jobs.all_live)}
             for experiment_id in sorted({*live, *self._unloaded.ids()} - self._running.keys()):
-                self._means.providers.hold(experiment_id)
+                self._context.providers.hold(experiment_id)
 
     async def _review_unknown_jobs(self) -> None:
         """Once the database is known to be whole: keepers that registered before have unknown jobs stopped now."""
-        if not self._means.is_whole.is_set():
-            await self._means.is_whole.wait()
-            await self._means.hub.ready(self._may_be_stopped)
+        if not self._context.is_whole.is_set():
+            await self._context.is_whole.wait()
+            await self._context.hub.ready(self._may_be_stopped)
 
     async def _may_be_stopped(self, strangers: Sequence[JobReport]) -> set[str] | None:
         """Of jobs that nobody expects those that the control database explains: it knows how they ended, or has deleted
         their experiment. Every job was written down before it was launched, so what it has no word of, it has lost.
         None while the database may be damaged."""
-        if not self._means.is_whole.is_set():
+        if not self._context.is_whole.is_set():
             return None
 
         def explained(connection: sqlite3.Connection) -> set[str]:
@@ -143,33 +145,33 @@ class Fleet:
                 or job.started_at < identity.unknown_since(connection, job.experiment_id)
             }
 
-        return await self._means.control.read(explained)
+        return await self._context.control.read(explained)
 
-    async def load(self, experiment_id: str) -> Loaded:
+    async def load(self, experiment_id: str) -> ReadExperiment:
         """Read an experiment back and make all that its engine needs. Changes nothing. Raises NotFound, and whatever is
         in the way."""
         metrics = await self.metrics(experiment_id)
-        state = await load_state(self._means.control, metrics, experiment_id)
+        state = await load_state(self._context.control, metrics, experiment_id)
         config = ExperimentConfig.from_canonical(state.row.config)
         directory = Path(state.row.directory)
         service = self.make_service(state.row)
-        forms = FormWriter(config, directory)
-        around = Surroundings(
+        forms = JobFormBuilder(config, directory)
+        around = LoopContext(
             config=config,
-            control=self._means.control,
+            control=self._context.control,
             metrics=metrics,
             service=service,
             placer=self._placer(service, config),
-            clock=self._means.clock,
-            feed=self._means.feed,
+            clock=self._context.clock,
+            feed=self._context.feed,
             forms=forms,
-            code=CodeWatch(forms.code_directory, self._means.clock),
-            open_dispatcher=self._means.open_dispatcher(state.row, config),
+            code=CodeWatch(forms.code_directory, self._context.clock),
+            open_dispatcher=self._context.open_dispatcher(state.row, config),
             checkpoint_directory=str(directory / "checkpoint"),
         )
-        return Loaded(ExperimentRunner(state, around), service)
+        return ReadExperiment(ExperimentLoop(state, around), service)
 
-    def start(self, loaded: Loaded) -> None:
+    def start(self, loaded: ReadExperiment) -> None:
         """Start the engine of an experiment that was read back. Raises Unavailable while the manager leaves."""
         if self._group is None:
             raise Unavailable("the manager is shutting down")
@@ -180,7 +182,7 @@ class Fleet:
         task = self._group.create_task(self._run(loaded), name=f"experiment {state.row.id}")
         self._running[state.row.id] = Running(loaded.runner, loaded.service, task)
 
-    async def _run(self, loaded: Loaded) -> None:
+    async def _run(self, loaded: ReadExperiment) -> None:
         """One engine's life. Its failure is its experiment's, not the manager's."""
         runner, failure = loaded.runner, None
         experiment_id = runner.state.row.id
@@ -194,7 +196,7 @@ class Fleet:
                 log.exception("the engine of experiment %s failed", experiment_id, extra=extra)
         finally:
             del self._running[experiment_id]
-            self._means.feed.notify()
+            self._context.feed.notify()
         if failure is None or self._group is None:
             return
         if runner.state.row.status.is_active:
@@ -224,10 +226,10 @@ class Fleet:
     def forget(self, experiment_id: str) -> None:
         """An experiment is about to be deleted: its keepers are told to stop and forget what they still have of it."""
         self._unloaded.drop(experiment_id)
-        for job_id in self._means.hub.abandon(experiment_id):
-            self._means.pool.release(job_id)
+        for job_id in self._context.hub.abandon(experiment_id):
+            self._context.pool.release(job_id)
 
-    def runner(self, experiment_id: str) -> ExperimentRunner:
+    def runner(self, experiment_id: str) -> ExperimentLoop:
         """The engine of an experiment. Raises Unavailable while it is not loaded, Conflict when none works on it."""
         running = self._running.get(experiment_id)
         if running is None and self._unloaded.has(experiment_id):
@@ -247,7 +249,7 @@ class Fleet:
     def leaving(self, node_ids: Collection[str]) -> dict[str, str]:
         """Of the experiments that may use one of the nodes, those that are being stopped, or were stopped and still
         leave their machines: by id a clause that says which of the two, and what it waits for."""
-        return {name: _leaving_clause(name, self._running[name], self._means) for name in self._leaving(node_ids)}
+        return {name: _leaving_clause(name, self._running[name], self._context) for name in self._leaving(node_ids)}
 
     async def until_left(self, node_ids: Collection[str], seconds: float) -> None:
         """Wait until none of these experiments is there any more, but no longer than some seconds."""
@@ -287,28 +289,27 @@ class Fleet:
     def make_service(self, experiment: ExperimentRow) -> TrainingService:
         """A new instance of the experiment's service."""
         settings = experiment.config["training_service"]
-        means = self._means
         directory = Path(experiment.directory)
-        context = ServiceContext(
+        service_context = ServiceContext(
             experiment.id,
             directory,
-            means.pool,
-            means.hub,
+            self._context.pool,
+            self._context.hub,
             settings,
-            providers=means.providers,
+            providers=self._context.providers,
             secrets=read_secrets(directory),
         )
-        return means.create_service(settings["platform"], context)
+        return self._context.create_service(settings["platform"], service_context)
 
     def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
         if not isinstance(service, SupportsNodes):
             return FreePlacer()
-        return PoolPlacer(self._means.pool, service, config.trial_gpu_number)
+        return PoolPlacer(self._context.pool, service, config.trial_gpu_number)
 
     async def experiment(self, experiment_id: str) -> ExperimentRow:
         """One experiment's row. Raises NotFound."""
         try:
-            return await self._means.control.read(lambda c: experiments.get(c, experiment_id))
+            return await self._context.control.read(lambda c: experiments.get(c, experiment_id))
         except RowNotFound:
             raise NotFound(f"there is no experiment {experiment_id!r}") from None
 
@@ -318,7 +319,7 @@ class Fleet:
             row = await self.experiment(experiment_id)
             database = await self._databases.open(str(Path(row.directory) / METRICS_FILE), "metrics")
             if experiment_id not in self._metrics:  # nobody was faster
-                database.on_health_change(lambda health: self._means.feed.notify())
+                database.on_health_change(lambda health: self._context.feed.notify())
                 self._metrics[experiment_id] = database
         return self._metrics[experiment_id]
 
@@ -331,7 +332,7 @@ class Fleet:
     def awaited(self, experiment_id: str) -> str:
         """What an experiment that is being stopped still waits for, as a clause, or ''."""
         running = self._running.get(experiment_id)
-        return "" if running is None else awaited(running.runner.state, self._means.pool, self._means.clock.now())
+        return "" if running is None else awaited(running.runner.state, self._context.pool, self._context.clock.now())
 
     def uncleaned(self, experiment_id: str) -> str:
         """Why the platform of a stopped experiment has not cleaned up after it, and when that is tried again, or ''."""
@@ -340,7 +341,7 @@ class Fleet:
     def held_up(self, experiment_id: str) -> str:
         """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
         running = self._running.get(experiment_id)
-        return "" if running is None else held_up(running.runner.state, self._means.pool)
+        return "" if running is None else held_up(running.runner.state, self._context.pool)
 
     def silence_of(self, trial: TrialRow, node_id: str) -> str:
         """Why nothing is heard of a trial that runs on a node, as a clause, or ''."""
@@ -356,8 +357,8 @@ class Fleet:
                 f"it has been stopped; what it reported last is with the keeper of node {node_id}, and is stored when "
                 "its experiment is resumed"
             )
-        is_known = any(node.id == node_id for node in self._means.pool.nodes())  # plug-ins name nodes of their own
-        absence = self._means.pool.absence(node_id) if is_known else ""
+        is_known = any(node.id == node_id for node in self._context.pool.nodes())  # plug-ins name nodes of their own
+        absence = self._context.pool.absence(node_id) if is_known else ""
         return f"nothing is heard of it: {absence}" if absence else ""
 
     def outlook(self, experiment_id: str) -> Outlook | None:
@@ -378,8 +379,8 @@ class Fleet:
 
     def sees_running(self, job: TrialJobRow) -> bool:
         """Whether a keeper that is there says that a job runs."""
-        hub, node_id = self._means.hub, job.keeper_node
-        return node_id is not None and not self._means.pool.absence(node_id) and not hub.is_over(node_id, job.id)
+        hub, node_id = self._context.hub, job.keeper_node
+        return node_id is not None and not self._context.pool.absence(node_id) and not hub.is_over(node_id, job.id)
 
     def active_seconds(self, row: ExperimentRow) -> float:
         """How long an experiment has run, up to now; the store knows it up to the last thing that happened."""
@@ -390,8 +391,8 @@ class Fleet:
     def trouble(self) -> str:
         """Why something cannot be written or loaded at the moment, or what is wrong with this machine's own node; or
         ''."""
-        unwritten = _trouble(self._means.control, *self._metrics.values())
-        lost = _unexplained(self._means.hub.unexplained())
+        unwritten = _trouble(self._context.control, *self._metrics.values())
+        lost = _unexplained(self._context.hub.unexplained())
         scarce = open_files.shortage()
         return "; ".join(
             filter(
@@ -410,7 +411,7 @@ class Fleet:
 
     def _shortages_here(self) -> list[str]:
         """Why trials on the manager's own machine find no room, each reason once."""
-        pool = self._means.pool
+        pool = self._context.pool
         here = [node.id for node in pool.nodes() if node.kind == LOCAL_KIND]
         users = [running.service for running in self._running.values()]
         folders = [_folder_of(service) for service in users if set(here) & set(_nodes_of(service))]
@@ -418,7 +419,7 @@ class Fleet:
 
     def _stops_here(self) -> list[str]:
         """What is stuck on the manager's own machine: its keeper is silent, or a process of it is suspended."""
-        pool = self._means.pool
+        pool = self._context.pool
         here = [node for node in pool.nodes() if node.kind == LOCAL_KIND]
         absences = [pool.absence(node.id) for node in here if node.status in (NodeStatus.SILENT, NodeStatus.FAILED)]
         stops = [f"trial job {job_id}: {clause}" for node in here for job_id, clause in node.stopped.items() if job_id]
@@ -427,11 +428,11 @@ class Fleet:
     def trouble_of(self, experiment_id: str) -> str:
         """The same for what one experiment writes and for its nodes; and why its dispatcher suggests nothing."""
         metrics, running = self._metrics.get(experiment_id), self._running.get(experiment_id)
-        unwritten = _trouble(self._means.control, *([] if metrics is None else [metrics]))
+        unwritten = _trouble(self._context.control, *([] if metrics is None else [metrics]))
         if unwritten or running is None:
             return unwritten
         nodes = _nodes_of(running.service)
-        shortage = self._means.pool.shortage(nodes, _folder_of(running.service)) if nodes else ""
+        shortage = self._context.pool.shortage(nodes, _folder_of(running.service)) if nodes else ""
         return shortage or running.runner.trouble
 
 
@@ -443,11 +444,11 @@ def _folder_of(service: TrainingService) -> str:
     return service.job_folder() if isinstance(service, SupportsNodes) else ""
 
 
-def _leaving_clause(experiment_id: str, running: Running, means: Means) -> str:
+def _leaving_clause(experiment_id: str, running: Running, context: EngineContext) -> str:
     state = running.runner.state
     if state.row.status is ExperimentStatus.STOPPED:
         return f"experiment {experiment_id} was stopped and is leaving it: its files are being collected and removed"
-    waits = awaited(state, means.pool, means.clock.now())
+    waits = awaited(state, context.pool, context.clock.now())
     return f"experiment {experiment_id} is being stopped" + (f": it {waits}" if waits else "")
 
 

@@ -19,18 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proctor.manager.engine.cleanup import CleanUps
-from proctor.manager.engine.context import Means
+from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import tuning, user_commands
-from proctor.manager.engine.loop.loop import ExperimentRunner, error_clause, is_passing
+from proctor.manager.engine.loop.loop import ExperimentLoop, error_clause, is_passing
 from proctor.manager.engine.loop.recovery import read_state
 from proctor.manager.engine.loop.state import ExperimentState, Step
 from proctor.manager.engine.loop.stopping import save_time, soft_stop
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments
 from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.tables import experiments
 from proctor.training_services.base import TrainingService
 
 log = logging.getLogger(__name__)
@@ -46,15 +46,15 @@ FIRST_PASSING_SECONDS, LONGEST_PASSING_SECONDS = 1.0, 30.0
 FIRST_LASTING_SECONDS, LONGEST_LASTING_SECONDS = 60.0, 600.0
 """The same after what needs somebody to change something, such as a plug-in that is not installed."""
 
-WithoutEngine = m.Stop | m.CancelTrial | m.ChangeLimits
+WithoutEngine = m.StopExperiment | m.CancelTrial | m.ChangeLimits
 """What can be done for an experiment that no engine works on."""
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ReadExperiment:
     """An experiment that was read back, with all that its engine needs. Nothing was changed yet."""
 
-    runner: ExperimentRunner
+    runner: ExperimentLoop
     service: TrainingService
 
 
@@ -89,12 +89,12 @@ class Unloaded:
 
     def __init__(
         self,
-        means: Means,
+        context: EngineContext,
         clean_ups: CleanUps,
-        load: Callable[[str], Awaitable[Loaded]],
-        start: Callable[[Loaded], None],
+        load: Callable[[str], Awaitable[ReadExperiment]],
+        start: Callable[[ReadExperiment], None],
     ) -> None:
-        self._means = means
+        self._context = context
         self._clean_ups = clean_ups
         self._load = load
         self._start = start
@@ -120,8 +120,8 @@ class Unloaded:
 
     def add(self, experiment_id: str, error: Exception | None = None) -> _Entry:
         """Try to load an experiment until it is loaded: at once, or after a pause because of `error`."""
-        assert self._group is not None, "experiments are loaded while the fleet serves"
-        now = self._means.clock.monotonic()
+        assert self._group is not None, "experiments are loaded while the supervisor serves"
+        now = self._context.clock.monotonic()
         entry = _Entry(experiment_id, now)
         self._entries[experiment_id] = entry
         loaded_at, failures = self._loaded.pop(experiment_id, (-math.inf, 0))
@@ -172,7 +172,7 @@ class Unloaded:
             if self._entries.get(entry.experiment_id) is entry:
                 del self._entries[entry.experiment_id]
             entry.ring()
-            self._means.feed.notify()
+            self._context.feed.notify()
 
     async def _try(self, entry: _Entry) -> bool:
         """One attempt. True: nothing is left to try."""
@@ -196,10 +196,10 @@ class Unloaded:
                 is_current = before == self._changes[experiment_id]
                 if is_current and loaded.runner.state.row.status.is_active:
                     self.drop(experiment_id)
-                    self._loaded[experiment_id] = (self._means.clock.monotonic(), entry.failed_alike)
+                    self._loaded[experiment_id] = (self._context.clock.monotonic(), entry.failed_alike)
                     self._start(loaded)
         if entry.failed:
-            text = f"experiment {experiment_id} is loaded, {self._means.clock.monotonic() - entry.since:.0f} s late"
+            text = f"experiment {experiment_id} is loaded, {self._context.clock.monotonic() - entry.since:.0f} s late"
             log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})
 
     def _note_failure(self, entry: _Entry, error: Exception) -> None:
@@ -208,7 +208,7 @@ class Unloaded:
         entry.is_passing = passing
         first = FIRST_PASSING_SECONDS if passing else FIRST_LASTING_SECONDS
         longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
-        entry.due = self._means.clock.monotonic() + min(first * 2 ** min(entry.failed_alike - 1, 16), longest)
+        entry.due = self._context.clock.monotonic() + min(first * 2 ** min(entry.failed_alike - 1, 16), longest)
         if clause != entry.clause:
             extra = {"action": "experiment.load", "experiment_id": entry.experiment_id}
             text = "experiment %s is not loaded: %s; its trials go on"
@@ -216,11 +216,11 @@ class Unloaded:
         entry.clause = clause
         entry.failed += 1
         entry.ring()
-        self._means.feed.notify()
+        self._context.feed.notify()
 
     async def _pause(self, entry: _Entry) -> bool:
         """Wait until the next attempt is due or wanted. False: none is, the experiment has stopped meanwhile."""
-        while (seconds := (entry.due or 0.0) - self._means.clock.monotonic()) > 0 and not entry.woken.is_set():
+        while (seconds := (entry.due or 0.0) - self._context.clock.monotonic()) > 0 and not entry.woken.is_set():
             try:
                 is_stopping = await self._see_to_stops(entry)
             except Exception:
@@ -244,19 +244,19 @@ class Unloaded:
         """Whether it is waiting to be loaded."""
         return experiment_id in self._entries
 
-    async def carry_out(self, experiment_id: str, wish: WithoutEngine) -> Any:
+    async def carry_out(self, experiment_id: str, command: WithoutEngine) -> Any:
         """Do without an engine what a user wants; returns when it is committed. Only with the experiment's lock."""
-        state = await self._means.control.read(lambda c: read_state(c, experiment_id))
-        step = Step(experiment_id, self._means.clock.now())
-        monotonic = self._means.clock.monotonic()
+        state = await self._context.control.read(lambda c: read_state(c, experiment_id))
+        step = Step(experiment_id, self._context.clock.now())
+        monotonic = self._context.clock.monotonic()
         answer: Any = None
-        match wish:
-            case m.Stop():
+        match command:
+            case m.StopExperiment():
                 user_commands.stop(state, step, monotonic, save_seconds=save_time(_configured_save_seconds(state)))
             case m.CancelTrial(trial_id):
                 user_commands.cancel_trial(state, step, trial_id)
             case m.ChangeLimits():
-                answer = user_commands.change_limits(state, step, wish, monotonic)
+                answer = user_commands.change_limits(state, step, command, monotonic)
         await self._commit(state, step)
         self._cancel_jobs(state)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
@@ -269,7 +269,7 @@ class Unloaded:
         """Have the jobs stopped that are to stop. Whether the experiment is being stopped; None when it has."""
         async with self._locks[entry.experiment_id]:
             try:
-                state = await self._means.control.read(lambda c: read_state(c, entry.experiment_id))
+                state = await self._context.control.read(lambda c: read_state(c, entry.experiment_id))
             except RowNotFound:
                 return None
             self._cancel_jobs(state)
@@ -284,24 +284,24 @@ class Unloaded:
         for job_id, trial in state.by_job.items():
             job = trial.job
             if job is not None and job.stop_reason is not None and job.keeper_node is not None:
-                stop = soft_stop(trial, _configured_save_seconds(state), self._means.clock.now())
-                self._means.hub.cancel_unattached(job.keeper_node, job_id, stop)
+                stop = soft_stop(trial, _configured_save_seconds(state), self._context.clock.now())
+                self._context.hub.cancel_unattached(job.keeper_node, job_id, stop)
 
     def _is_over(self, job_id: str, state: ExperimentState) -> bool:
         job = state.by_job[job_id].job
-        return job is not None and job.keeper_node is not None and self._means.hub.is_over(job.keeper_node, job_id)
+        return job is not None and job.keeper_node is not None and self._context.hub.is_over(job.keeper_node, job_id)
 
     async def _finish_stop(self, state: ExperimentState) -> None:
         """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""
-        step = Step(state.row.id, self._means.clock.now())
+        step = Step(state.row.id, self._context.clock.now())
         reason = "stopped by the user" + (f"; {_pending(len(state.by_job))}" if state.by_job else "")
-        monotonic = self._means.clock.monotonic()
+        monotonic = self._context.clock.monotonic()
         tuning.move_experiment(state, step, ExperimentEvent.FINISH_STOP, reason, monotonic=monotonic)
         await self._commit(state, step)
         for job_id in state.by_job:
-            self._means.pool.release(job_id)
-        if not state.by_job and self._means.providers is not None:
-            await self._means.providers.unhold(state.row.id)
+            self._context.pool.release(job_id)
+        if not state.by_job and self._context.providers is not None:
+            await self._context.providers.unhold(state.row.id)
         self.drop(state.row.id)
         if not state.by_job:
             self._clean_ups.add(state.row.id)
@@ -309,11 +309,11 @@ class Unloaded:
     async def _commit(self, state: ExperimentState, step: Step) -> None:
         counters, seconds = state.counters(), state.row.active_seconds
         step.write(lambda c: experiments.set_counters(c, state.row.id, active_seconds=seconds, **counters))
-        await self._means.control.write(step.apply)
+        await self._context.control.write(step.apply)
         self._changes[state.row.id] += 1
-        for level, text, ids in step.sayings:
+        for level, text, ids in step.log_lines:
             log.log(level, text, extra=ids)
-        self._means.feed.notify()
+        self._context.feed.notify()
 
     # ---- in words
 
@@ -324,10 +324,10 @@ class Unloaded:
             return ""
         stopping = status is ExperimentStatus.STOPPING
         trials = "its trials are being stopped" if stopping else "its trials go on untouched"
-        if entry.due is None or entry.due <= self._means.clock.monotonic():
+        if entry.due is None or entry.due <= self._context.clock.monotonic():
             when = "it is being tried again now"
         else:
-            when = f"tried again in {math.ceil(entry.due - self._means.clock.monotonic())} s"
+            when = f"tried again in {math.ceil(entry.due - self._context.clock.monotonic())} s"
         return f"not loaded: {entry.clause or 'opening its files takes long'}; {trials}; {when}"
 
     def obstacle(self, experiment_id: str) -> Unavailable:

@@ -57,7 +57,7 @@ EXPERIMENT = Lifecycle(
 
 
 @dataclass(frozen=True)
-class Progress:
+class ExperimentProgress:
     """What the rules look at. Numbers of trials; durations in seconds."""
 
     status: Status
@@ -72,7 +72,7 @@ class Progress:
     max_failed: int | None = None
 
 
-def spent_limit(progress: Progress) -> str:
+def spent_limit(progress: ExperimentProgress) -> str:
     """A sentence about the limit that is reached, or ''."""
     if progress.max_trials is not None and progress.created >= progress.max_trials:
         return f"maxTrialNumber {progress.max_trials} is reached"
@@ -81,7 +81,7 @@ def spent_limit(progress: Progress) -> str:
     return ""
 
 
-def next_event(progress: Progress) -> tuple[ExperimentEvent, str] | None:
+def next_event(progress: ExperimentProgress) -> tuple[ExperimentEvent, str] | None:
     """The move that the experiment makes by itself now, with its reason; None to stay."""
     limit = spent_limit(progress)
     status = progress.status
@@ -102,7 +102,7 @@ def next_event(progress: Progress) -> tuple[ExperimentEvent, str] | None:
     return None
 
 
-def wanted_suggestions(progress: Progress, concurrency: int) -> int:
+def wanted_suggestions(progress: ExperimentProgress, concurrency: int) -> int:
     """How many suggestions to ask for now, so that all places are taken and no limit is passed."""
     if not progress.status.creates_trials or progress.exhausted:
         return 0

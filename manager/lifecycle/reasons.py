@@ -71,7 +71,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RetryDecision:
     """What becomes of the trial. `retry_after_seconds` is None when `status` is terminal."""
 
     status: TrialStatus
@@ -106,7 +106,7 @@ def judge(
     policy: RetryPolicy,
     fruitless_jobs: int = 1,
     has_final: bool = False,
-) -> Verdict:
+) -> RetryDecision:
     """Apply the table: end the trial, or send it back to WAITING and charge the budget it says.
 
     :param fruitless_jobs: how many of its newest jobs, this one included, have ended without a report or a checkpoint.
@@ -114,16 +114,16 @@ def judge(
     """
     meaning = MEANINGS[end]
     if has_final:
-        return Verdict(meaning.with_final, failures, infrastructure_failures, None)
+        return RetryDecision(meaning.with_final, failures, infrastructure_failures, None)
     delay = retry_delay(fruitless_jobs, policy)
     if meaning.charge is Charge.FREE:
         delay = max(delay, policy.no_room_seconds) if end is EndReason.NO_ROOM else delay
-        return Verdict(TrialStatus.WAITING, failures, infrastructure_failures, delay)
+        return RetryDecision(TrialStatus.WAITING, failures, infrastructure_failures, delay)
     if meaning.charge is Charge.TRIAL and failures < policy.max_trial_retries:
-        return Verdict(TrialStatus.WAITING, failures + 1, infrastructure_failures, delay)
+        return RetryDecision(TrialStatus.WAITING, failures + 1, infrastructure_failures, delay)
     if meaning.charge is Charge.INFRASTRUCTURE and infrastructure_failures < policy.max_infrastructure_retries:
-        return Verdict(TrialStatus.WAITING, failures, infrastructure_failures + 1, delay)
-    return Verdict(meaning.status, failures, infrastructure_failures, None)
+        return RetryDecision(TrialStatus.WAITING, failures, infrastructure_failures + 1, delay)
+    return RetryDecision(meaning.status, failures, infrastructure_failures, None)
 
 
 def retry_delay(fruitless_jobs: int, policy: RetryPolicy) -> float:

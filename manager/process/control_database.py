@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proctor.manager.clock import Clock
-from proctor.manager.engine.creation import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.process.instance import StartError
-from proctor.manager.settings import Home
+from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home
 from proctor.manager.store import identity
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable

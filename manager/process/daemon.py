@@ -14,7 +14,7 @@ from proctor.sdk.disk_errors import explain
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
-LOOK_SECONDS = 0.02
+POLL_INTERVAL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _wait_until_up(home: Home, pid: int, said_before: int, timeout_seconds: floa
             code = _exit_code(pid)
         if code not in (None, EXIT_CONFLICT):
             break
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_INTERVAL_SECONDS)
     if code is None:
         os.kill(pid, signal.SIGTERM)
         raise ManagerNotStarted(f"it gave no sign within {timeout_seconds:g} s; its log is {home.manager_log}")

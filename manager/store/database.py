@@ -14,7 +14,7 @@ from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.identity import Witness
 from proctor.manager.store.migrations import Schema
 from proctor.manager.store.readers import ReaderPool, ReadRequest
-from proctor.manager.store.writer import HEALTHY, Committed, Request, Writer
+from proctor.manager.store.writer import HEALTHY, Committed, Writer, WriteRequest
 
 __all__ = ["HEALTHY", "Database"]
 
@@ -51,7 +51,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         self._health_callbacks: list[Callable[[str], None]] = []
         self._impatient: set[asyncio.Future[None]] = set()
-        self._outbox: list[Request] = []
+        self._outbox: list[WriteRequest] = []
         self._closing: asyncio.Future[None] | None = None
         self._writer = Writer(
             connection,
@@ -146,7 +146,7 @@ class Database:
         if not self._outbox:
             # All writes of one turn of the loop are handed over together.
             self._loop.call_soon(self._hand_over)
-        self._outbox.append(Request(function, future))
+        self._outbox.append(WriteRequest(function, future))
         return future
 
     async def keep_witness(self, path: Path) -> None:

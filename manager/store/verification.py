@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from proctor.manager.store import experiments, identity
+from proctor.manager.store import identity
 from proctor.manager.store.connections import RESTORE, advise, describe, primary_code
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.identity import Identity
 from proctor.manager.store.migrations import Schema, check_version
+from proctor.manager.store.tables import experiments
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 

@@ -30,7 +30,7 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WriteRequest:
     """A function to run in the writer thread, and who waits for it."""
 
     function: Callable[[sqlite3.Connection], Any]
@@ -38,7 +38,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WriteOutcome:
     """What became of a request: its result, or its error."""
 
     future: "asyncio.Future[Any]"
@@ -50,7 +50,7 @@ class Outcome:
 class Committed:
     """What the thread tells the loop after each transaction."""
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[WriteOutcome]
     checkpoint_due: bool
 
 
@@ -79,7 +79,7 @@ class Writer:
         self._schema = schema
         self._tell = tell
         self._tell_health = tell_health
-        self._queue: SimpleQueue[Sequence[Request] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Sequence[WriteRequest] | None] = SimpleQueue()
         self._closing = threading.Event()
         self._health = HEALTHY
         self._since_checkpoint = (0, 0)
@@ -99,11 +99,11 @@ class Writer:
             thread.start()
             self._thread, self.is_serving = thread, True
 
-    def run(self, requests: Sequence[Request]) -> None:
+    def run(self, requests: Sequence[WriteRequest]) -> None:
         """Carry out requests in the calling thread; instead of `queue` and `start`."""
         self._carry_out(requests)
 
-    def queue(self, requests: Sequence[Request]) -> None:
+    def queue(self, requests: Sequence[WriteRequest]) -> None:
         """Queue requests; they are carried out in order, once there is a thread (`start`), at the latest by `close`."""
         self._queue.put(requests)
 
@@ -151,9 +151,9 @@ class Writer:
             self.is_serving = not self._queue.empty()
             return not self.is_serving
 
-    def _collect(self) -> tuple[list[Request], bool]:
+    def _collect(self) -> tuple[list[WriteRequest], bool]:
         """Wait for requests and take all that are there, none after a while; False as soon as the end was asked for."""
-        batch: list[Request] = []
+        batch: list[WriteRequest] = []
         try:
             requests = self._queue.get(timeout=self._idle_seconds)
         except Empty:
@@ -168,7 +168,7 @@ class Writer:
                 return batch, True
         return batch, False
 
-    def _carry_out(self, batch: Sequence[Request]) -> None:
+    def _carry_out(self, batch: Sequence[WriteRequest]) -> None:
         try:
             outcomes = self._persist(batch)
         except Exception as error:
@@ -177,10 +177,10 @@ class Writer:
                 for request in batch:
                     self._carry_out([request])
                 return
-            outcomes = [Outcome(batch[0].future, None, self._translate(error))]
+            outcomes = [WriteOutcome(batch[0].future, None, self._translate(error))]
         self._tell(Committed(outcomes, self._is_checkpoint_due()))
 
-    def _persist(self, batch: Sequence[Request]) -> list[Outcome]:
+    def _persist(self, batch: Sequence[WriteRequest]) -> list[WriteOutcome]:
         """Run the batch's transaction until the machine lets it through."""
         attempt = 0
         while True:
@@ -205,7 +205,7 @@ class Writer:
             self._since_checkpoint = (self.commits, 0)
         return self._connection
 
-    def _run_transaction(self, batch: Sequence[Request]) -> list[Outcome]:
+    def _run_transaction(self, batch: Sequence[WriteRequest]) -> list[WriteOutcome]:
         connection = self._open()
         before = connection.total_changes
         connection.execute("BEGIN IMMEDIATE")
@@ -221,7 +221,7 @@ class Writer:
         self.commits += 1
         return outcomes
 
-    def _run(self, connection: sqlite3.Connection, request: Request) -> Outcome:
+    def _run(self, connection: sqlite3.Connection, request: WriteRequest) -> WriteOutcome:
         connection.execute("SAVEPOINT request")
         try:
             result = request.function(connection)
@@ -230,9 +230,9 @@ class Writer:
                 raise
             connection.execute("ROLLBACK TO request")
             connection.execute("RELEASE request")
-            return Outcome(request.future, None, _as_refusal(error))
+            return WriteOutcome(request.future, None, _as_refusal(error))
         connection.execute("RELEASE request")
-        return Outcome(request.future, result, None)
+        return WriteOutcome(request.future, result, None)
 
     def _roll_back(self) -> None:
         try:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import trials
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import trials
 from proctor.manager.web.charts import Series, chart
 
 SHARE = 1 / 20

@@ -24,8 +24,8 @@ from proctor.manager.api.resources import (
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import events, experiments, jobs, metrics, trials
 from proctor.manager.store.rows import ExperimentRow, MetricRow
+from proctor.manager.store.tables import events, experiments, jobs, metrics, trials
 from proctor.manager.web import formats
 from proctor.manager.web.charts import Series, chart, share_bar
 from proctor.sdk.json_input import clean_text

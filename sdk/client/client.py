@@ -163,7 +163,7 @@ class Client:
 
         :param config: as it would be written in YAML, without secrets.
         :param directory: where relative paths in it start; absolute.
-        :param handover: name of a file in the home's incoming folder, from `handover.write_handover`.
+        :param handover: name of a file in the home's incoming folder, from `credentials.write_caller_environment`.
         """
         body: JsonObject = {"config": dict(config), "directory": os.fspath(directory), "handover": handover}
         return self._post("/experiments", {**body, "experiment_id": experiment_id, "dry_run": dry_run})
@@ -180,8 +180,8 @@ class Client:
 
         :param archive: name of a zip in the home's incoming folder, made by `proctor experiment save`.
         :param code_directory: where its code lies now, if not where it was; absolute.
-        :param handover: name of a file in the home's incoming folder, from `handover.write_handover`: the environment
-            of its trials once it is resumed.
+        :param handover: name of a file in the home's incoming folder, from `credentials.write_caller_environment`: the
+            environment of its trials once it is resumed.
         """
         body = {"archive": archive, "experiment_id": experiment_id, "code_directory": code_directory}
         return self._post("/experiments/load", {**body, "handover": handover})

@@ -1,7 +1,11 @@
-"""Passwords and passphrases that a configuration names instead of holding them.
+"""What `create` gives to the manager beside the configuration: the caller's environment, and secrets.
 
-`passwordEnv: NAME` is read from the environment, `passwordPrompt: true` is asked for on the terminal, both once, when
-the experiment is created; the same with `sshPassphrase`. What is found goes to the manager with the handed-over file.
+Neither may travel over REST or be stored in a database, so they go through a file in the home that only its owner can
+read. The manager moves it into the experiment's folder; the process that wrote it removes it when the manager did not.
+
+A configuration may name its secrets instead of holding them: `passwordEnv: NAME` is read from the environment,
+`passwordPrompt: true` is asked for on the terminal, both once, when the experiment is created; the same holds for
+`sshPassphrase`.
 """
 
 import fcntl
@@ -19,12 +23,6 @@ from typing import Any
 
 from proctor.sdk.process_limits import read_umask
 
-# ---- handover -------------------------------------------------------------------------------------------------------
-# What `create` gives to the manager beside the configuration: the caller's environment, and secrets.
-#
-# Neither may travel over REST or lie in a database, so they go through a file in the home that only its owner can read.
-# The manager moves it into the experiment's folder; whoever wrote it removes it when the experiment was not taken.
-
 REDACTED = "********"
 HELD_PREFIX = "held-"
 """A file in `incoming` with such a name is locked (flock) by the process that wrote it while that needs it."""
@@ -33,10 +31,16 @@ _OF_A_LOGIN = [f"{secret}{ending}" for secret in _SECRETS for ending in ("", "_e
 _NAMES = ("training_service", "machine_list", "host", "port", "user", *_OF_A_LOGIN)
 _OLD_NAMES = {"ip": "host", "username": "user", "passwd": "password", "passphrase": "ssh_passphrase"}
 _CANONICAL = {name.replace("_", ""): name for name in _NAMES} | _OLD_NAMES
+_KINDS = {"password": ("password", "passwordEnv"), "ssh_passphrase": ("passphrase", "sshPassphraseEnv")}
+"""By the secret's name in the configuration: what people call it, and the key that names a variable."""
+
+Ask = Callable[[str], str]
 
 
-def write_handover(home: Path, *, secret_values: Mapping[str, str] | None = None, without: Collection[str] = ()) -> str:
-    """Write down this process's environment, working directory and interpreter; return the file's name.
+def write_caller_environment(
+    home: Path, *, secret_values: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> str:
+    """Save this process's environment, working directory and interpreter; return the file's name.
 
     :param secret_values: secrets by path in the configuration, `training_service.machine_list.0.password`.
     :param without: variables that are not for trials: they hold secrets.
@@ -59,9 +63,21 @@ def write_handover(home: Path, *, secret_values: Mapping[str, str] | None = None
 
 
 @contextmanager
+def caller_environment(
+    home: Path, *, secret_values: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> Iterator[str]:
+    """The name of a file as `write_caller_environment` makes it; removed afterwards if the manager did not take it."""
+    name = write_caller_environment(home, secret_values=secret_values, without=without)
+    try:
+        yield name
+    finally:
+        (home / "incoming" / name).unlink(missing_ok=True)
+
+
+@contextmanager
 def held_copy(home: Path, source: Path) -> Iterator[str]:
-    """A copy of a file for the manager, which is removed in the end; its name. A process that is killed here lets go of
-    the lock, so that the next manager removes the copy."""
+    """A copy of a file for the manager, which is removed in the end; its name. A process that is killed here
+    releases the lock, so that the next manager removes the copy."""
     incoming = home / "incoming"
     incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = incoming / f"{HELD_PREFIX}{secrets.token_hex(16)}{source.suffix}"
@@ -74,11 +90,6 @@ def held_copy(home: Path, source: Path) -> Iterator[str]:
             yield path.name
         finally:
             path.unlink(missing_ok=True)
-
-
-def discard_handover(home: Path, name: str) -> None:
-    """Remove a file that the manager did not take; that it is gone already is fine."""
-    (home / "incoming" / name).unlink(missing_ok=True)
 
 
 def take_secrets(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -114,12 +125,6 @@ def _take(value: Any, path: tuple[str, ...], found: dict[str, str]) -> Any:
 def canonical_key(key: object) -> str:
     """The key's name in the canonical configuration, where it belongs to a login; else as it is."""
     return _CANONICAL.get(re.sub(r"[_\-]", "", str(key)).lower(), str(key))
-
-
-_KINDS = {"password": ("password", "passwordEnv"), "ssh_passphrase": ("passphrase", "sshPassphraseEnv")}
-"""By the secret's name in the configuration: what people call it, and the key that names a variable."""
-
-Ask = Callable[[str], str]
 
 
 class MissingSecret(ValueError):

@@ -14,11 +14,10 @@ from typing import Any
 from proctor.sdk.client.client import Client, JsonObject
 from proctor.sdk.client.config import ExperimentConfig, RunMode, read_duration, read_mapping
 from proctor.sdk.client.credentials import (
-    discard_handover,
+    caller_environment,
     find_secrets,
     secret_variables,
     take_secrets,
-    write_handover,
 )
 from proctor.sdk.client.errors import ClientError, Conflict, ManagerNotStarted, ManagerUnreachable, NotFound
 from proctor.sdk.client.events import Watch
@@ -116,14 +115,8 @@ class Experiment:
         clean, secret_values = take_secrets({**mapping, "debug": True} if debug else mapping)
         secret_values |= find_secrets(mapping)
         client = self._open(port)
-        handover = write_handover(client.home, secret_values=secret_values, without=secret_variables(mapping))
-        try:
-            created = client.create_experiment(
-                clean, directory=self._directory, handover=handover, experiment_id=self.id
-            )
-        except BaseException:
-            discard_handover(client.home, handover)
-            raise
+        with caller_environment(client.home, secret_values=secret_values, without=secret_variables(mapping)) as name:
+            created = client.create_experiment(clean, directory=self._directory, handover=name, experiment_id=self.id)
         self.id = created["id"]
         self._leave_at_exit(run_mode)
 

@@ -1,22 +1,86 @@
-"""What is looked at before a run trains its first batch, so that hours later nothing fails that was known by then."""
+"""One fit from its beginning to its end: check, set up, resume, train, finish, tear down; and the same for a test.
 
-from contextlib import suppress
+What can be known before the first batch is checked before it, so that nothing of that kind fails hours later.
+"""
+
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
-from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch import snapshots
+from proctor.sdk.pytorch.averages import Averages
+from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
+from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
+from proctor.sdk.pytorch.determinism.kernels import kernel_switches, tell_gaps
+from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
+from proctor.sdk.pytorch.model import Model, refuse_metrics
+from proctor.sdk.pytorch.observers.base import ExpectedMetric, Observer, Observers, identify_run
+from proctor.sdk.pytorch.options import Phase, Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from proctor.sdk.pytorch.run import Run
+from proctor.sdk.pytorch.run import Outcome, Run
+from proctor.sdk.trial import is_in_trial
 
 
-def check_run(run: "Run") -> None:
-    """Refuse a training that could not be done as it was asked for.
+def fit(run: Run) -> Outcome:
+    """Train, from the latest checkpoint if there is one."""
+    settings = run.settings
+    with kernel_switches(
+        run.device, deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark
+    ) as run.gaps:
+        try:
+            if run.storage is not None and run.ranks.is_main:
+                run.storage.open()
+            set_up(run)
+            check_run(run)
+            content = resume(run)
+            if content is not None and (reason := find_end(run)) is not None:
+                snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
+                return run.finish(reason)
+            return run.finish(_train(run, content))
+        finally:
+            tear_down(run)
+
+
+def test(run: Run) -> Outcome:
+    """Test the latest checkpoint; the random streams are not those of the training, so its length does not matter."""
+    settings = run.settings
+    run.history = History(None)  # what a test measures is no part of the training's history
+    run.reports = False  # nor of what the tuner judges the training by
+    with kernel_switches(run.device, deterministic=settings.enable_deterministic, benchmark=False):
+        try:
+            set_up(run)
+            content = snapshots.find_checkpoint(run)
+            if content is None:
+                run.model.load_for_testing()
+            else:
+                snapshots.restore_model(run, content)
+                snapshots.restore_training(run, content)
+            seed_rank(settings.random_seed, run.ranks.rank)
+            run.model._log = run.log
+            evaluate(run, Phase.TESTING)
+            return run.finish(None)
+        finally:
+            tear_down(run)
+
+
+def set_up(run: Run) -> None:
+    """Seed the streams and make everything that the run works with."""
+    run.observers.open()
+    seed_rngs(run.settings.random_seed)
+    run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
+    run.model.queue, run.model._log, run.model.averages = run.queue, refuse_metrics, Averages()
+    for plugin in run.plugins:
+        plugin.setup(run.model)
+    run.datamodule.bind(run.settings.random_seed, run.ranks)
+    run.datamodule.setup()
+    run.model.setup()
+
+
+def check_run(run: Run) -> None:
+    """Refuse a training that could not be done as requested, and make every loader it will read (no worker starts).
 
     :raises ConfigurationError: options, data and model do not fit together.
     :raises TypeError: a sampler is none that can be resumed.
@@ -31,10 +95,25 @@ def check_run(run: "Run") -> None:
             "total_steps is endless and nothing would stop the run; set early_stop_cycles, or override "
             "should_training_stop in the model or a plug-in."
         )
-    _check_data(run)
+    data, frequency = run.datamodule, settings.valid_frequency
+    if frequency is not None and not data.has(Phase.VALIDATION):
+        raise ConfigurationError(
+            f"valid_frequency is {frequency} and there is no data to validate on; call set_validation in "
+            f"{type(data).__name__}.setup, or leave valid_frequency out."
+        )
+    if frequency is not None:
+        data.open(Phase.VALIDATION)
+    for number in reversed(range(max(1, data.train_phases))):  # the first one last: it is the one in use
+        data.open(Phase.TRAINING, number)
 
 
-def check_state(run: "Run") -> None:
+def _has_end(run: Run) -> bool:
+    asks = type(run.model).should_training_stop is not Model.should_training_stop
+    claimed = run.plugins.claims(Override.SHOULD_TRAINING_STOP) is not None
+    return run.settings.early_stop_cycles is not None or asks or claimed or is_in_trial()
+
+
+def check_state(run: Run) -> None:
     """Refuse a model or a plug-in whose state no checkpoint could hold, as far as there is such a state by now.
 
     :raises ConfigurationError: the model has parts that nothing would save.
@@ -48,21 +127,108 @@ def check_state(run: "Run") -> None:
     check_content(found, "checkpoint", safe_types=frozenset(run.model.types_for_safe_load()))
 
 
-def _has_end(run: "Run") -> bool:
-    asks = type(run.model).should_training_stop is not Model.should_training_stop
-    claimed = run.plugins.claims(Override.SHOULD_TRAINING_STOP) is not None
-    return run.settings.early_stop_cycles is not None or asks or claimed or trial.is_in_trial()
+def resume(run: Run) -> "dict[str, Any] | None":
+    """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
+    content = snapshots.find_checkpoint(run) if run.settings.resume else None
+    if content is not None:
+        snapshots.restore_model(run, content)
+        snapshots.restore_training(run, content)
+    seed_rank(run.settings.random_seed, run.ranks.rank)
+    return content
 
 
-def _check_data(run: "Run") -> None:
-    """Make every loader that the training will read, which starts no worker."""
-    data, frequency = run.datamodule, run.settings.valid_frequency
-    if frequency is not None and not data.has(Phase.VALIDATION):
-        raise ConfigurationError(
-            f"valid_frequency is {frequency} and there is no data to validate on; call set_validation in "
-            f"{type(data).__name__}.setup, or leave valid_frequency out."
-        )
-    if frequency is not None:
-        data.open(Phase.VALIDATION)
-    for number in reversed(range(max(1, data.train_phases))):  # the first one last: it is the one in use
-        data.open(Phase.TRAINING, number)
+def find_end(run: Run) -> "StopReason | None":
+    """Why a resumed run has nothing left to do, if so. A run that its model stopped asks the model once more."""
+    settings, state = run.settings, run.state
+    done = state.epoch if settings.is_by_epoch else state.current_iteration
+    if done >= settings.total_steps:
+        return StopReason.COMPLETED
+    if settings.early_stop_cycles is not None and state.early_stop_count >= settings.early_stop_cycles:
+        return StopReason.EARLY_STOP
+    if state.stop_reason == StopReason.MODEL.value and run.ranks.any(run.wants_stop()):
+        return StopReason.MODEL
+    return None
+
+
+def begin(run: Run, content: "dict[str, Any] | None") -> None:
+    """Begin to train: tell or refuse what is not exact or cannot be saved, cut the history, open what looks on.
+
+    All ranks call it (collective).
+    """
+    run.state.stop_reason = ""
+    _tell_inexact(run, content)
+    if run.storage is not None:
+        check_state(run)
+    if content is not None and run.storage is not None and run.ranks.is_main:
+        run.storage.restore_history(content)
+    run.observers.on_start(run.settings, run.state, run.resumed_from)
+    run.model._log = run.log
+
+
+def _tell_inexact(run: Run, content: "dict[str, Any] | None") -> None:
+    """Tell, or refuse, on all ranks alike, what keeps a resumed run, or one that is to be exact, from being so."""
+    settings = run.settings
+    if content is not None or settings.enable_deterministic or settings.strict_resume:
+        tell_gaps(run.gaps, ranks=run.ranks, strict=settings.strict_resume)
+    if content is None:
+        return
+    compare_on_ranks(
+        content.get("fingerprint"),
+        partial(snapshots.describe_run, run),
+        ranks=run.ranks,
+        device=run.device,
+        strict=settings.strict_resume,
+    )
+
+
+def _train(run: Run, content: "dict[str, Any] | None") -> StopReason:
+    begin(run, content)
+    for plugin in run.plugins:
+        plugin.on_training_start()
+    run.model.on_training_start()
+    run.model.train()
+    if content is not None:  # after the hooks, which a fresh run's streams have behind them at this point too
+        snapshots.restore_streams(run, content)
+    reason = TrainingLoop(run).run()
+    if reason is not StopReason.REQUESTED:
+        run.model.on_training_end()
+        for plugin in run.plugins:
+            plugin.on_training_end()
+    run.observers.on_end(reason.value)
+    return reason
+
+
+def tear_down(run: Run) -> None:
+    """Close everything, however the run has ended."""
+    with ExitStack() as stack:  # every one is closed, whatever the others raise
+        stack.callback(setattr, run.model, "_log", refuse_metrics)
+        if run.storage is not None and run.ranks.is_main:
+            stack.callback(run.storage.close)
+        stack.callback(run.observers.close)
+        for plugin in run.plugins:
+            stack.callback(plugin.close)
+        stack.callback(run.datamodule.unbind)
+        stack.callback(run.datamodule.teardown)
+
+
+def make_observers(settings: Settings, *, is_main: bool) -> Observers:
+    """Return the observers that the options ask for; none on the other ranks. What is not asked for is not imported.
+
+    :raises ConfigurationError: an option needs a package that is not installed.
+    """
+    found: list[Observer] = []
+    if is_main and settings.enable_file_logging and settings.log_path is not None:
+        from proctor.sdk.pytorch.observers.log_file import FileLog
+
+        found.append(FileLog(settings.run_name, settings.log_path))
+    if is_main and settings.enable_tensorboard and settings.run_path is not None:
+        from proctor.sdk.pytorch.observers.tensorboard import TensorBoardRun
+
+        found.append(TensorBoardRun(settings.run_name, settings.run_path))
+    if is_main and settings.enable_progress_bar:
+        from proctor.sdk.pytorch.observers.progress import Progress
+
+        found.append(Progress())
+    if is_main and settings.best_metric is not None:
+        found.append(ExpectedMetric(settings.best_metric, validates=settings.valid_frequency is not None))
+    return Observers(found, identify_run(settings))

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file, write_whole
+from proctor.sdk.files import replace_file, sync_file
+from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, write_pointer
 from proctor.sdk.pytorch.checkpoints.registration import register
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_in_trial, report_values, should_stop
+from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
+from proctor.sdk.trial import is_in_trial
 
 # ---- marks ----------------------------------------------------------------------------------------------------------
 # Checkpoints that another framework writes in place, for its callback: each a folder, with a mark when it is whole.
@@ -80,9 +82,8 @@ class MarkedFolder:
         folder = self.path / f"checkpoint-{step}"
         for path in folder.rglob("*"):
             if path.is_file():
-                with open(path, "rb") as written:
-                    os.fsync(written.fileno())
-        write_whole(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
+                sync_file(path)
+        replace_file(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
         if is_in_trial():
             register(self._run_name, partial(self._export, folder, step), place=self.path)
 

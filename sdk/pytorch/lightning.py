@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.files import UNFINISHED_PREFIX
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file, remove_leftovers, sync_folder
+from proctor.sdk.files import UNFINISHED_PREFIX, remove_unfinished, sync_file, sync_folder
+from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, is_whole, read_pointer, write_pointer
 from proctor.sdk.pytorch.checkpoints.registration import register
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_in_trial, report_values, should_stop
+from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
+from proctor.sdk.trial import is_in_trial
 
 __all__ = ["ProctorCallback", "ResumableLoader"]
 
@@ -82,8 +83,7 @@ class GuestFolder:
         :raises OSError: the disk refuses; the pointer is what it was.
         """
         unfinished, path = self.begin(step), self.path / f"step-{step}.ckpt"
-        with open(unfinished, "rb") as written:
-            os.fsync(written.fileno())
+        sync_file(unfinished)
         entry = Entry(path.name, hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=step)
         os.replace(unfinished, path)
         sync_folder(self.path)
@@ -100,7 +100,7 @@ class GuestFolder:
 
     def _remove_others(self, kept: "set[str]") -> None:
         """Remove what the pointer does not name and what kills have left half made."""
-        remove_leftovers(self.path)
+        remove_unfinished(str(self.path), is_only_writer=True)
         for path in self.path.glob("step-*.ckpt"):
             if path.name not in kept:
                 with suppress(FileNotFoundError):

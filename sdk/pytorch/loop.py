@@ -17,16 +17,14 @@ from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.determinism.kernels import without_benchmark
 from proctor.sdk.pytorch.options import Phase, StopReason
 from proctor.sdk.pytorch.plugins import Override
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from proctor.sdk.pytorch.run import Run
+from proctor.sdk.pytorch.run import Run
+from proctor.sdk.pytorch.snapshots import save_checkpoint
 
 # ---- evaluation -----------------------------------------------------------------------------------------------------
 # Validations and tests: the model judged on data, without gradients, by the same steps for both.
 
 
-def validate(run: "Run") -> bool:
+def validate(run: Run) -> bool:
     """Validate and return whether the metrics have improved, as the main rank sees it (collective)."""
     evaluate(run, Phase.VALIDATION)
     run.state.validation_cycles += 1
@@ -36,7 +34,7 @@ def validate(run: "Run") -> bool:
     return improved
 
 
-def evaluate(run: "Run", phase: Phase) -> None:
+def evaluate(run: Run, phase: Phase) -> None:
     """Run one pass over the data of a phase."""
     model, is_test = run.model, phase is Phase.TESTING
     cycle = 0 if is_test else run.state.validation_cycles
@@ -62,7 +60,7 @@ def evaluate(run: "Run", phase: Phase) -> None:
     run.observers.on_evaluation_end()
 
 
-def _validate(run: "Run", batch: Any, step: int) -> None:
+def _validate(run: Run, batch: Any, step: int) -> None:
     model = run.model
     model.on_validation_batch_start(step)
     if run.plugins.claims(Override.VALIDATION_BATCH) is None:
@@ -73,7 +71,7 @@ def _validate(run: "Run", batch: Any, step: int) -> None:
     model.on_validation_batch_end(step)
 
 
-def _test(run: "Run", batch: Any, step: int) -> None:
+def _test(run: Run, batch: Any, step: int) -> None:
     model = run.model
     model.on_testing_batch_start(step)
     if run.plugins.claims(Override.TESTING_BATCH) is None:
@@ -87,7 +85,7 @@ def _test(run: "Run", batch: Any, step: int) -> None:
 class TrainingLoop:
     """The loop of one run in one process; all ranks run it in step."""
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: Run) -> None:
         settings = run.settings
         self.run_parts = run
         self.state = run.state
@@ -176,9 +174,9 @@ class TrainingLoop:
         if reason is not None:
             self.state.stop_reason = "" if reason is StopReason.REQUESTED else reason.value
             if run.storage is not None:
-                run.save()
+                save_checkpoint(run)
         elif is_due and (self._is_save_due(done) or (is_validated and run.has_new_best())):
-            run.save()
+            save_checkpoint(run)
         return reason
 
     def _is_save_due(self, done: int) -> bool:

@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.pytorch.checkpoints.filesystem import copy_whole, hash_file, write_whole
+from proctor.sdk.files import copy_file, replace_file
+from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
 from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, is_foreign, read_any, translate, upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, HistoryPosition
@@ -54,7 +55,7 @@ def migrate_checkpoints(
         is_new = _is_new(target / name, entry)
         if is_new and not dry_run:
             target.mkdir(parents=True, exist_ok=True)
-            write_whole(target / name, data, place="trainer.migration")
+            replace_file(target / name, data, place="trainer.migration")
         done.append(Migrated(entry, origin, is_new, _note(origin, content)))
     done.sort(key=lambda item: (item.entry.epoch, item.entry.iteration, item.entry.name), reverse=True)
     if not dry_run:
@@ -129,7 +130,7 @@ def _is_new(path: Path, entry: Entry) -> bool:
 
 def _finish(source: Path, target: Path, entries: "list[Entry]") -> None:
     if (source / HISTORY_FILE).exists() and not (target / HISTORY_FILE).exists():
-        copy_whole(source / HISTORY_FILE, target / HISTORY_FILE)
+        copy_file(source / HISTORY_FILE, target / HISTORY_FILE)
     if read_pointer(target) is None:  # a run that has gone on from here has a pointer of its own by now
         write_pointer(target, target.name, entries)
 

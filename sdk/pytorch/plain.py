@@ -27,18 +27,19 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from proctor.sdk.pytorch import run as runs
-from proctor.sdk.pytorch import snapshots, trial
+from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.determinism.kernels import kernel_switches
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.distributed.devices import on_device
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.fit import begin, make_observers, resume, set_up, tear_down
 from proctor.sdk.pytorch.model import Model, has_state
 from proctor.sdk.pytorch.options import Phase, TrainUnit, make_settings
 from proctor.sdk.pytorch.plugins import Plugins
 from proctor.sdk.pytorch.run import Place, Run
+from proctor.sdk.pytorch.snapshots import restore_streams, save_checkpoint
 from proctor.sdk.pytorch.trainer import choose_device
 
 # ---- parts ----------------------------------------------------------------------------------------------------------
@@ -78,7 +79,8 @@ class OpenRun(Run):
     saved_at = 0  # batches that were done at the newest checkpoint
 
     def save(self) -> None:
-        super().save()
+        """Make a checkpoint of the present position (collective)."""
+        save_checkpoint(self)
         self.saved_at = self.state.global_iteration
 
 
@@ -144,7 +146,8 @@ def open_run(
     settings = make_settings(run_name, {**options, "train_unit": TrainUnit.ITERATION, "total_steps": inf})
     place = Place(device=choose_device(settings), ranks=get_ranks())
     model, data = PartsModel(make_parts), OneDataset(dataset, params)
-    run = OpenRun(settings, model, datamodule=data, plugins=Plugins(), place=place)
+    observers = make_observers(settings, is_main=place.ranks.is_main)
+    run = OpenRun(settings, model, datamodule=data, plugins=Plugins(), place=place, observers=observers)
     if settings.chkpt_frequency is not None and run.storage is None:
         raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
     with (
@@ -157,17 +160,17 @@ def open_run(
         try:
             if run.storage is not None and run.ranks.is_main:
                 run.storage.open()
-            runs.set_up(run)
-            content = runs.resume(run)
+            set_up(run)
+            content = resume(run)
             run.saved_at = run.state.global_iteration
-            runs.begin(run, content)
+            begin(run, content)
             if content is not None:
-                snapshots.restore_streams(run, content)
+                restore_streams(run, content)
             yield run
             run.finish(None)
             run.observers.on_end("left")
         finally:
-            runs.tear_down(run)
+            tear_down(run)
 
 
 def remaining_batches(run: OpenRun) -> "Iterator[Any]":

@@ -8,11 +8,8 @@ from enum import Enum
 from typing import Any
 
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.state import TrainingState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from proctor.sdk.pytorch.model import Model
 
 # The names of a checkpoint's own parts: a plug-in of such a name would look like one of them.
 RESERVED_NAMES = frozenset(
@@ -51,7 +48,7 @@ class Plugin:
     def __init__(self, plugin_id: str) -> None:
         self.plugin_id = plugin_id
 
-    def setup(self, model: "Model") -> None:
+    def setup(self, model: Model) -> None:
         """Called in each process before the data module's and the model's `setup`; the streams are seeded."""
 
     def on_training_start(self) -> None:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, taken from a run and given back to one.
+"""What a checkpoint holds: taken from a run and saved, found again and given back to one.
 
 format, version      of this layout, and of the package
 training_state       the counters
@@ -16,20 +16,34 @@ fingerprint          what must be the same for an exact resume
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, upgrade
 from proctor.sdk.pytorch.checkpoints.serialization import load
+from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_device, take_fingerprint
 from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
-from proctor.sdk.pytorch.model import Model
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from proctor.sdk.pytorch.run import Run
+from proctor.sdk.pytorch.run import Run
 
 
-def take_snapshot(run: "Run") -> "dict[str, Any] | None":
+def save_checkpoint(run: Run) -> None:
+    """Make a checkpoint of the present position (collective).
+
+    :raises ConfigurationError: the model has parts that no checkpoint would hold.
+    """
+    if not run.has_saved:  # what the hooks have made since the run began was there for no check
+        run.model.check_parts()
+        run.has_saved = True
+    content = take_snapshot(run)
+    if content is not None and run.storage is not None:
+        metadata = run.model.append_metadata_to_chkpt_name()
+        path = run.storage.save(content, metadata=metadata, score=run.score())
+        run.observers.on_checkpoint(path, run.state)
+
+
+def take_snapshot(run: Run) -> "dict[str, Any] | None":
     """Return the content of a checkpoint on the main rank, None elsewhere (collective)."""
     averages = run.model.averages.state_dict()
     own = run.ranks.gather({"rng": get_rng_state_dict(), "averages": averages, "device": describe_device(run.device)})
@@ -55,7 +69,7 @@ def take_snapshot(run: "Run") -> "dict[str, Any] | None":
     return content
 
 
-def describe_run(run: "Run", devices: "Sequence[Fingerprint]") -> Fingerprint:
+def describe_run(run: Run, devices: "Sequence[Fingerprint]") -> Fingerprint:
     """The fingerprint of a run as it is now.
 
     :param devices: what `describe_device` returned on each rank.
@@ -78,22 +92,30 @@ def describe_run(run: "Run", devices: "Sequence[Fingerprint]") -> Fingerprint:
     )
 
 
-def read_snapshot(path: Path, model: Model, *, device: Any, file: BinaryIO) -> "dict[str, Any]":
-    """Read the checkpoint that the main rank has found whole at `path`, out of a file with its bytes.
+def find_checkpoint(run: Run) -> "dict[str, Any] | None":
+    """Read the checkpoint to continue from, the same one on all ranks (collective).
 
-    :raises UnreadableCheckpointError: it cannot be read, or is of another version.
+    :raises UnreadableCheckpointError: there is one and it cannot be read, or is of another version.
     """
-    return upgrade(load(path, device, tuple(model.types_for_safe_load()), file=file), str(path))
+    content, path = None, None
+    if run.storage is not None and run.ranks.is_main:
+        trial.adopt_checkpoint(run.storage)
+        if (loaded := run.storage.load_newest(run.device)) is not None:
+            content, path = loaded.content, loaded.path
+    run.resumed_from = run.ranks.broadcast(path)
+    if run.ranks.world_size > 1 and run.storage is not None:
+        content = _share_checkpoint(run, run.storage, content)
+    return content
 
 
-def restore_model(run: "Run", content: "dict[str, Any]") -> None:
+def restore_model(run: Run, content: "dict[str, Any]") -> None:
     """Give the model and its scaler back what they were."""
     run.model.load_state_dict(content["model"])
     if run.model.amp_scaler is not None and content.get("amp_scaler"):  # one that does nothing has an empty state
         run.model.amp_scaler.load_state_dict(content["amp_scaler"])
 
 
-def restore_training(run: "Run", content: "dict[str, Any]") -> None:
+def restore_training(run: Run, content: "dict[str, Any]") -> None:
     """Give the counters, the metrics, the means, the plug-ins and the observers back what they were."""
     run.state.load_state_dict(content["training_state"])
     run.metrics = dict(content.get("metrics") or {})
@@ -105,11 +127,23 @@ def restore_training(run: "Run", content: "dict[str, Any]") -> None:
         run.observers.load_state_dict(content.get("observers") or {})
 
 
-def restore_streams(run: "Run", content: "dict[str, Any]") -> None:
+def restore_streams(run: Run, content: "dict[str, Any]") -> None:
     """Give this rank its own random streams back; a rank that was not there keeps the ones it was seeded with."""
     streams = content["rng"]
     if run.ranks.rank < len(streams):
         load_rng_state_dict(streams[run.ranks.rank])
+
+
+def _share_checkpoint(run: Run, storage: CheckpointFolder, content: "dict[str, Any] | None") -> "dict[str, Any] | None":
+    """Give the other ranks what the main rank has read, wherever they are."""
+    if (path := run.resumed_from) is None:
+        refuse_to_leave_behind(storage, run.ranks)
+        return None
+    with deliver(path, run.ranks) as file:
+        if content is None:
+            safe_types = tuple(run.model.types_for_safe_load())
+            content = upgrade(load(path, run.device, safe_types, file=file), str(path))
+    return content
 
 
 def _version() -> str:

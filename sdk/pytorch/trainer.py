@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch import run as runs
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.collectives import GroupOptions, adopt_ranks
@@ -16,6 +15,7 @@ from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.spawn import spawn_ranks
 from proctor.sdk.pytorch.distributed.torchrun import TorchrunPlace, choose_local_device, find_torchrun, join_torchrun
 from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
+from proctor.sdk.pytorch.fit import fit, make_observers, test
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Settings, make_settings
 from proctor.sdk.pytorch.plugins import Plugin, Plugins
@@ -28,7 +28,7 @@ from proctor.sdk.pytorch.run import Outcome, Place, Run
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done, picklable if its parts are: `work` is `run.fit` or `run.test`."""
+    """What is to be done, picklable if its parts are: `work` is `fit.fit` or `fit.test`."""
 
     work: "Callable[[Run], Outcome]"
     settings: Settings
@@ -38,7 +38,14 @@ class Task:
 
     def execute(self, place: Place) -> Outcome:
         """Do it in this process; all processes of a run call this."""
-        run = Run(self.settings, self.model, datamodule=self.datamodule, plugins=self.plugins, place=place)
+        run = Run(
+            self.settings,
+            self.model,
+            datamodule=self.datamodule,
+            plugins=self.plugins,
+            place=place,
+            observers=make_observers(self.settings, is_main=place.ranks.is_main),
+        )
         return self.work(run)
 
 
@@ -123,7 +130,7 @@ class Trainer:
         :raises RuntimeError: something else failed; its cause is what was raised, unless `train_exceptions` names it.
         """
         with trial.deferring_termination():
-            return self._launch(runs.fit, model, datamodule, exceptions=self.settings.train_exceptions)
+            return self._launch(fit, model, datamodule, exceptions=self.settings.train_exceptions)
 
     def test(self, model: Model, datamodule: DataModule) -> Outcome:
         """Test the latest checkpoint or, without one, what `Model.load_for_testing` loads.
@@ -131,7 +138,7 @@ class Trainer:
         :raises TrainerError: the trainer refuses something.
         :raises RuntimeError: something else failed; its cause is what was raised, unless `test_exceptions` names it.
         """
-        return self._launch(runs.test, model, datamodule, exceptions=self.settings.test_exceptions)
+        return self._launch(test, model, datamodule, exceptions=self.settings.test_exceptions)
 
     def _launch(
         self, work: "Callable[[Run], Outcome]", model: Model, datamodule: DataModule, *, exceptions: "tuple[Any, ...]"

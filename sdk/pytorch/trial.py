@@ -20,13 +20,9 @@ from proctor.sdk.pytorch.checkpoints.registration import find_refusal, find_runs
 from proctor.sdk.pytorch.errors import CheckpointWarning
 from proctor.sdk.pytorch.options import Settings, check_name
 from proctor.sdk.pytorch.state import Record
+from proctor.sdk.trial import is_in_trial
 
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
-
-
-def is_in_trial() -> bool:
-    """Whether this process belongs to a trial of an experiment."""
-    return bool(os.environ.get(ENV_JOB_DIRECTORY))
 
 
 def choose_root(settings: Settings) -> "Path | None":

@@ -23,7 +23,7 @@ from proctor.trial_keeper.linux.identity import start_time
 TRIAL_SCRIPT = Path(__file__).with_name("trial_script.py")
 EXPERIMENT_ID = "chaos"
 MANAGER = [sys.executable, "-P", "-m", "proctor.manager"]
-LOOK_SECONDS = 0.03
+POLL_INTERVAL_SECONDS = 0.03
 PATIENCE_SECONDS = 120.0
 T = TypeVar("T")
 
@@ -139,7 +139,7 @@ class House:
         while (found := look()) is None:
             if time.monotonic() > gives_up:
                 raise AssertionError(f"waited {PATIENCE_SECONDS:g} s in vain for {what}\n{self.said()}")
-            self.pause(LOOK_SECONDS)
+            self.pause(POLL_INTERVAL_SECONDS)
         return found
 
     def pause(self, seconds: float) -> None:

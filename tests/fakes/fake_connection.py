@@ -13,7 +13,7 @@ from typing import Any
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.files.transfer import Progress
 from proctor.training_services.remote.machines.records import Claim
-from proctor.training_services.ssh.base import Finished
+from proctor.training_services.ssh.base import CompletedCommand
 from proctor.training_services.ssh.errors import ConnectionEnded, ForwardingRefused, LoginRefused, RemoteError
 from proctor.training_services.ssh.route import STAGES, RouteTrace
 
@@ -113,7 +113,9 @@ class FakeConnection:
         self._check()
         yield FakeDoor(self, python if python in self._machine.pythons else "")
 
-    async def run(self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 0.0) -> Finished:
+    async def run(
+        self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 0.0
+    ) -> CompletedCommand:
         """Carries out the commands of the keeper's one file."""
         self._check()
         line, _, data = input.partition(b"\n")
@@ -301,5 +303,5 @@ class FakeRelay:
         return self._said
 
 
-def _answer(body: dict[str, Any]) -> Finished:
-    return Finished(1 if "error" in body else 0, json.dumps(body).encode() + b"\n", b"")
+def _answer(body: dict[str, Any]) -> CompletedCommand:
+    return CompletedCommand(1 if "error" in body else 0, json.dumps(body).encode() + b"\n", b"")

@@ -20,7 +20,7 @@ from proctor.sdk.client import Client
 from proctor.sdk.client.events import Watch
 
 PATIENCE_SECONDS = 90.0
-LOOK_SECONDS = 0.05
+POLL_INTERVAL_SECONDS = 0.05
 T = TypeVar("T")
 Row = dict[str, Any]
 
@@ -128,7 +128,7 @@ class RealManager:
         gives_up = time.monotonic() + PATIENCE_SECONDS
         while not (found := look()):
             assert time.monotonic() < gives_up, f"waited in vain for {what}\n{self.said()}"
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_INTERVAL_SECONDS)
         return found
 
     def command_line(self, *words: object) -> str:

@@ -14,7 +14,7 @@ from proctor.training_services.errors import ServiceUnavailable, UnknownNode
 from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
-from proctor.trial_keeper.files.server import FileAnswers, JobPlaces
+from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import (
     ORDERS,
@@ -117,9 +117,9 @@ class FakeKeeper:
             head, _, data = body.partition(b"\n")
             self.hub.answer(self.node_id, from_json(FileAnswer, json.loads(head)), data)
 
-    def _places(self) -> JobPlaces:
+    def _places(self) -> ReadablePaths:
         running = [job_id for job_id in self.launches if job_id not in self.ended]
-        return JobPlaces(
+        return ReadablePaths(
             known=[str(self.path(launch)) for launch in self.launches.values()],
             busy=[(job_id, str(self.path(self.launches[job_id]))) for job_id in running],
         )

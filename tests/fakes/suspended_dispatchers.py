@@ -35,7 +35,7 @@ class SuspendableChannel(InProcessChannel):
         """Send the manager whatever this is."""
         self._answers.put_nowait(line)
 
-    def vitals(self) -> Vitals:
+    def process_stats(self) -> Vitals:
         return Vitals(self._dispatchers.processor_seconds(), suspended=self._dispatchers.suspended)
 
     async def kill(self) -> None:

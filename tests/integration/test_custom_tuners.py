@@ -16,11 +16,11 @@ from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.store import events, trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import events, trials
 from proctor.training_services.base import TrainingService, TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Report, Script, Step
+from proctor.training_services.in_memory.scripts import Final, Script, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
@@ -280,7 +280,7 @@ async def test_a_stopped_experiment_resumes_with_what_its_tuner_had_saved(tmp_pa
 def falling_behind(form: TrialJobForm) -> Iterable[Step]:
     """The third trial is worse than the others, and does not end by itself."""
     for _ in range(2 if form.sequence_id < 2 else 1000):
-        yield Report(0.01, 0.5 if form.sequence_id < 2 else 0.25)
+        yield ScriptedReport(0.01, 0.5 if form.sequence_id < 2 else 0.25)
     yield Final(0.01, 0.5)
 
 

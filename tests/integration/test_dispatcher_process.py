@@ -32,7 +32,7 @@ def test_leaving_a_dispatcher_that_died_before_it_was_spoken_to_raises_nothing(
                 with suppress(ConnectionError):
                     await channel.send(b"{}\n")
                 await asyncio.sleep(0.01)
-        return channel.epitaph()
+        return channel.exit_message()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         assert "exited with 1" in runner.run(speak_to_the_dead())
@@ -126,8 +126,8 @@ def test_a_tuner_that_prints_without_end_neither_waits_nor_fills_the_disk(
                         numbers.append(number)
                         assert cut.stat().st_size <= limit
             limiting.cancel()
-            epitaph = channel.epitaph()
-        assert "x" * 1000 in epitaph
+            exit_message = channel.exit_message()
+        assert "x" * 1000 in exit_message
         return numbers[1], numbers[-1]
 
     first, last = asyncio.run(listen())

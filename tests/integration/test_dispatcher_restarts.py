@@ -16,11 +16,11 @@ from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.store import trials
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import trials
 from proctor.training_services.base import TrainingService, TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Report, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
@@ -32,7 +32,7 @@ _OVER = {ExperimentStatus.DONE, ExperimentStatus.STOPPED, ExperimentStatus.ERROR
 
 
 def script(form: TrialJobForm) -> Iterable[Step]:
-    yield Report(0.01, 0.5)
+    yield ScriptedReport(0.01, 0.5)
     yield Final(0.01, form.sequence_id % 7)
 
 

@@ -15,7 +15,7 @@ from proctor.manager.dispatcher.client.process import open_process
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
-from proctor.manager.store import events
+from proctor.manager.store.tables import events
 
 pytestmark = pytest.mark.anyio
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.store import events
 from proctor.manager.store.database import HEALTHY, Database
+from proctor.manager.store.tables import events
 
 WRITER = """
 import asyncio, sys
-from proctor.manager.store import events
+from proctor.manager.store.tables import events
 from proctor.manager.store.database import Database
 
 def note(c):

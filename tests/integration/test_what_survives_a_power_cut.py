@@ -12,13 +12,13 @@ from fakes.disks import Disk, ext4_disk, mounted
 
 from proctor.manager.config import load_experiment_mapping
 from proctor.manager.dispatcher.algorithms.registered import RegisteredAlgorithm, register
-from proctor.manager.dispatcher.host.custom import Mark, SavedState
+from proctor.manager.dispatcher.host.custom import SavedPosition, SavedState
 from proctor.manager.engine import creation
 from proctor.manager.security import Tokens
 from proctor.manager.settings import Home
 from proctor.sdk.tuner import Tuner
 from proctor.training_services.remote.files.collection import CollectionNote
-from proctor.training_services.remote.machines.records import NodeFolder, NodeRecord
+from proctor.training_services.remote.machines.records import NodeDirectory, NodeRecord
 from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder
 from proctor.trial_keeper.journal import Anchor, write_anchor
@@ -75,7 +75,7 @@ def create_experiment(folder: Path) -> None:
 
 
 def write_node(folder: Path) -> None:
-    node = NodeFolder(folder / "nodes", "gpu-1")
+    node = NodeDirectory(folder / "nodes", "gpu-1")
     node.write(NodeRecord("gpu-1", "bob@gpu-1"))
     node.secret()
 
@@ -90,7 +90,7 @@ def note_collection(folder: Path) -> None:
 
 def save_state(folder: Path) -> None:
     tuner = SavingTuner(folder / "checkpoint")
-    SavedState(str(folder / "checkpoint"), "tuner", tuner, Tuner).save(Mark(7, (1, 2)))
+    SavedState(str(folder / "checkpoint"), "tuner", tuner, Tuner).save(SavedPosition(7, (1, 2)))
 
 
 def write_job_record(folder: Path) -> None:
@@ -145,12 +145,12 @@ def test_a_state_that_a_tuner_was_writing_over_is_not_taken_for_a_whole_one(disk
             disk.cut_off(tmp_path / "cut.image")
 
     folder = disk.folder / "checkpoint"
-    SavedState(str(folder), "tuner", SavingTuner(folder), Tuner).save(Mark(7))
+    SavedState(str(folder), "tuner", SavingTuner(folder), Tuner).save(SavedPosition(7))
     sync_tree(str(folder))
-    SavedState(str(folder), "tuner", Interrupted(folder), Tuner).save(Mark(9))
+    SavedState(str(folder), "tuner", Interrupted(folder), Tuner).save(SavedPosition(9))
     with mounted(tmp_path / "cut.image", tmp_path / "after") as after:
         left = after.folder / "checkpoint"
-        assert SavedState(str(left), "tuner", SavingTuner(left), Tuner).load() == Mark()
+        assert SavedState(str(left), "tuner", SavingTuner(left), Tuner).load() == SavedPosition()
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 from fakes.disks import ext4_disk
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.manager.engine.archive.format import MAX_HEAD_BYTES, MAX_RECORD_BYTES, Archive
+from proctor.manager.engine.archive.format import MAX_HEAD_BYTES, MAX_RECORD_BYTES, ExperimentArchive
 from proctor.manager.errors import BadRequest, Unavailable
 
 pytestmark = pytest.mark.slow
@@ -157,11 +157,11 @@ def test_an_archive_with_a_damaged_directory_is_read_or_refused(loader: Loader, 
             place = draw.randrange(directory if draw.random() < 0.8 else 0, len(data))
             data[place] = draw.choice([0, 255, 128, draw.randrange(256), data[place] ^ 1 << draw.randrange(8)])
         (tmp_path / "x.zip").write_bytes(data)
-        refused += not is_read(Archive(tmp_path / "x.zip"), tmp_path / str(number))
+        refused += not is_read(ExperimentArchive(tmp_path / "x.zip"), tmp_path / str(number))
     assert 0 < refused < 100
 
 
-def is_read(archive: Archive, folder: Path) -> bool:
+def is_read(archive: ExperimentArchive, folder: Path) -> bool:
     """Whether all of it could be read; if not, it was refused."""
     folder.mkdir()
     try:
@@ -216,14 +216,14 @@ def test_an_archive_that_unpacks_to_more_than_the_disk_holds_is_refused(loader: 
     data[at : at + 4] = struct.pack("<I", 2**32 - 2)
     sound.write_bytes(data)
     with ext4_disk(tmp_path, megabytes=16) as disk, pytest.raises(Unavailable, match="4096 MiB unpacked"):
-        Archive(sound).check_room(disk.folder)
+        ExperimentArchive(sound).check_room(disk.folder)
 
 
 @pytest.mark.parametrize("name", ["proctor.json", "trials.jsonl", "metrics.jsonl"])
 def test_a_record_of_unreasonable_size_is_refused(loader: Loader, tmp_path: Path, name: str) -> None:
     size = MAX_HEAD_BYTES if name == "proctor.json" else MAX_RECORD_BYTES
     members = loader.members() | {name: b'{"id": "' + b"x" * size + b'"}\n'}
-    archive = Archive(zipped(tmp_path / "x.zip", members))
+    archive = ExperimentArchive(zipped(tmp_path / "x.zip", members))
     read = {"proctor.json": archive.experiment, "trials.jsonl": archive.trials, "metrics.jsonl": archive.metrics}
     with pytest.raises(BadRequest, match=r"larger than|longer than"):
         list(read[name]())  # type: ignore[call-overload]

@@ -56,7 +56,7 @@ def _as_there(root: Path, entry: CodeEntry) -> CodeEntry:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_INTERVAL_SECONDS = 1.0
 """The tree is looked at no more often; jobs that are submitted in between run what was there."""
 ATTEMPTS = 3
 _DATE = 946684800  # 2000-01-01: the time of every file
@@ -83,7 +83,7 @@ class CodeArchives:
     :param directory: the code.
     :param folder: where the archives lie.
     :param without: folders that are not code, see `read_tree`.
-    :param monotonic: seconds; for `LOOK_SECONDS`.
+    :param monotonic: seconds; for `POLL_INTERVAL_SECONDS`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CodeArchives:
         """The tree as it is, or was a moment ago. Raises SubmissionRefused, see `read_tree`."""
         async with self._looking:
             now = self._monotonic()
-            if self._tree is None or self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
+            if self._tree is None or self._looked_at is None or now - self._looked_at >= POLL_INTERVAL_SECONDS:
                 self._tree = await asyncio.to_thread(read_tree, self._directory, without=self._without)
                 self._looked_at = self._monotonic()
             return self._tree

@@ -208,7 +208,7 @@ def _fill(descriptor: int, data: bytes, offset: int, modified: float) -> None:
 
 
 # ---- collected files ------------------------------------------------------------------------------------------------
-# Copies of a node's files on the manager's disk: what is missing or has changed is fetched through its keeper.
+# TransferQueue of a node's files on the manager's disk: what is missing or has changed is fetched through its keeper.
 
 _SMALL_BYTES = 256 * 1024
 _MOST_TOGETHER = 500

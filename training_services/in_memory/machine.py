@@ -24,7 +24,7 @@ from proctor.training_services.in_memory.scripts import Script, Step, first_step
 DEFAULT_NODE = "memory"
 
 
-class Job:
+class SimulatedJob:
     """One job: where it is in its script, and what its listeners have not taken yet."""
 
     __slots__ = (
@@ -64,8 +64,8 @@ class InMemoryPlatform:
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self.jobs: dict[str, Job] = {}
-        self.waiting: dict[str, Job] = {}
+        self.jobs: dict[str, SimulatedJob] = {}
+        self.waiting: dict[str, SimulatedJob] = {}
         self.changed = asyncio.Event()
         self._now = now
 
@@ -73,7 +73,7 @@ class InMemoryPlatform:
         """Try to deliver again."""
         self.changed.set()
 
-    def start(self, form: TrialJobForm, script: Script) -> Job:
+    def start(self, form: TrialJobForm, script: Script) -> SimulatedJob:
         """Begin a job's script. Raises what the script raises before its first step."""
         steps = first_step_made(script(form))
         detail = TrialJobDetail(
@@ -84,11 +84,11 @@ class InMemoryPlatform:
             tags=form.tags,
             working_directory=form.directory,
         )
-        job = self.jobs[form.job_id] = Job(detail, steps)
+        job = self.jobs[form.job_id] = SimulatedJob(detail, steps)
         self._schedule(job, 0.0, self._proceed, job)
         return job
 
-    def watch_deadline(self, job: Job) -> None:
+    def watch_deadline(self, job: SimulatedJob) -> None:
         """End the job when its time, counted from its start, is over."""
         if job.deadline is not None:
             job.deadline.cancel()
@@ -102,7 +102,7 @@ class InMemoryPlatform:
 
     def end(
         self,
-        job: Job,
+        job: SimulatedJob,
         reason: EndReason,
         *,
         code: int | None = None,
@@ -120,45 +120,45 @@ class InMemoryPlatform:
         job.detail = replace(job.detail, status=TrialJobStatus.ENDED, end_time=time, exit=ended)
         self._say(job, TrialJobStatus.ENDED, detail, time, ended)
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: SimulatedJob) -> None:
         """Stop a job without a word."""
         self._let_go(job)
         self.jobs.pop(job.id, None)
         self.waiting.pop(job.id, None)
 
-    def settle(self, job: Job) -> None:
+    def settle(self, job: SimulatedJob) -> None:
         """After a delivery: forget the job if its end was taken."""
         if not job.chunks and not job.changes:
             self.waiting.pop(job.id, None)
             if job.is_over:
                 self.jobs.pop(job.id, None)
 
-    def _let_go(self, job: Job) -> None:
+    def _let_go(self, job: SimulatedJob) -> None:
         job.is_over = True
         for handle in (job.timer, job.deadline):
             if handle is not None:
                 handle.cancel()
         job.timer = job.deadline = None
 
-    def _proceed(self, job: Job) -> None:
+    def _proceed(self, job: SimulatedJob) -> None:
         """Take steps until one lies in the future."""
         while not job.is_over:
-            step = next(job.steps, scripts.Exit())
+            step = next(job.steps, scripts.ScriptedExit())
             if isinstance(step, scripts.Hang):
                 self._run(job)
                 return
             if step.delay > 0:
-                if not isinstance(step, scripts.Wait | scripts.Start):
+                if not isinstance(step, scripts.Wait | scripts.ScriptedStart):
                     self._run(job)
                 self._schedule(job, step.delay, self._take_and_proceed, job, step)
                 return
             self._take(job, step)
 
-    def _take_and_proceed(self, job: Job, step: Step) -> None:
+    def _take_and_proceed(self, job: SimulatedJob, step: Step) -> None:
         self._take(job, step)
         self._proceed(job)
 
-    def _take(self, job: Job, step: Step) -> None:
+    def _take(self, job: SimulatedJob, step: Step) -> None:
         match step:
             case scripts.Wait():
                 self._say(
@@ -168,26 +168,26 @@ class InMemoryPlatform:
                     resumed=step.resumed,
                     start_reason=step.start_reason,
                 )
-            case scripts.Start():
+            case scripts.ScriptedStart():
                 self._run(job, step.node_id)
-            case scripts.Report():
+            case scripts.ScriptedReport():
                 self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now()), step.member)
             case scripts.Final():
                 self._write(job, _record(KIND_FINAL, step.value, self._now()), step.member)
             case scripts.Raw():
                 self._write(job, step.data, step.member)
-            case scripts.Exit():
+            case scripts.ScriptedExit():
                 self._exit(job, step)
             case scripts.Vanish():
                 self.forget(job)
 
-    def _exit(self, job: Job, step: scripts.Exit) -> None:
+    def _exit(self, job: SimulatedJob, step: scripts.ScriptedExit) -> None:
         if step.reason in {EndReason.EXITED_OK, EndReason.EXITED_ERROR}:
             self._run(job)
         losses = {"lost": step.lost, "lost_finals": list(step.lost_finals)}
         self.end(job, step.reason, code=step.code, signal=step.signal, detail=step.detail, **losses)
 
-    def _run(self, job: Job, node_id: str | None = None) -> None:
+    def _run(self, job: SimulatedJob, node_id: str | None = None) -> None:
         if job.detail.status is not TrialJobStatus.SUBMITTED:
             return
         job.started_at, job.started_monotonic = self._now(), asyncio.get_running_loop().time()
@@ -198,7 +198,7 @@ class InMemoryPlatform:
         self._say(job, TrialJobStatus.RUNNING, "", time, node_id=chosen)
         self.watch_deadline(job)
 
-    def _write(self, job: Job, data: bytes, member: int) -> None:
+    def _write(self, job: SimulatedJob, data: bytes, member: int) -> None:
         self._run(job)
         offset = job.sizes.get(member, 0)
         job.chunks.append(JournalChunk(job.id, job.token, member, offset, data))
@@ -207,7 +207,7 @@ class InMemoryPlatform:
 
     def _say(
         self,
-        job: Job,
+        job: SimulatedJob,
         status: TrialJobStatus,
         detail: str,
         time: datetime | None = None,
@@ -218,11 +218,11 @@ class InMemoryPlatform:
         job.changes.append(StatusChange(job.id, job.token, status, time, detail=detail, exit=ended, **more))
         self._announce(job)
 
-    def _announce(self, job: Job) -> None:
+    def _announce(self, job: SimulatedJob) -> None:
         self.waiting[job.id] = job
         self.changed.set()
 
-    def _schedule(self, job: Job, delay: float, callback: Callable[..., None], *arguments: object) -> None:
+    def _schedule(self, job: SimulatedJob, delay: float, callback: Callable[..., None], *arguments: object) -> None:
         loop = asyncio.get_running_loop()
         job.timer = loop.call_later(delay, callback, *arguments) if delay > 0 else loop.call_soon(callback, *arguments)
 

@@ -30,7 +30,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ScriptedStart:
     """The job's process starts. Left out, it starts with the first step that needs it."""
 
     delay: float = 0.0
@@ -38,7 +38,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ScriptedReport:
     """A process of the job, by default its first one, reports an intermediate metric."""
 
     delay: float
@@ -66,7 +66,7 @@ class Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ScriptedExit:
     """The job ends: by itself (EXITED_OK, EXITED_ERROR) or by what befalls it (NODE_LOST, UNPLACEABLE, …). `lost` and
     `lost_finals` as in `trial_keeper.protocol.Exit`."""
 
@@ -91,7 +91,7 @@ class Hang:
     """The job runs until it is stopped."""
 
 
-Step = Wait | Start | Report | Final | Raw | Exit | Vanish | Hang
+Step = Wait | ScriptedStart | ScriptedReport | Final | Raw | ScriptedExit | Vanish | Hang
 Script = Callable[[TrialJobForm], Iterable[Step]]
 
 
@@ -114,7 +114,7 @@ def one_report(form: TrialJobForm, delay: float = 0.0) -> Iterator[Step]:
     """The default script: one final metric, `sum_of_numbers`, and exit code 0, all of it `delay` seconds after the
     start."""
     yield Final(delay, sum_of_numbers(form))
-    yield Exit()
+    yield ScriptedExit()
 
 
 def hang(form: TrialJobForm) -> Iterator[Step]:

@@ -29,7 +29,7 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
 from proctor.training_services.in_memory import scripts
-from proctor.training_services.in_memory.machine import InMemoryPlatform, Job
+from proctor.training_services.in_memory.machine import InMemoryPlatform, SimulatedJob
 from proctor.training_services.in_memory.scripts import Script, one_report
 from proctor.training_services.keeper_service import Listeners
 from proctor.training_services.registry import ServiceContext
@@ -128,7 +128,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
             self.platform.start(form, self._script)
         except TrainingServiceError as error:
             reason = EndReason.UNPLACEABLE if isinstance(error, SubmissionRefused) else EndReason.INFRASTRUCTURE
-            step = scripts.Exit(reason=reason, code=None, detail=str(error))
+            step = scripts.ScriptedExit(reason=reason, code=None, detail=str(error))
             self.platform.start(form, lambda _: iter((step,)))
 
     async def clean_up(self) -> None:
@@ -143,13 +143,13 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
                 await asyncio.sleep(self._settings["retry_seconds"])
                 self.platform.wake()
 
-    def _find(self, job_id: str) -> Job:
+    def _find(self, job_id: str) -> SimulatedJob:
         try:
             return self.platform.jobs[job_id]
         except KeyError:
             raise UnknownTrialJob(f"there is no trial job {job_id} on the in-memory training service") from None
 
-    async def _deliver(self, jobs: Sequence[Job]) -> bool:
+    async def _deliver(self, jobs: Sequence[SimulatedJob]) -> bool:
         """Hand over all that these jobs have to say, metrics before the ends; False if a listener has not taken it."""
         try:
             all_stored = await self._deliver_metrics([job for job in jobs if job.chunks])
@@ -159,7 +159,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
             return False
         return all_stored
 
-    async def _deliver_metrics(self, jobs: Sequence[Job]) -> bool:
+    async def _deliver_metrics(self, jobs: Sequence[SimulatedJob]) -> bool:
         if not jobs or not self._listeners.hear_metrics:
             return True
         given = [(job, list(job.chunks)) for job in jobs]
@@ -170,7 +170,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
             stored.get((job.id, chunk.member), chunk.end) >= chunk.end for job, chunks in given for chunk in chunks
         )
 
-    def _acknowledge(self, job: Job, members: Collection[int], stored: Mapping[tuple[str, int], int]) -> None:
+    def _acknowledge(self, job: SimulatedJob, members: Collection[int], stored: Mapping[tuple[str, int], int]) -> None:
         """Forget what is stored of the journals of these members; a job of which one was refused is over."""
         if any((job.id, member) not in stored for member in members):
             log.warning("the metrics of trial job %s were refused; it is stopped and forgotten", job.id)
@@ -180,7 +180,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
         job.chunks = [rest for chunk in job.chunks if (rest := _after(chunk, ends.get(chunk.member, chunk.offset)))]
         self.platform.settle(job)
 
-    async def _deliver_changes(self, jobs: Sequence[Job]) -> None:
+    async def _deliver_changes(self, jobs: Sequence[SimulatedJob]) -> None:
         if not self._listeners.hear_status:
             return
         told = [(job, len(job.changes)) for job in jobs if job.changes and not job.chunks]

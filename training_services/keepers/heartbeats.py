@@ -40,7 +40,7 @@ class _Pulse:
     reached: bool = False  # its machine was reached in this silence
 
 
-class KeeperWatch:
+class HeartbeatMonitor:
     """Keeps the pool's view of every registered node up to date.
 
     :param on_lost: called with the node, a clause, and whether it is lost: it stayed away for its limit. False: it was

@@ -21,12 +21,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, SoftStop
 from proctor.training_services.errors import ManagerLeaving, UnknownSession
-from proctor.training_services.keepers.heartbeats import KeeperWatch
+from proctor.training_services.keepers.heartbeats import HeartbeatMonitor
 from proctor.training_services.keepers.jobs import ExpectedJob, ExpectedJobs
 from proctor.training_services.keepers.launches import write_cancel
 from proctor.training_services.keepers.reports import (
+    ExperimentReport,
     HubClient,
-    Parcel,
     deliver_all,
     ended,
     given_up,
@@ -34,7 +34,7 @@ from proctor.training_services.keepers.reports import (
     split_body,
     started,
 )
-from proctor.training_services.keepers.sessions import KeeperSessions, Order, Session
+from proctor.training_services.keepers.sessions import KeeperSessions, Order, RegisteredKeeper
 from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
     Cancel,
@@ -97,7 +97,7 @@ class KeeperHub:
         self._sessions = KeeperSessions(pool)
         self._clients: dict[str, HubClient] = {}
         self._jobs = ExpectedJobs()
-        self._watch = KeeperWatch(
+        self._watch = HeartbeatMonitor(
             pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._give_up
         )
 
@@ -217,7 +217,7 @@ class KeeperHub:
             pause_seconds=self._pause(),
         )
 
-    def _tell_stopped(self, node_id: str, session: Session, stopped: Mapping[str, str]) -> None:
+    def _tell_stopped(self, node_id: str, session: RegisteredKeeper, stopped: Mapping[str, str]) -> None:
         """Tell the experiments which of their jobs are stuck because a process of their keeper is
         suspended, and which go on again."""
         for job_id in session.stopped.keys() | stopped.keys():
@@ -356,7 +356,7 @@ class KeeperHub:
 
     # ---- jobs
 
-    def _remember(self, order: Order, session: Session | None) -> bool:
+    def _remember(self, order: Order, session: RegisteredKeeper | None) -> bool:
         """Keep an order with its job; whether the keeper must be told."""
         assert not isinstance(order, Shutdown)
         job = self._jobs.find(order.job_id, order.token)
@@ -372,7 +372,7 @@ class KeeperHub:
             return False
         return True
 
-    def _resume(self, job: ExpectedJob, found: JobReport | None, session: Session) -> None:
+    def _resume(self, job: ExpectedJob, found: JobReport | None, session: RegisteredKeeper) -> None:
         """Order again what a keeper that has just registered still has to do about a job."""
         if found is not None and found.token == job.token:
             job.handed_over = True
@@ -423,16 +423,16 @@ class KeeperHub:
     def _sort(
         self,
         node_id: str,
-        session: Session,
+        session: RegisteredKeeper,
         header: ReportHeader,
         body: bytes | memoryview,
         strangers: dict[str, JobReport],
-    ) -> list[Parcel]:
+    ) -> list[ExperimentReport]:
         """A report by experiment. Jobs that nobody expects go into `strangers`; those of experiments that are not
         attached are left out."""
-        parcels: dict[str, Parcel] = {}
+        parcels: dict[str, ExperimentReport] = {}
 
-        def parcel_of(said: Chunk | Start | End) -> Parcel | None:
+        def parcel_of(said: Chunk | Start | End) -> ExperimentReport | None:
             job = self._jobs.find(said.job_id, said.token)
             if job is not None:
                 return None if self._is_of_another(job, node_id, session) else self._parcel(parcels, job)
@@ -462,11 +462,11 @@ class KeeperHub:
                 job.has_ended = True
         return list(parcels.values())
 
-    def _is_refused(self, said: Start | End, node_id: str, session: Session) -> bool:
+    def _is_refused(self, said: Start | End, node_id: str, session: RegisteredKeeper) -> bool:
         job = self._jobs.find(said.job_id, said.token)
         return job is not None and self._is_of_another(job, node_id, session)
 
-    def _is_of_another(self, job: ExpectedJob, node_id: str, session: Session) -> bool:
+    def _is_of_another(self, job: ExpectedJob, node_id: str, session: RegisteredKeeper) -> bool:
         """Whether a job was given to another node than the one that speaks of it; logged once a session."""
         if job.node_id in (None, node_id):
             return False
@@ -477,11 +477,11 @@ class KeeperHub:
             log.warning(text, node_id, job.job_id, job.node_id, extra=extra)
         return True
 
-    def _parcel(self, parcels: dict[str, Parcel], job: ExpectedJob) -> Parcel | None:
+    def _parcel(self, parcels: dict[str, ExperimentReport], job: ExpectedJob) -> ExperimentReport | None:
         job.started = True
         parcel = parcels.get(job.experiment_id)
         if parcel is None and (client := self._clients.get(job.experiment_id)) is not None:
-            parcel = parcels[job.experiment_id] = Parcel(client)
+            parcel = parcels[job.experiment_id] = ExperimentReport(client)
         return parcel
 
     async def _unknown(self, node_id: str, strangers: Sequence[JobReport]) -> set[str]:
@@ -509,7 +509,7 @@ class KeeperHub:
                 log.error(text, job.job_id, job.experiment_id or "unknown", node_id, extra=extra)
             known[job.job_id] = job
 
-    def _note_taken(self, parcel: Parcel, session: Session) -> None:
+    def _note_taken(self, parcel: ExperimentReport, session: RegisteredKeeper) -> None:
         for (job_id, member), offset in parcel.stored.items():
             if (job := self._jobs.known(job_id)) is not None:
                 job.stored[str(member)] = offset
@@ -523,7 +523,7 @@ class KeeperHub:
         if self._is_closed:
             raise ManagerLeaving
 
-    def _session(self, node_id: str, session_id: str) -> Session:
+    def _session(self, node_id: str, session_id: str) -> RegisteredKeeper:
         self._require_open()
         return self._sessions.require(node_id, session_id)
 

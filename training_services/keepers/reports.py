@@ -36,7 +36,7 @@ class HubClient(ABC):
 
 
 @dataclass
-class Parcel:
+class ExperimentReport:
     """What one report says about the jobs of one experiment, and what of it was taken."""
 
     client: HubClient
@@ -90,7 +90,7 @@ class Parcel:
         self.ended.extend(end.job_id for end in ends)
 
 
-async def deliver_all(parcels: Sequence[Parcel]) -> None:
+async def deliver_all(parcels: Sequence[ExperimentReport]) -> None:
     """Every experiment gets its parcel at the same time."""
     if len(parcels) == 1:
         await parcels[0].deliver()

@@ -171,7 +171,7 @@ def _new_request() -> str:
 Order = Launch | Cancel | Update | Shutdown
 
 
-class Session:
+class RegisteredKeeper:
     """One registration of one keeper: numbered commands, kept until the keeper says that it has taken them.
 
     `files` are the questions about files that are put to it. `stopped` says which of its jobs are stuck, as far as
@@ -227,7 +227,7 @@ class _Keeper:
     """Who may speak for one node, and how it is being spoken with."""
 
     secret: str
-    session: Session | None = None
+    session: RegisteredKeeper | None = None
 
 
 class KeeperSessions:
@@ -255,11 +255,11 @@ class KeeperSessions:
         keeper = self._keepers.get(node_id)
         return keeper is not None and hmac.compare_digest(keeper.secret.encode(), bearer.encode())
 
-    def begin(self, node_id: str, registration: Registration) -> Session:
+    def begin(self, node_id: str, registration: Registration) -> RegisteredKeeper:
         """A new session; the one before is over. Raises UnknownNode."""
         keeper = self._keeper(node_id)
         self.end(node_id)
-        keeper.session = Session(node_id, registration)
+        keeper.session = RegisteredKeeper(node_id, registration)
         return keeper.session
 
     def end(self, node_id: str) -> None:
@@ -274,20 +274,20 @@ class KeeperSessions:
         for node_id in self._keepers:
             self.end(node_id)
 
-    def all(self) -> list[Session]:
+    def all(self) -> list[RegisteredKeeper]:
         """The sessions there are."""
         return [keeper.session for keeper in self._keepers.values() if keeper.session is not None]
 
-    def by_node(self) -> list[tuple[str, Session]]:
+    def by_node(self) -> list[tuple[str, RegisteredKeeper]]:
         """The sessions there are, with their nodes."""
         return [(id, keeper.session) for id, keeper in self._keepers.items() if keeper.session is not None]
 
-    def find(self, node_id: str) -> Session | None:
+    def find(self, node_id: str) -> RegisteredKeeper | None:
         """The session with a node's keeper, if there is one."""
         keeper = self._keepers.get(node_id)
         return None if keeper is None else keeper.session
 
-    def require(self, node_id: str, session_id: str) -> Session:
+    def require(self, node_id: str, session_id: str) -> RegisteredKeeper:
         """The session with a node's keeper, if it is this one. Raises UnknownNode, UnknownSession."""
         session = self._keeper(node_id).session
         if session is None or session.id != session_id:

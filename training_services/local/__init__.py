@@ -1,1 +1,4 @@
-"""Trials on the manager's own machine."""
+"""Trials on the manager's own machine.
+
+Entry: `service`. `keeper` keeps the keeper of this machine alive.
+"""

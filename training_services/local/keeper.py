@@ -10,7 +10,7 @@ from pathlib import Path
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodePool, NodeStatus
-from proctor.trial_keeper.errors import KeeperError
+from proctor.trial_keeper.errors import TrialKeeperError
 from proctor.trial_keeper.linux.identity import describe_stop, start_time
 from proctor.trial_keeper.settings import SECRET_FILE
 from proctor.trial_keeper.start import start_keeper
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
-LOOK_SECONDS = 2.0  # how often it is looked whether the keeper is suspended
+POLL_INTERVAL_SECONDS = 2.0  # how often it is looked whether the keeper is suspended
 _SECRET_BYTES = 32
 _SECRET_CHARACTERS = len(secrets.token_urlsafe(_SECRET_BYTES))
 SETTLED_SECONDS = 10.0  # a keeper that has lived so long has not failed at its start
@@ -53,7 +53,7 @@ class LocalKeeper:
     async def start(self) -> int:
         """Make sure that a keeper runs; returns its pid.
 
-        Raises proctor.trial_keeper.errors.KeeperError or OSError when none can be started.
+        Raises proctor.trial_keeper.errors.TrialKeeperError or OSError when none can be started.
         """
         return await asyncio.to_thread(
             start_keeper,
@@ -72,7 +72,7 @@ class LocalKeeper:
             since = loop.time()
             try:
                 await self._until_gone(await self.start())
-            except (KeeperError, OSError) as error:
+            except (TrialKeeperError, OSError) as error:
                 log.error("the keeper of this machine cannot be started: %s", error)
                 self._pool.set_status(LOCAL_NODE, NodeStatus.FAILED, f"its keeper cannot be started: {error}")
             else:
@@ -95,7 +95,7 @@ class LocalKeeper:
             while not gone.is_set():
                 self._explain_stop(pid)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
+                    async with asyncio.timeout(POLL_INTERVAL_SECONDS):
                         await gone.wait()
         finally:
             loop.remove_reader(descriptor)

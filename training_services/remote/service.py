@@ -27,16 +27,16 @@ from proctor.training_services.keepers.launches import require_launchable, user_
 from proctor.training_services.nodes.pool import until_changed
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.files.collection import Collector, Departure, JobReader
-from proctor.training_services.remote.files.paths import JobPlaces
+from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.staging import (
-    CheckpointPlaces,
+    CheckpointLocator,
     NoRoomForJob,
     PreparationFailed,
-    Prepared,
-    Preparer,
+    StagedJob,
+    Staging,
 )
-from proctor.training_services.remote.files.transfer import Copies, Progress
-from proctor.training_services.remote.settings import Metadata, RemoteSettings, read_logins
+from proctor.training_services.remote.files.transfer import Progress, TransferQueue
+from proctor.training_services.remote.settings import ClusterMetadata, RemoteSettings, read_logins
 from proctor.trial_keeper.protocol import Launch
 
 __all__ = ["Machine", "Provider", "RemoteTrainingService", "provider_of"]
@@ -116,7 +116,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         self._provider = provider or provider_of(context)
         nodes = self._provider.node_ids_of(context.settings)
         logins = read_logins(context.secrets, len(nodes))
-        self._metadata = Metadata(zip(nodes, self._settings.machines, logins, strict=True), self._pool)
+        self._metadata = ClusterMetadata(zip(nodes, self._settings.machines, logins, strict=True), self._pool)
         self._node_ids = tuple(dict.fromkeys(nodes))
         home = context.experiment_directory.parent.parent
         self._owner = f"user {user_name()}, manager {socket.gethostname()}:{home}"
@@ -125,11 +125,11 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: they may have arrived before
         self._launching: dict[str, asyncio.Task[None]] = {}
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, StagedJob] = {}
         self._codes: dict[str, CodeArchives] = {}  # by code directory
-        self._places = JobPlaces(context.experiment_id, context.experiment_directory)
+        self._places = ExperimentPaths(context.experiment_id, context.experiment_directory)
         self._reader = JobReader(self._hub)
-        copies = Copies(self._start)
+        copies = TransferQueue(self._start)
         self._collector = Collector(
             self._hub,
             self._pool,
@@ -138,7 +138,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             start=self._start,
             experiment_id=context.experiment_id,
         )
-        checkpoints = CheckpointPlaces(
+        checkpoints = CheckpointLocator(
             self._hub,
             self._pool,
             self._places,
@@ -147,7 +147,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             copy_folder=self._copy_folder,
             neighbour=lambda node_id: f"../{self._provider.keeper_folder(node_id)}",
         )
-        self._preparer = Preparer(
+        self._preparer = Staging(
             self._pool,
             code=self._code_of,
             code_on_node=self._settings.code_path_on_node,

@@ -8,7 +8,7 @@ from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import UnknownNode
 from proctor.training_services.nodes.pool import NodePool
 
-__all__ = ["MACHINES", "Metadata"]
+__all__ = ["MACHINES", "ClusterMetadata"]
 
 
 _SECTION = "training_service.machine_list"
@@ -109,7 +109,7 @@ _CHANGEABLE = ("use_active_gpu", "max_trial_number_per_gpu", "gpu_indices")
 _REDACTED = "<redacted>"
 
 
-class Metadata:
+class ClusterMetadata:
     """What is known of one experiment's machines, by node."""
 
     def __init__(self, machines: Iterable[tuple[str, MachineSettings, Login]], pool: NodePool) -> None:

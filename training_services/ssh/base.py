@@ -13,7 +13,7 @@ TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Finished:
+class CompletedCommand:
     """A command that has run to its end."""
 
     code: int
@@ -94,7 +94,7 @@ class SessionSlots:
             self._changed.notify_all()
 
 
-def strip_talk(stdout: bytes, mark: bytes, finished: Finished) -> Finished:
+def strip_talk(stdout: bytes, mark: bytes, finished: CompletedCommand) -> CompletedCommand:
     """The output after the mark. Raises CommandFailed where there is no mark: the login shell ran nothing."""
     _, found, rest = stdout.partition(mark)
     if not found:
@@ -102,4 +102,4 @@ def strip_talk(stdout: bytes, mark: bytes, finished: Finished) -> Finished:
             f"its login shell ran no command; it said: {finished.said}; give the account a shell that runs commands",
             finished.code,
         )
-    return Finished(finished.code, rest, finished.stderr)
+    return CompletedCommand(finished.code, rest, finished.stderr)

@@ -15,7 +15,7 @@ import asyncssh
 
 from proctor.training_services.remote.settings import Login, MachineSettings
 from proctor.training_services.ssh import uploads
-from proctor.training_services.ssh.base import TAIL_BYTES, Finished, Process, SessionSlots, strip_talk
+from proctor.training_services.ssh.base import TAIL_BYTES, CompletedCommand, Process, SessionSlots, strip_talk
 from proctor.training_services.ssh.config import Hop, Jump
 from proctor.training_services.ssh.errors import (
     CommandFailed,
@@ -31,7 +31,7 @@ from proctor.training_services.ssh.login import LoginClient, login_failed, no_pa
 from proctor.training_services.ssh.route import Limits, Route, RouteTrace
 from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, with_source
 
-__all__ = ["Connection", "Finished", "HostKeys", "Process", "RouteTrace", "open_connection"]
+__all__ = ["CompletedCommand", "Connection", "HostKeys", "Process", "RouteTrace", "open_connection"]
 
 _CLOSING_SECONDS = 5.0
 _SESSION_SECONDS = 30.0
@@ -53,7 +53,9 @@ class Connection:
         self._client = client
         self._slots = SessionSlots()
 
-    async def run(self, command: Sequence[str] | str, *, input: bytes = b"", timeout_seconds: float = 60.0) -> Finished:
+    async def run(
+        self, command: Sequence[str] | str, *, input: bytes = b"", timeout_seconds: float = 60.0
+    ) -> CompletedCommand:
         """Run a command to its end.
 
         :param command: words, which mean the same to every login shell; or a line for the user's own shell, whose
@@ -82,7 +84,9 @@ class Connection:
                     await process.stdout.readuntil(mark)
             except (asyncio.IncompleteReadError, TimeoutError) as error:
                 self._check()
-                said = Finished(process.exit_status or 0, getattr(error, "partial", b""), bytes(process.tail)).said
+                said = CompletedCommand(
+                    process.exit_status or 0, getattr(error, "partial", b""), bytes(process.tail)
+                ).said
                 raise CommandFailed(f"`{' '.join(command)[:200]}` could not be started; it said: {said}") from error
             try:
                 yield Process(process)
@@ -192,14 +196,14 @@ class Connection:
         except asyncssh.SFTPError:
             return uploads.Room()  # the server does not say
 
-    def _finished(self, process: Any, stdout: bytes, *, name: str) -> Finished:
+    def _finished(self, process: Any, stdout: bytes, *, name: str) -> CompletedCommand:
         code = process.exit_status
         if code is None:
             self._check()
             raise CommandFailed(f"`{name}` ended without an exit code")
         if process.exit_signal is not None:
             raise CommandFailed(f"`{name}` was ended by SIG{process.exit_signal[0]}")
-        return Finished(code, stdout, bytes(process.tail))
+        return CompletedCommand(code, stdout, bytes(process.tail))
 
     def _check(self) -> None:
         if self._client.ended.is_set() or self._ssh.is_closed():

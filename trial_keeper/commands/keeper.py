@@ -20,7 +20,7 @@ from proctor.trial_keeper.commands.directory import (
     remove_temporary_folders,
 )
 from proctor.trial_keeper.commands.input import CommandInput
-from proctor.trial_keeper.errors import CommandRefused, SettingsError
+from proctor.trial_keeper.errors import CommandRefused, KeeperSettingsError
 from proctor.trial_keeper.jobs.cleanup import count_running, end_jobs
 from proctor.trial_keeper.linux.files import remove_file
 from proctor.trial_keeper.reaper import leases
@@ -84,7 +84,7 @@ def _make_way(directory: Path, settings: KeeperSettings) -> bool:
         return False
     try:
         known = read_settings(directory)
-    except SettingsError:
+    except KeeperSettingsError:
         known = None
     if known == settings and (facts.archive, facts.version) == (ARCHIVE, proctor.__version__):
         return False
@@ -230,5 +230,5 @@ def _remove_empty_parents(directory: Path) -> None:
 def _lock_folder(directory: Path) -> str:
     try:
         return read_settings(directory).gpu_lock_directory or default_lock_folder()
-    except SettingsError:
+    except KeeperSettingsError:
         return default_lock_folder()

@@ -63,7 +63,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from proctor.trial_keeper.commands.input import CommandInput
-from proctor.trial_keeper.errors import CommandRefused, KeeperError
+from proctor.trial_keeper.errors import CommandRefused, TrialKeeperError
 
 COMMANDS = {
     "prepare": "proctor.trial_keeper.commands.directory:prepare",
@@ -92,7 +92,7 @@ def answer_to(name: str, body: Any, source: BinaryIO) -> dict[str, Any]:
     """
     try:
         return _find(name)(CommandInput(name, body, source))
-    except KeeperError as error:
+    except TrialKeeperError as error:
         return {"error": str(error), **_errno(error.__cause__)}
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class JobPlaces:
+class ReadablePaths:
     """Where the jobs of this node are: the directories of those that are known, and (job id, path) of everything that
     running ones need."""
 
@@ -51,7 +51,7 @@ class FileAnswers:
     :param jobs: asked when an order's turn has come.
     """
 
-    def __init__(self, directory: str, jobs: Callable[[], JobPlaces]) -> None:
+    def __init__(self, directory: str, jobs: Callable[[], ReadablePaths]) -> None:
         self._places = FilePlaces(directory)
         self._jobs = jobs
         self._orders: asyncio.Queue[FileOrder] = asyncio.Queue()
@@ -76,7 +76,7 @@ class FileAnswers:
         """Begin nothing new. What is being done is finished before the process ends."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _answer(self, order: FileOrder, session: str, jobs: JobPlaces) -> bytes:
+    def _answer(self, order: FileOrder, session: str, jobs: ReadablePaths) -> bytes:
         """In a thread. Whatever goes wrong is an answer, too."""
         blank, data = FileAnswer(session, order.request), b""
         try:
@@ -92,7 +92,7 @@ class FileAnswers:
             answer = replace(blank, error=f"{type(order).__name__} of {order.folder} has failed: {error!r}")
         return json.dumps(to_json(answer)).encode() + b"\n" + data
 
-    def _carry_out(self, order: FileOrder, blank: FileAnswer, jobs: JobPlaces) -> tuple[FileAnswer, bytes]:
+    def _carry_out(self, order: FileOrder, blank: FileAnswer, jobs: ReadablePaths) -> tuple[FileAnswer, bytes]:
         if isinstance(order, RemoveFolder):
             _remove(self._places.removable(order.folder, jobs.busy))
             return blank, b""

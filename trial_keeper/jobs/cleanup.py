@@ -16,7 +16,7 @@ from proctor.trial_keeper.jobs.records import (
     JobRecord,
     ProcessRecord,
     RecordFolder,
-    Stop,
+    StopRecord,
     exit_trouble,
     read_exit,
     with_stop,
@@ -181,7 +181,7 @@ def can_save(launch: Launch) -> bool:
         return False
 
 
-def write_control(directory: str, stop: Stop, *, now: float) -> None:
+def write_control(directory: str, stop: StopRecord, *, now: float) -> None:
     """Tell the trial to stop. Raises OSError.
 
     :param now: Unix time; the deadline of a stop that leaves no time to save.
@@ -216,7 +216,7 @@ def end_jobs(directory: Path, *, grace_seconds: float) -> tuple[int, list[str]]:
     folder, records = _read_records(directory)
     for job_id in folder.lost():
         end_lost_job(folder, job_id)
-    stop = Stop(EndReason.CANCELED.value, grace_seconds, _DETAIL)
+    stop = StopRecord(EndReason.CANCELED.value, grace_seconds, _DETAIL)
     running = [with_stop(record, stop) for record in records if read_exit(record.launch.directory) is None]
     for record in running:
         _tell(folder, record)

@@ -9,10 +9,10 @@ from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.journal import is_journal
 from proctor.trial_keeper.linux.inotify import IN_CREATE, IN_IGNORED, IN_MODIFY, IN_MOVED_TO, Inotify
 
-LOOK_SECONDS = 1.0
+POLL_INTERVAL_SECONDS = 1.0
 
 
-class JournalWatch:
+class JournalWatcher:
     """Calls `on_change` with every job whose journals may have grown.
 
     Journals are watched one by one, and the directory only for new ones: a trial that prints much must not wake the

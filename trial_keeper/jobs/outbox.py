@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Report:
+class KeeperReport:
     """One report: the header, the bytes of its chunks, and which jobs it speaks of."""
 
     header: ReportHeader
@@ -106,7 +106,7 @@ class Outbox:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._urgent.wait(), seconds)
 
-    def build(self, session: str) -> Report:
+    def build(self, session: str) -> KeeperReport:
         """The next report. The jobs share its room fairly, those that have ended come first: an end can be reported
         only with the last byte of its journals, and it frees a place for another trial."""
         self._wake.clear()
@@ -122,7 +122,7 @@ class Outbox:
             full=self.full,
             stopped=self.stopped,
         )
-        report = Report(header)
+        report = KeeperReport(header)
         ended = [job for job in self._dirty.values() if job.exit is not None]
         running = [job for job in self._dirty.values() if job.exit is None]
         for job in ended:
@@ -132,7 +132,7 @@ class Outbox:
         self._add_fairly(report, running, max(REPORT_BYTES - used, kept))
         return report
 
-    def settle(self, report: Report, answer: ReportAnswer) -> bool:
+    def settle(self, report: KeeperReport, answer: ReportAnswer) -> bool:
         """Take the manager's answer to a report; returns whether anything that was told is now done with."""
         for job in report.started:
             job.start_told = True
@@ -161,7 +161,7 @@ class Outbox:
         self._wake.set()
         self._urgent.set()
 
-    def _add_fairly(self, report: Report, jobs: Sequence[Job], room: int) -> int:
+    def _add_fairly(self, report: KeeperReport, jobs: Sequence[Job], room: int) -> int:
         """Add what is new of these jobs, with about `room` bytes of their journals; returns how many bytes.
 
         Who gets a share of the room goes to the end of `_dirty`, so that who gets none comes first in the next report.
@@ -177,7 +177,7 @@ class Outbox:
                 self._dirty[job.job_id] = self._dirty.pop(job.job_id)
         return used
 
-    def _add(self, report: Report, job: Job, share: int) -> int:
+    def _add(self, report: KeeperReport, job: Job, share: int) -> int:
         """Add what is new of a job, and about `share` bytes of its journals; returns how many bytes."""
         header, size, complete = report.header, 0, True
         self._add_start(report, job)
@@ -201,12 +201,12 @@ class Outbox:
             report.sent.add(job.job_id)
         return size
 
-    def _add_start(self, report: Report, job: Job) -> None:
+    def _add_start(self, report: KeeperReport, job: Job) -> None:
         if not job.start_told and job.process is not None:
             report.header.starts.append(Start(job.job_id, job.token, job.process.trial.pid, job.process.started_at))
             report.started.append(job)
 
-    def _clean(self, report: Report) -> None:
+    def _clean(self, report: KeeperReport) -> None:
         """Forget what has been told; what remains goes into the next report. A line that is still being written wakes
         us by itself when it is whole."""
         for job in list(self._dirty.values()):

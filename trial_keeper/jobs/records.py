@@ -31,7 +31,7 @@ _MOST_EXIT_BYTES = 1024 * 1024  # it holds a reserve of 64 KiB at most
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopRecord:
     """The decision to stop a job: the end reason it will get, how long it has after SIGTERM, a sentence, and for the
     trial: what comes after the stop, how long it may save, and the Unix time at which that is over."""
 
@@ -53,7 +53,7 @@ class JobRecord:
 
     launch: Launch
     boot_id: str
-    stop: Stop | None = None
+    stop: StopRecord | None = None
     forgotten: bool = False
 
 
@@ -245,7 +245,7 @@ def sync_exit(directory: str) -> None:
     failpoint("keeper.exit.sync.after")
 
 
-def with_stop(record: JobRecord, stop: Stop) -> JobRecord:
+def with_stop(record: JobRecord, stop: StopRecord) -> JobRecord:
     """The record with a stop; the first decision stays, only its times may become shorter."""
     first = record.stop
     if first is None:
@@ -265,6 +265,6 @@ def _read_record(body: JsonObject) -> JobRecord:
     return JobRecord(
         launch=from_json(Launch, body["launch"]),
         boot_id=body["boot_id"],
-        stop=None if stop is None else Stop(**stop),
+        stop=None if stop is None else StopRecord(**stop),
         forgotten=bool(body.get("forgotten")),
     )

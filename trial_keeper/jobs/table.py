@@ -29,7 +29,7 @@ from proctor.trial_keeper.jobs.cleanup import (
 )
 from proctor.trial_keeper.jobs.disk_space import DiskWatch
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.jobs.journal_watch import JournalWatch
+from proctor.trial_keeper.jobs.journal_watch import JournalWatcher
 from proctor.trial_keeper.jobs.launching import (
     RequestBuilder,
     Spawner,
@@ -42,7 +42,7 @@ from proctor.trial_keeper.jobs.outbox import Outbox
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
     RecordFolder,
-    Stop,
+    StopRecord,
     parse_exit,
     parse_process,
     read_exit,
@@ -96,7 +96,7 @@ class JobTable:
         self._writing = asyncio.Lock()
         self._ended_lately: set[tuple[str, str]] = set()
         self._held: dict[str, Job] = {}  # not given to the spawner, because that is suspended
-        self.watch = JournalWatch(outbox.mark)
+        self.watch = JournalWatcher(outbox.mark)
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -148,7 +148,7 @@ class JobTable:
         seconds = order.save_seconds if job.process is not None else 0.0  # what has not begun has nothing to save
         if seconds > 0 and order.only_if_able and not await asyncio.to_thread(can_save, job.record.launch):
             seconds = 0.0
-        stop = Stop(
+        stop = StopRecord(
             EndReason.CANCELED.value,
             order.grace_seconds,
             order.reason,
@@ -167,7 +167,7 @@ class JobTable:
         await self._write_again(job)
         self._set_deadline(job)
 
-    async def stop(self, job: Job, stop: Stop) -> None:
+    async def stop(self, job: Job, stop: StopRecord) -> None:
         """Write the decision down, tell the trial through control.json, let it save if it may, have the reaper end
         everything. A second stop may shorten the time to save."""
         if job.exit is not None:
@@ -196,7 +196,7 @@ class JobTable:
             self.forget(job)
         elif not job.record.forgotten:
             job.record = replace(job.record, forgotten=True)
-            stop = Stop(
+            stop = StopRecord(
                 EndReason.CANCELED.value, _DEADLINE_GRACE_SECONDS, "the manager does not know this job any more"
             )
             self._tasks.start(self.stop(job, stop), f"disown {job.job_id}")
@@ -385,7 +385,7 @@ class JobTable:
             return False
         detail = "the record of its processes could not be read; it was stopped"
         log.error("job %s: %s", job.job_id, detail)
-        job.record = with_stop(job.record, Stop(EndReason.EXIT_UNKNOWN.value, _DAMAGED_GRACE_SECONDS, detail))
+        job.record = with_stop(job.record, StopRecord(EndReason.EXIT_UNKNOWN.value, _DAMAGED_GRACE_SECONDS, detail))
         await self._write_again(job)
         self._watch_job(job, reaper)
         return True
@@ -530,7 +530,9 @@ class JobTable:
         limit = job.record.launch.max_duration_seconds
         if limit is None or job.process is None or job.record.stop is not None:
             return
-        stop = Stop(EndReason.DEADLINE.value, _DEADLINE_GRACE_SECONDS, f"it ran longer than its limit of {limit:g} s")
+        stop = StopRecord(
+            EndReason.DEADLINE.value, _DEADLINE_GRACE_SECONDS, f"it ran longer than its limit of {limit:g} s"
+        )
         job.deadline = asyncio.get_running_loop().call_at(
             job.process.started_monotonic + limit,
             lambda: self._tasks.start(self.stop(job, stop), f"deadline of {job.job_id}"),

@@ -16,7 +16,7 @@ import sys
 
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.commands.main import read_object
-from proctor.trial_keeper.errors import KeeperError
+from proctor.trial_keeper.errors import TrialKeeperError
 from proctor.trial_keeper.linux.files import remove_file
 from proctor.trial_keeper.linux.tasks import until_first_ends
 from proctor.trial_keeper.relay.channels import Relay
@@ -32,13 +32,13 @@ def main() -> int:
         with open(0, "rb", buffering=0, closefd=False) as source:  # frames may follow: not a byte more
             path = CommandInput("relay", read_object(source), source).text("socket")
         listener = _listen(path)
-    except (KeeperError, OSError) as error:
+    except (TrialKeeperError, OSError) as error:
         _answer({"error": f"the relay cannot listen: {error}"})
         return 1
     try:
         _answer({"socket": path})
         asyncio.run(_serve(listener, path))
-    except (KeeperError, OSError) as error:
+    except (TrialKeeperError, OSError) as error:
         print(f"the relay has ended: {error}", file=sys.stderr)
         return 1
     finally:

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class ManagerLink:
+class ManagerSession:
     """Keeps a session with the manager for as long as the keeper lives.
 
     `on_session` is given the answer to a registration before anything else is sent; `carry_out` is awaited with each

@@ -1,1 +1,4 @@
-"""The routes, one module for every noun."""
+"""The routes, one module for every noun.
+
+`manager/api/application.py` mounts them.
+"""

@@ -13,8 +13,8 @@ from proctor.manager.api.resources import experiment_resource
 from proctor.manager.engine.manager import UNLIMITED
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import experiments
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import experiments
 
 router = APIRouter(prefix="/experiments", tags=["experiments"])
 

@@ -19,8 +19,8 @@ from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import metrics, trials
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import metrics, trials
 
 # ---- connected ------------------------------------------------------------------------------------------------------
 # Work for a client that may go away meanwhile: then the work ends, too.

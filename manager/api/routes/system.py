@@ -17,8 +17,8 @@ from proctor.manager.api.json_types import utc
 from proctor.manager.api.stream import MAX_READERS, server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import Unavailable
-from proctor.manager.metrics import CONTENT_TYPE, Snapshot, render
-from proctor.manager.store import experiments, trials
+from proctor.manager.metrics import CONTENT_TYPE, ExperimentFigures, render
+from proctor.manager.store.tables import experiments, trials
 
 router = APIRouter(tags=["system"])
 root_router = APIRouter(tags=["system"])
@@ -117,5 +117,5 @@ async def get_metrics(context: Context) -> Response:
 
     control, measurements = context.manager.control, context.measurements
     await measurements.catch_up(control)
-    snapshot = Snapshot(await control.read(read), healthy=not context.manager.trouble, commits=control.commits)
+    snapshot = ExperimentFigures(await control.read(read), healthy=not context.manager.trouble, commits=control.commits)
     return Response(render(measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})

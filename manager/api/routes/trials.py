@@ -23,9 +23,9 @@ from proctor.manager.api.resources import is_maximized, job_resource, metric_res
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import experiments, jobs, metrics, trials
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import MetricRow, TrialRow
+from proctor.manager.store.tables import experiments, jobs, metrics, trials
 
 router = APIRouter(tags=["trials"])
 

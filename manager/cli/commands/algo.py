@@ -8,7 +8,7 @@ import click
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.lazy import alias
 from proctor.manager.cli.output import Column, Format, echo, output_option, print_list, print_one, print_table
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 ALGORITHMS = (
     Column("NAME", lambda row: row["name"]),
@@ -42,7 +42,7 @@ def algo() -> None:
 @algo.command("list")
 @output_option
 @with_session
-def list_(session: Session, output: str) -> None:
+def list_(session: CliSession, output: str) -> None:
     """All tuners and assessors that a configuration may name."""
     print_list(every_algorithm(session), ALGORITHMS, output, empty="no algorithms")
 
@@ -51,7 +51,7 @@ def list_(session: Session, output: str) -> None:
 @click.argument("name")
 @output_option
 @with_session
-def show(session: Session, name: str, output: str) -> None:
+def show(session: CliSession, name: str, output: str) -> None:
     """One algorithm and its classArgs."""
     wanted = name.lower()
     for row in every_algorithm(session):
@@ -67,7 +67,7 @@ def show(session: Session, name: str, output: str) -> None:
 @algo.command()
 @click.option("-m", "--meta", "--meta_path", "meta", required=True, type=click.Path(path_type=Path))
 @with_session
-def register(session: Session, meta: Path) -> None:
+def register(session: CliSession, meta: Path) -> None:
     """Give a class of your own a name, from a YAML file with algoType, builtinName and className."""
     from proctor.manager.cli.commands.update import read_mapping_file
     from proctor.manager.dispatcher.algorithms.registered import RegistrationError, read_meta
@@ -88,7 +88,7 @@ def register(session: Session, meta: Path) -> None:
 @algo.command()
 @click.argument("name")
 @with_session
-def unregister(session: Session, name: str) -> None:
+def unregister(session: CliSession, name: str) -> None:
     """Take a name away again; experiments that use the class are not touched."""
     from proctor.manager.dispatcher.algorithms.registered import unregister as unregister_algorithm
 
@@ -97,7 +97,7 @@ def unregister(session: Session, name: str) -> None:
     session.say(f"{name} is no longer registered.")
 
 
-def every_algorithm(session: Session) -> list[dict[str, Any]]:
+def every_algorithm(session: CliSession) -> list[dict[str, Any]]:
     """Built-in algorithms, then registered ones, with the same keys."""
     from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
     from proctor.manager.dispatcher.algorithms.registry import describe

@@ -8,7 +8,7 @@ import click
 from proctor.manager.cli.config_file import load_checked
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
 from proctor.manager.cli.output import Format, echo, print_one
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 CONFIG_PATH = click.Path(path_type=Path)
 
@@ -28,7 +28,7 @@ def config() -> None:
     show_default=True,
 )
 @with_session
-def show(session: Session, experiment: str | None, output: str) -> None:
+def show(session: CliSession, experiment: str | None, output: str) -> None:
     """The configuration of an experiment as it was understood, without secrets. `config check` accepts it.
 
     The search space is always shown under search_space, also where it came from a file.
@@ -43,7 +43,7 @@ def show(session: Session, experiment: str | None, output: str) -> None:
 @click.argument("file", required=False, type=CONFIG_PATH)
 @click.option("-c", "--config", "named", type=CONFIG_PATH, hidden=True)
 @with_session
-def check(session: Session, file: Path | None, named: Path | None) -> None:
+def check(session: CliSession, file: Path | None, named: Path | None) -> None:
     """Check a configuration, its search space and its algorithms' arguments; nothing is started.
 
     Every problem is told with file:line:column. The exit code is 2 when there is one.

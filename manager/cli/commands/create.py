@@ -12,7 +12,7 @@ from proctor.manager.cli.config_file import load_checked, posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import Logins, find_logins, handed_over
 from proctor.manager.cli.output import echo
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 # ---- readiness ------------------------------------------------------------------------------------------------------
 # Whether the trials of an experiment can run: what is known before `create` starts it, and what its machines say.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CONNECTING_SECONDS = 20.0
 """How long `create` waits for machines that are being connected."""
-LOOK_SECONDS = 0.2
+POLL_INTERVAL_SECONDS = 0.2
 _STARTING = frozenset({"INITIALIZED", "RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"})
 
 
@@ -54,12 +54,12 @@ def _gpu_problem(config: "ExperimentConfig") -> str:
     return f"trialGpuNumber is {wanted}, and {there}{restricted}; no trial could run"
 
 
-def until_machines_are_known(session: Session, created: dict[str, Any]) -> dict[str, Any]:
+def until_machines_are_known(session: CliSession, created: dict[str, Any]) -> dict[str, Any]:
     """The experiment once each of its machines is connected or known to be unusable, or when that takes too long."""
     experiment = created
     deadline = time.monotonic() + CONNECTING_SECONDS
     while _is_connecting(experiment) and time.monotonic() < deadline:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_INTERVAL_SECONDS)
         experiment = session.client.experiment(created["id"])
     return experiment
 
@@ -69,7 +69,7 @@ def _is_connecting(experiment: dict[str, Any]) -> bool:
     return bool(experiment["status"] in _STARTING and machines and machines["pending"] and not machines["never"])
 
 
-def report_machines(session: Session, experiment: dict[str, Any]) -> ExitCode:
+def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode:
     """Say which machines cannot be used, and whether the experiment has started. OK while a trial may run on one of
     them."""
     identifier, machines = experiment["id"], experiment.get("machines")
@@ -110,7 +110,7 @@ if TYPE_CHECKING:
 @click.option("--id", "identifier", metavar="ID", help="An id of your own for the experiment.")
 @with_session
 def create(
-    session: Session, file: Path, foreground: bool, dry_run: bool, port: int | None, identifier: str | None
+    session: CliSession, file: Path, foreground: bool, dry_run: bool, port: int | None, identifier: str | None
 ) -> int:
     """Start an experiment from a YAML file; NNI's v2 files are valid as they are.
 
@@ -151,7 +151,7 @@ def submit(
         )
 
 
-def _say_what_next(session: Session, created: dict[str, Any], foreground: bool) -> None:
+def _say_what_next(session: CliSession, created: dict[str, Any], foreground: bool) -> None:
     identifier = created["id"]
     session.say(f"Experiment {identifier} ({created['name']}) is created.")
     session.say(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")

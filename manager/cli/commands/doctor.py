@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from proctor.manager.cli.checks import CHECKS, Check, Verdict
+from proctor.manager.cli.checks import CHECKS, Check, CheckResult
 from proctor.manager.cli.commands.config import CONFIG_PATH
 from proctor.manager.cli.config_file import load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.machines import COLUMNS, Machines, find_logins, folded
+from proctor.manager.cli.machines import COLUMNS, MachineLines, find_logins, folded
 from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
 from proctor.manager.cli.output import Format, Row, output_option, print_list
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 SHELL_WORDS = frozenset(
     ("if", "for", "while", "case", "(", "{", "[", "[[", "cd", "export", "source", ".", "exec", "set", "test", "eval")
@@ -28,7 +28,7 @@ SHELL_WORDS = frozenset(
 @click.option("-c", "--config", "file", type=CONFIG_PATH, help="Also check what this configuration needs.")
 @output_option
 @with_session
-def doctor(session: Session, file: Path | None, output: str) -> int:
+def doctor(session: CliSession, file: Path | None, output: str) -> int:
     """Check this machine and the home; with --config also an experiment's command and code, and every hop to every
     machine of platform remote. Nothing is changed.
 
@@ -40,13 +40,13 @@ def doctor(session: Session, file: Path | None, output: str) -> int:
         rows += check_config(session, file)
     columns = MACHINE_COLUMNS if any(row["machine"] for row in rows) else MACHINE_COLUMNS[1:]
     print_list(folded(rows) if output == Format.TABLE else rows, columns, output, empty="")
-    failed = [_name(row) for row in rows if row["verdict"] == Verdict.FAIL]
+    failed = [_name(row) for row in rows if row["verdict"] == CheckResult.FAIL]
     if failed:
         session.say(f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed)}.")
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
-def check_config(session: Session, file: Path) -> list[Row]:
+def check_config(session: CliSession, file: Path) -> list[Row]:
     """Whether a configuration is valid, and what it names is there: code, command, machines."""
     from proctor.manager.config import ConfigError, describe_problems, load_experiment
     from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
@@ -54,9 +54,9 @@ def check_config(session: Session, file: Path) -> list[Row]:
     try:
         loaded = load_experiment(file, registered=registered_algorithms(session.home.path))
     except ConfigError as error:
-        return _rows([Check("config", Verdict.FAIL, describe_problems(error).replace("\n", "; "))])
+        return _rows([Check("config", CheckResult.FAIL, describe_problems(error).replace("\n", "; "))])
     notices = "; ".join(str(notice) for notice in loaded.notices)
-    verdict = Verdict.NOTE if notices else Verdict.OK
+    verdict = CheckResult.NOTE if notices else CheckResult.OK
     checks = [Check("config", verdict, f"{file} is valid", notices)]
     service = loaded.config.training_service
     if getattr(service, "code", None) is None:  # else it lies on the machines
@@ -64,14 +64,14 @@ def check_config(session: Session, file: Path) -> list[Row]:
     return _rows(checks) + (_check_machines(session, loaded, file) if getattr(service, "machine_list", ()) else [])
 
 
-def _check_machines(session: Session, loaded: Any, file: Path) -> list[Row]:
+def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[Row]:
     """Every hop to every machine, tried by the manager: it is the one who will connect."""
     try:
         logins = find_logins(loaded.config.canonical(), loaded.secrets)
     except CommandError as error:
-        return _rows([Check("logins", Verdict.FAIL, str(error), "the machines were not tried")])
+        return _rows([Check("logins", CheckResult.FAIL, str(error), "the machines were not tried")])
     client = session.ensure_client()
-    return Machines(client, loaded, file, logins).ask(client.check_platform, session.say)
+    return MachineLines(client, loaded, file, logins).ask(client.check_platform, session.say)
 
 
 def _rows(checks: Iterable[Check]) -> list[Row]:
@@ -85,11 +85,11 @@ def _name(row: Row) -> str:
 def _check_code(config: Any) -> Check:
     directory = Path(config.trial_code_directory)
     if not os.access(directory, os.R_OK | os.X_OK):
-        return Check("code", Verdict.FAIL, f"{directory} cannot be read")
+        return Check("code", CheckResult.FAIL, f"{directory} cannot be read")
     dangling = next((path for path in _walk(directory) if path.is_symlink() and not path.exists()), None)
     if dangling is not None:
-        return Check("code", Verdict.NOTE, f"{dangling} is a link to nothing", "remove it, or make its target")
-    return Check("code", Verdict.OK, str(directory))
+        return Check("code", CheckResult.NOTE, f"{dangling} is a link to nothing", "remove it, or make its target")
+    return Check("code", CheckResult.OK, str(directory))
 
 
 def _check_command(config: Any) -> Check:
@@ -97,30 +97,30 @@ def _check_command(config: Any) -> Check:
     try:
         words = shlex.split(config.trial_command)
     except ValueError as error:
-        return Check("command", Verdict.FAIL, f"{config.trial_command!r}: {error}", "check its quotes")
+        return Check("command", CheckResult.FAIL, f"{config.trial_command!r}: {error}", "check its quotes")
     while words and "=" in words[0]:  # variables in front
         words.pop(0)
     if not words or words[0] in SHELL_WORDS:
-        return Check("command", Verdict.OK, config.trial_command)
+        return Check("command", CheckResult.OK, config.trial_command)
     directory = Path(config.trial_code_directory)
     if config.training_service.platform != "local":  # its programs are those of the machines
-        return _check_script(words, directory) or Check("command", Verdict.OK, config.trial_command)
+        return _check_script(words, directory) or Check("command", CheckResult.OK, config.trial_command)
     from proctor.manager.trial_commands import problem_of
 
     program = words[0] if "/" not in words[0] else str(directory / words[0])
     found = shutil.which(program)
     if found is None and not problem_of(config.trial_command, str(directory), os.environ):
-        return Check("command", Verdict.OK, config.trial_command)  # not certain: it may be a function, for example
+        return Check("command", CheckResult.OK, config.trial_command)  # not certain: it may be a function, for example
     if found is None:
-        return Check("command", Verdict.FAIL, f"{words[0]} is not found", "install it, or give its path")
-    return _check_script(words, directory) or Check("command", Verdict.OK, f"{config.trial_command}  ({found})")
+        return Check("command", CheckResult.FAIL, f"{words[0]} is not found", "install it, or give its path")
+    return _check_script(words, directory) or Check("command", CheckResult.OK, f"{config.trial_command}  ({found})")
 
 
 def _check_script(words: Sequence[str], directory: Path) -> Check | None:
     script = next((word for word in words[1:] if word.endswith((".py", ".sh"))), None)
     if script is None or (directory / script).is_file():
         return None
-    return Check("command", Verdict.FAIL, f"there is no {directory / script}", "check trialCodeDirectory")
+    return Check("command", CheckResult.FAIL, f"there is no {directory / script}", "check trialCodeDirectory")
 
 
 def _walk(directory: Path, most: int = 10_000) -> list[Path]:
@@ -147,7 +147,7 @@ def platform() -> None:
 @click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
 @output_option
 @with_session
-def clean(session: Session, file: Path, output: str) -> int:
+def clean(session: CliSession, file: Path, output: str) -> int:
     """Remove everything of this home's manager from the machines: keepers, their trials, its folders.
 
     A machine that a running experiment uses is left alone; stop the experiment first. One that was stopped and is still
@@ -159,7 +159,7 @@ def clean(session: Session, file: Path, output: str) -> int:
         raise CommandError(f"{file}: platform {service.platform} has no machines to clean", ExitCode.USAGE)
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client()
-    steps = Machines(client, loaded, file, logins).ask(client.clean_platform, session.say)
+    steps = MachineLines(client, loaded, file, logins).ask(client.clean_platform, session.say)
     print_list(steps, COLUMNS, output, empty="")
     failed = dict.fromkeys(step["machine"] for step in steps if step["verdict"] == "fail")
     if failed:

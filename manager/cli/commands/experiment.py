@@ -23,7 +23,7 @@ from proctor.manager.cli.output import (
     print_one,
     write_csv,
 )
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 
 @click.group()
@@ -40,7 +40,7 @@ def experiment() -> None:
 @click.option("--name", metavar="NAME", help="Only those of a name.")
 @output_option
 @with_session
-def list_(session: Session, every: bool, running: bool, status: str | None, name: str | None, output: str) -> None:
+def list_(session: CliSession, every: bool, running: bool, status: str | None, name: str | None, output: str) -> None:
     """All experiments."""
     found = session.client.experiments(status=status.upper() if status else None, name=name)
     rows = [row for row in found if not running or is_running(row)]
@@ -51,7 +51,7 @@ def list_(session: Session, every: bool, running: bool, status: str | None, name
 @experiment_argument
 @output_option
 @with_session
-def show(session: Session, experiment: str | None, output: str) -> None:
+def show(session: CliSession, experiment: str | None, output: str) -> None:
     """Everything about an experiment; in ERROR the traceback as well."""
     print_one(find_experiment(session.client, experiment, ended_too=True), EXPERIMENT, output)
 
@@ -62,7 +62,7 @@ def show(session: Session, experiment: str | None, output: str) -> None:
 @click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
 @output_option
 @with_session
-def status(session: Session, experiment: str | None, wait: bool, timeout: str | None, output: str) -> int:
+def status(session: CliSession, experiment: str | None, wait: bool, timeout: str | None, output: str) -> int:
     """The status of an experiment, and why it is in it."""
     found = find_experiment(session.client, experiment, ended_too=True)
     if wait or timeout is not None:
@@ -88,7 +88,7 @@ def status(session: Session, experiment: str | None, wait: bool, timeout: str | 
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("-a", "--all", "every", is_flag=True, help="Delete all experiments that do not run.")
 @with_session
-def delete(session: Session, experiment: str | None, yes: bool, every: bool) -> None:
+def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) -> None:
     """Delete an experiment and its folder: metrics, logs, checkpoints, outputs. It must not be running."""
     if every == (experiment is not None):
         raise click.UsageError("give the ID to delete, or --all")
@@ -111,7 +111,7 @@ def delete(session: Session, experiment: str | None, yes: bool, every: bool) -> 
 @click.option("--succeeded", is_flag=True, help="Only trials that succeeded, as nnictl gives them.")
 @with_session
 def export(
-    session: Session, experiment: str | None, filename: Path | None, kind: str, intermediate: bool, succeeded: bool
+    session: CliSession, experiment: str | None, filename: Path | None, kind: str, intermediate: bool, succeeded: bool
 ) -> None:
     """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form."""
     found = find_experiment(session.client, experiment, ended_too=True)
@@ -136,7 +136,7 @@ def export(
 @click.option("-f", "--filename", required=True, type=click.Path(path_type=Path), help='JSON: [{"parameter", "value"}]')
 @click.option("--skip-outside", is_flag=True, help="Skip rows outside of the search space instead of refusing all.")
 @with_session
-def import_(session: Session, experiment: str | None, filename: Path, skip_outside: bool) -> None:
+def import_(session: CliSession, experiment: str | None, filename: Path, skip_outside: bool) -> None:
     """Give the tuner of a running experiment results from elsewhere: what `export`, or nnictl, has written.
 
     Rows without a value are skipped. Nothing is imported where a row is outside of the search space as it is now, or
@@ -158,7 +158,7 @@ def import_(session: Session, experiment: str | None, filename: Path, skip_outsi
 @click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="The code directory as well.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, however large it is.")
 @with_session
-def save(session: Session, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
+def save(session: CliSession, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
     """Save an experiment as a zip: its records, metrics, logs and outputs. Its name goes to stdout.
 
     Of the code directory, what .proctorignore and .nniignore leave out is not saved. Asks first when there are more
@@ -185,7 +185,7 @@ def save(session: Session, experiment: str | None, path: Path, code: bool, yes: 
 @click.option("-c", "--codeDir", "code", type=click.Path(path_type=Path), help="Where to unpack the saved code.")
 @click.option("--id", "identifier", metavar="ID", help="Another id for it.")
 @with_session
-def load(session: Session, path: Path, code: Path | None, identifier: str | None) -> None:
+def load(session: CliSession, path: Path, code: Path | None, identifier: str | None) -> None:
     """Take a saved experiment into this home, stopped. Its id goes to stdout."""
     from proctor.manager.cli.archive import load_archive, read_archive
 
@@ -208,7 +208,7 @@ def _confirm_large(size: str) -> None:
         raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
 
 
-def _settle(session: Session, experiment: dict[str, Any]) -> None:
+def _settle(session: CliSession, experiment: dict[str, Any]) -> None:
     """An experiment that is DONE or in ERROR still has an engine; stop it, so that it can be deleted."""
     if experiment["status"] in ("DONE", "ERROR"):
         from proctor.manager.cli.watching import stop_and_wait

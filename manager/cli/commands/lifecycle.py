@@ -7,7 +7,7 @@ import click
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
 from proctor.manager.cli.output import echo
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 
 @click.command()
@@ -15,7 +15,7 @@ from proctor.manager.cli.session import Session, with_session
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
 @click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
 @with_session
-def resume(session: Session, experiment: str | None, port: int | None, foreground: bool) -> int:
+def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool) -> int:
     """Go on with a stopped, paused or failed experiment. Trials that still run are not started again."""
     client = session.ensure_client(port=port)
     found = (
@@ -35,7 +35,7 @@ def resume(session: Session, experiment: str | None, port: int | None, foregroun
 @click.command()
 @experiment_argument
 @with_session
-def pause(session: Session, experiment: str | None) -> None:
+def pause(session: CliSession, experiment: str | None) -> None:
     """Create no new trials; running ones go on. `proctor resume` goes on."""
     found = find_experiment(session.client, experiment)
     session.client.pause_experiment(found["id"])
@@ -46,7 +46,7 @@ def pause(session: Session, experiment: str | None) -> None:
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
 @with_session
-def view(session: Session, experiment: str | None, port: int | None) -> None:
+def view(session: CliSession, experiment: str | None, port: int | None) -> None:
     """Open an experiment for reading: start the manager if need be and print the URL of the page.
 
     Nothing of the experiment is started; a stopped one is VIEWED until it is resumed or stopped.
@@ -63,7 +63,7 @@ def view(session: Session, experiment: str | None, port: int | None) -> None:
 @experiment_argument
 @click.option("-a", "--all", "every", is_flag=True, help="Stop all experiments.")
 @with_session
-def stop(session: Session, experiment: str | None, every: bool) -> None:
+def stop(session: CliSession, experiment: str | None, every: bool) -> None:
     """Stop an experiment and its trials; it can be resumed. The manager goes on.
 
     An ID that ends in `*` stops all experiments whose ids begin like that. Trials that can save may do so first

@@ -8,7 +8,7 @@ import click
 
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
 from proctor.manager.cli.lazy import alias
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
     from proctor.manager.cli.logs import GrowingLog
@@ -35,7 +35,7 @@ def log() -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on printing what is added, until Ctrl-C.")
 @length_options
 @with_session
-def manager(session: Session, follow: bool, tail: int | None, head: int | None) -> None:
+def manager(session: CliSession, follow: bool, tail: int | None, head: int | None) -> None:
     """The manager's log, one line of JSON for each thing it said. Works while the manager is down, too."""
     _print(_manager_log(session), follow, tail, head)
 
@@ -45,7 +45,7 @@ def manager(session: Session, follow: bool, tail: int | None, head: int | None) 
 @click.option("-f", "--follow", is_flag=True, help="Go on printing what is added, until Ctrl-C.")
 @length_options
 @with_session
-def dispatcher(session: Session, experiment: str | None, follow: bool, tail: int | None, head: int | None) -> None:
+def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: int | None, head: int | None) -> None:
     """What an experiment's tuner and assessor have printed."""
     from proctor.manager.cli.logs import GrowingLog
 
@@ -63,7 +63,7 @@ def dispatcher(session: Session, experiment: str | None, follow: bool, tail: int
 @length_options
 @with_session
 def trial_log(
-    session: Session,
+    session: CliSession,
     words: Sequence[str],
     trial: str | None,
     experiment: str | None,
@@ -100,7 +100,7 @@ def _refuse_both(follow: bool, tail: int | None, head: int | None) -> None:
         raise click.UsageError("--follow prints everything from the beginning; leave --head and --tail out")
 
 
-def _manager_log(session: Session) -> "GrowingLog":
+def _manager_log(session: CliSession) -> "GrowingLog":
     """From the manager itself where it is elsewhere, else from its file."""
     from proctor.manager.cli.logs import GrowingLog
     from proctor.sdk.client.logs import LogPiece

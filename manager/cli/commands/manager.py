@@ -10,7 +10,7 @@ import click
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
 from proctor.manager.cli.output import Column, echo, output_option, print_one
-from proctor.manager.cli.session import Session, ensure_running, with_session
+from proctor.manager.cli.session import CliSession, ensure_running, with_session
 
 FIELDS = (
     Column("manager", lambda row: "running" if row["running"] else "not running"),
@@ -41,7 +41,7 @@ def manager() -> None:
 @click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
 @with_session
 def run(
-    session: Session,
+    session: CliSession,
     /,
     allow_remote: bool,
     accept_database: bool,
@@ -66,14 +66,14 @@ def run(
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Where to listen.  [default: 8080 or the next free]")
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
 @with_session
-def start(session: Session, port: int | None, accept_database: bool) -> None:
+def start(session: CliSession, port: int | None, accept_database: bool) -> None:
     """Start the manager in the background; nothing happens when it runs already. Its URL goes to stdout."""
     echo(ensure_running(session.home, port=port, accept_database=accept_database))
 
 
 @manager.command()
 @with_session
-def stop(session: Session) -> None:
+def stop(session: CliSession) -> None:
     """End the manager. Trials go on under their keepers, and it finds them again when it is started."""
     from proctor.manager.process.daemon import stop_manager
     from proctor.manager.process.instance import StartError
@@ -88,14 +88,14 @@ def stop(session: Session) -> None:
 @manager.command()
 @output_option
 @with_session
-def status(session: Session, output: str) -> int:
+def status(session: CliSession, output: str) -> int:
     """Whether the manager runs, and where. The exit code is 6 when it does not."""
     row = describe_manager(session)
     print_one(row, FIELDS, output)
     return ExitCode.OK if row["running"] else ExitCode.UNREACHABLE
 
 
-def describe_manager(session: Session) -> dict[str, Any]:
+def describe_manager(session: CliSession) -> dict[str, Any]:
     """What is known of the home's manager."""
     from proctor.manager.process.daemon import manager_status
     from proctor.sdk.client.errors import ClientError
@@ -132,7 +132,7 @@ def installed_version() -> str:
 @click.command()
 @output_option
 @with_session
-def version(session: Session, output: str) -> None:
+def version(session: CliSession, output: str) -> None:
     """The version of the command line and, if it runs, of the manager."""
     from proctor.sdk.client.errors import ClientError
 
@@ -161,7 +161,7 @@ def webui() -> None:
 @webui.command()
 @experiment_argument
 @with_session
-def url(session: Session, experiment: str | None) -> None:
+def url(session: CliSession, experiment: str | None) -> None:
     """Print the URL of the page, with the token: whoever has it may do everything."""
     session.client.health()
     path = "/" if experiment is None else f"/experiments/{find_experiment(session.client, experiment)['id']}"

@@ -8,7 +8,7 @@ import click
 from proctor.manager.cli.columns import NODES
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.output import Format, Row, confirm, echo, output_option, print_list
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -29,7 +29,7 @@ def nodes(context: click.Context, output: str) -> None:
     """The machines trials run on, their GPUs, and who holds them."""
     if context.invoked_subcommand is not None:
         return
-    session = context.find_object(Session)
+    session = context.find_object(CliSession)
     assert session is not None, "the command line has no session"
     found = list(session.client.nodes())
     print_list(found, NODES, output, empty="no node has registered yet")
@@ -43,7 +43,7 @@ def nodes(context: click.Context, output: str) -> None:
 @nodes.command()
 @node_argument
 @with_session
-def check(session: Session, node: str) -> int:
+def check(session: CliSession, node: str) -> int:
     """Try to reach a machine now rather than after its pause, and say what came of it.
 
     The exit code is 1 when it cannot be used.
@@ -63,7 +63,7 @@ def check(session: Session, node: str) -> int:
 @node_argument
 @click.option("-r", "--reason", default="", help="Why, for those who look at it.")
 @with_session
-def drain(session: Session, node: str, reason: str) -> None:
+def drain(session: CliSession, node: str, reason: str) -> None:
     """Give a machine no new jobs until it is resumed. Trials that run there go on."""
     found = session.client.drain_node(find_node(session.client, node)["id"], reason=reason)
     running = len(found["reservations"])
@@ -76,7 +76,7 @@ def drain(session: Session, node: str, reason: str) -> None:
 @nodes.command()
 @node_argument
 @with_session
-def resume(session: Session, node: str) -> None:
+def resume(session: CliSession, node: str) -> None:
     """Give a drained or quarantined machine jobs again."""
     found = session.client.resume_node(find_node(session.client, node)["id"])
     session.say(f"Node {found['id']} gets jobs again; it is {_state(found)}.")
@@ -86,7 +86,7 @@ def resume(session: Session, node: str) -> None:
 @node_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @with_session
-def forget(session: Session, node: str, yes: bool) -> None:
+def forget(session: CliSession, node: str, yes: bool) -> None:
     """Give up a machine that no experiment needs and that cannot be left, because it is gone for good.
 
     What is on it stays there, and files that were not collected are lost.

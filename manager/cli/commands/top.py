@@ -11,7 +11,7 @@ from proctor.manager.cli.columns import EXPERIMENTS
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import find_experiment, is_running
 from proctor.manager.cli.output import echo, print_table, shows_a_screen
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -26,7 +26,7 @@ MOST_EXPERIMENTS, MOST_TRIALS = 10, 30
 )
 @click.option("--once", is_flag=True, help="Print one screen and leave.")
 @with_session
-def top(session: Session, experiment: str | None, interval: float, once: bool) -> int:
+def top(session: CliSession, experiment: str | None, interval: float, once: bool) -> int:
     """Watch experiments and running trials; Ctrl-C leaves. With an ID only that experiment."""
     client = session.client
     named = None if experiment is None else find_experiment(client, experiment)["id"]

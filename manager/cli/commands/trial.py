@@ -15,7 +15,7 @@ from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
 from proctor.manager.cli.lazy import alias
 from proctor.manager.cli.output import Column, Format, Row, echo, output_option, print_list, print_one, print_table
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 # ---- files ----------------------------------------------------------------------------------------------------------
 # `proctor trial files` and `proctor trial download`: what a trial has written, wherever it runs or ran.
@@ -30,7 +30,9 @@ FILES = (
 @trial_argument
 @output_option
 @with_session
-def trial_files(session: Session, words: Sequence[str], trial: str | None, experiment: str | None, output: str) -> None:
+def trial_files(
+    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str
+) -> None:
     """The files of a trial's newest attempt: its logs, and what it has written into its own folder."""
     found = named_trial(session.client, words, trial, experiment)
     print_list(session.client.files(found["id"]), FILES, output, empty=f"trial {found['id']} has no files yet")
@@ -47,7 +49,7 @@ def trial_files(session: Session, words: Sequence[str], trial: str | None, exper
 )
 @with_session
 def trial_download(
-    session: Session,
+    session: CliSession,
     words: Sequence[str],
     trial: str | None,
     experiment: str | None,
@@ -111,7 +113,7 @@ def trial() -> None:
 @output_option
 @with_session
 def ls(
-    session: Session,
+    session: CliSession,
     experiment: str | None,
     status: str | None,
     sort: str | None,
@@ -152,7 +154,7 @@ def _opposite(order: str) -> str:
 @output_option
 @with_session
 def show(
-    session: Session,
+    session: CliSession,
     words: Sequence[str],
     trial: str | None,
     experiment: str | None,
@@ -182,7 +184,7 @@ def show(
 @trial.command()
 @trial_argument
 @with_session
-def kill(session: Session, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+def kill(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
     """End a trial: SIGTERM, some seconds to save its work, SIGKILL."""
     found = named_trial(session.client, words, trial, experiment)
     session.client.kill_trial(found["id"])
@@ -192,7 +194,7 @@ def kill(session: Session, words: Sequence[str], trial: str | None, experiment: 
 @trial.command()
 @trial_argument
 @with_session
-def retry(session: Session, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+def retry(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
     """Run the parameters of an ended trial again, as a new trial. Its id goes to stdout."""
     found = named_trial(session.client, words, trial, experiment)
     made = session.client.retry_trial(found["id"])
@@ -205,7 +207,7 @@ def retry(session: Session, words: Sequence[str], trial: str | None, experiment:
 @click.option("-p", "--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
 @click.option("-f", "--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
 @with_session
-def add(session: Session, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
+def add(session: CliSession, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
     """Ask for a trial with parameters of your own, from the search space. Its id goes to stdout.
 
     Only a custom tuner takes what is outside of the search space.

@@ -9,7 +9,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
-from proctor.manager.cli.session import Session, with_session
+from proctor.manager.cli.session import CliSession, with_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_LIMIT = "none"
@@ -53,7 +53,7 @@ def update() -> None:
 @experiment_argument
 @click.option("-v", "--value", required=True, type=click.IntRange(1, 1000), help="How many trials run at a time.")
 @with_session
-def concurrency(session: Session, experiment: str | None, value: int) -> None:
+def concurrency(session: CliSession, experiment: str | None, value: int) -> None:
     """How many trials run at a time. Fewer than now: running trials end as they would."""
     _change(session, experiment, {"trial_concurrency": value}, f"runs {value} trial{'s' * (value != 1)} at a time")
 
@@ -63,7 +63,7 @@ def concurrency(session: Session, experiment: str | None, value: int) -> None:
 @click.option("-v", "--value", required=True, type=_Limit(_read_seconds), help="90s, 10m, 1.5h, 2d, or none.")
 @click.option("--trial", is_flag=True, help="The longest time of one trial, not of the experiment.")
 @with_session
-def duration(session: Session, experiment: str | None, value: float | str, trial: bool) -> None:
+def duration(session: CliSession, experiment: str | None, value: float | str, trial: bool) -> None:
     """How long new trials are created."""
     key = "max_trial_duration_seconds" if trial else "max_experiment_duration_seconds"
     limit = None if value == NO_LIMIT else value
@@ -75,7 +75,7 @@ def duration(session: Session, experiment: str | None, value: float | str, trial
 @experiment_argument
 @click.option("-v", "--value", required=True, type=_Limit(_read_count), help="A number, or none for no limit.")
 @with_session
-def trialnum(session: Session, experiment: str | None, value: int | str) -> None:
+def trialnum(session: CliSession, experiment: str | None, value: int | str) -> None:
     """How many trials are created. A DONE experiment goes on when the limit is raised."""
     limit = None if value == NO_LIMIT else value
     said = "creates trials without limit" if limit is None else f"creates {limit} trial{'s' * (limit != 1)}"
@@ -88,7 +88,7 @@ def trialnum(session: Session, experiment: str | None, value: int | str) -> None
     "-f", "--filename", "--file", required=True, type=click.Path(path_type=Path), help="JSON or YAML, as in the config."
 )
 @with_session
-def searchspace(session: Session, experiment: str | None, filename: Path) -> None:
+def searchspace(session: CliSession, experiment: str | None, filename: Path) -> None:
     """Where the tuner searches from now on. The space is checked first."""
     space = read_document_file(filename)
     said = f"searches {', '.join(space)}" if space and isinstance(space, dict) else "has a new search space"
@@ -115,7 +115,7 @@ def read_document_file(path: Path) -> Any:
         raise CommandError(str(error), ExitCode.USAGE) from error
 
 
-def _change(session: Session, experiment: str | None, changes: dict[str, Any], said: str) -> None:
+def _change(session: CliSession, experiment: str | None, changes: dict[str, Any], said: str) -> None:
     try:
         json.dumps(changes, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -21,7 +21,7 @@ Parameters = dict[str, Any]
 DEFAULT_KEY = "default"
 
 
-class NoMoreTrials(Exception):
+class SpaceExhausted(Exception):
     """The tuner has nothing to suggest now; a later result or a new search space may change that."""
 
 
@@ -134,7 +134,7 @@ class DistinctParameters:
     def require_room(self) -> None:
         """Raise NoMoreTrials if every member of the space is known."""
         if self._space.size is not None and len(self._known) >= self._space.size:
-            raise NoMoreTrials(f"all {self._space.size} parameter sets of the search space have been used")
+            raise SpaceExhausted(f"all {self._space.size} parameter sets of the search space have been used")
 
     def draw(self, rng: random.Random, propose: Callable[[], Parameters]) -> Parameters:
         """Return the first unknown one of a few proposals, else the unknown member next to a random one."""
@@ -152,4 +152,4 @@ class DistinctParameters:
             parameters = self._space.value_at((start + step) % size)
             if self._space.key(parameters) not in self._known:
                 return parameters
-        raise NoMoreTrials("the search space is used up")
+        raise SpaceExhausted("the search space is used up")

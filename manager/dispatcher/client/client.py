@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.liveness import Patience, Pulse, Verdict, Vitals
+from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, Vitals
 from proctor.manager.dispatcher.protocol import FromDispatcher, News, ToDispatcher
 from proctor.sdk.failpoints import failpoint
 
@@ -37,7 +37,7 @@ PASSING = frozenset(
 """Why a process cannot be started though nothing is wrong with it."""
 
 
-class Channel(ABC):
+class LineChannel(ABC):
     """One conversation with one dispatcher: lines there, lines back."""
 
     patience: Patience | None = None
@@ -52,7 +52,7 @@ class Channel(ABC):
         """The dispatcher's lines until it closes its end."""
 
     @abstractmethod
-    def epitaph(self) -> str:
+    def exit_message(self) -> str:
         """Why the conversation ended, for people: exit status and the last of the log."""
 
     async def limit_log(self) -> None:
@@ -60,7 +60,7 @@ class Channel(ABC):
         Returns where there is nothing to do."""
         return
 
-    def vitals(self) -> Vitals:
+    def process_stats(self) -> Vitals:
         """What the system says of the dispatcher now. Returns at once."""
         return Vitals(processor_seconds=None)
 
@@ -70,7 +70,7 @@ class Channel(ABC):
         raise NotImplementedError
 
 
-Opener = Callable[[], AbstractAsyncContextManager[Channel]]
+Opener = Callable[[], AbstractAsyncContextManager[LineChannel]]
 """Starts a dispatcher and ends it on leaving."""
 
 InputReader = Callable[[int, int], Awaitable[Sequence[ToDispatcher]]]
@@ -103,7 +103,7 @@ class DispatcherClient:
         self._receive = receive
         self._restarted = restarted
         self._silent = silent
-        self._pulse: Pulse | None = None
+        self._pulse: LivenessMonitor | None = None
         self._obstacle = ""  # why none can be started
         self._unanswered = False  # a ping is on its way
         self._shot_for = ""
@@ -163,7 +163,7 @@ class DispatcherClient:
         while True:
             self._has_suggested = False
             try:
-                epitaph = await self._converse()
+                exit_message = await self._converse()
             except OSError as error:
                 if error.errno not in PASSING:
                     raise
@@ -176,9 +176,9 @@ class DispatcherClient:
                 return
             fruitless = 0 if self._has_suggested else fruitless + 1
             if fruitless >= len(RESTART_DELAYS_SECONDS):
-                raise DispatcherGone(f"the dispatcher ended {fruitless} times in a row: {epitaph}")
-            log.warning("dispatcher ended, starting it again: %s", epitaph, extra={"action": "dispatcher.restart"})
-            self._restarted(epitaph)
+                raise DispatcherGone(f"the dispatcher ended {fruitless} times in a row: {exit_message}")
+            log.warning("dispatcher ended, starting it again: %s", exit_message, extra={"action": "dispatcher.restart"})
+            self._restarted(exit_message)
             if await self._is_finished_after(RESTART_DELAYS_SECONDS[fruitless]):
                 return
 
@@ -223,9 +223,9 @@ class DispatcherClient:
                 self._awaited.clear()  # its successor owes that from when it is asked again
         if nonsense is not None:
             raise nonsense
-        return f"{self._shot_for}; {channel.epitaph()}" if self._shot_for else channel.epitaph()
+        return f"{self._shot_for}; {channel.exit_message()}" if self._shot_for else channel.exit_message()
 
-    async def _listen(self, channel: Channel) -> protocol.ProtocolError | None:
+    async def _listen(self, channel: LineChannel) -> protocol.ProtocolError | None:
         """Receive until the dispatcher closes its end, sends what is not a message, or takes too long to leave."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None) as self._limit:
@@ -266,10 +266,10 @@ class DispatcherClient:
                 self._awaited.difference_update(answer.parameter_id for answer in message.answers)
                 self._has_ever_suggested |= bool(message.answers)
 
-    async def _watch(self, channel: Channel, patience: Patience) -> None:
+    async def _watch(self, channel: LineChannel, patience: Patience) -> None:
         """Ping the dispatcher, and kill one that will not answer any more."""
         loop = asyncio.get_running_loop()
-        self._pulse = pulse = Pulse(patience, loop.time(), channel.vitals())
+        self._pulse = pulse = LivenessMonitor(patience, loop.time(), channel.process_stats())
         nonce = 0
         while True:
             due = loop.time() + patience.look_seconds
@@ -277,25 +277,25 @@ class DispatcherClient:
                 self._unanswered, nonce = True, nonce + 1
                 await self._ping(channel, nonce, due)
             await asyncio.sleep(due - loop.time())
-            verdict = pulse.look(loop.time(), channel.vitals())
+            verdict = pulse.look(loop.time(), channel.process_stats())
             if self._finishing.is_set():
                 return  # it answers no pings while it leaves, and has a limit for that
-            if verdict is Verdict.LOST:
+            if verdict is Liveness.LOST:
                 break
-            if verdict is Verdict.BUSY:
+            if verdict is Liveness.BUSY:
                 self._silent(pulse.trouble)
         self._shot_for = f"{pulse.trouble}, so it was killed"
         log.warning("%s", self._shot_for, extra={"action": "dispatcher.kill"})
         await channel.kill()
 
     @staticmethod
-    async def _ping(channel: Channel, nonce: int, due: float) -> None:
+    async def _ping(channel: LineChannel, nonce: int, due: float) -> None:
         """Send a ping. Of a dispatcher that reads nothing it lies in the buffer, and nobody waits for that."""
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout_at(due):
                 await channel.send(protocol.encode(protocol.Ping(nonce)))
 
-    async def _speak(self, channel: Channel) -> None:
+    async def _speak(self, channel: LineChannel) -> None:
         with suppress(ConnectionError):
             await channel.send(protocol.encode(self._initialize()))
             while page := await self._read_inputs(self._told, PAGE):
@@ -311,7 +311,7 @@ class DispatcherClient:
                 self._bell.clear()
                 await self._bell.wait()
 
-    async def _send(self, channel: Channel, messages: Sequence[ToDispatcher]) -> None:
+    async def _send(self, channel: LineChannel, messages: Sequence[ToDispatcher]) -> None:
         news = [message for message in messages if getattr(message, "position", 0) > self._told]
         if not news:
             return

@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.client import Channel
-from proctor.manager.dispatcher.host.session import Session
+from proctor.manager.dispatcher.client.client import LineChannel
+from proctor.manager.dispatcher.host.session import HostSession
 
 
-class InProcessChannel(Channel):
+class InProcessChannel(LineChannel):
     """Answers every line before `send` returns. A user's own algorithms, which answer from threads, are served too."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._answers: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._session = Session(self._answer)
+        self._session = HostSession(self._answer)
         self.is_closed = False
 
     async def send(self, data: bytes) -> None:
@@ -30,7 +30,7 @@ class InProcessChannel(Channel):
         while (line := await self._answers.get()) is not None:
             yield line
 
-    def epitaph(self) -> str:
+    def exit_message(self) -> str:
         return "the dispatcher in the manager's own process was closed"
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ class Vitals:
     suspended: bool = False
 
 
-class Verdict(StrEnum):
+class Liveness(StrEnum):
     """What a look has found."""
 
     WELL = "WELL"  # nothing, or nothing new
@@ -58,13 +58,13 @@ class Verdict(StrEnum):
     LOST = "LOST"  # it will not answer any more
 
 
-class Pulse:
+class LivenessMonitor:
     """One dispatcher's signs of life. Times are handed in; nothing is waited for here."""
 
-    def __init__(self, patience: Patience, now: float, vitals: Vitals) -> None:
+    def __init__(self, patience: Patience, now: float, process_stats: Vitals) -> None:
         self._patience = patience
         self._looked_at = now
-        self._vitals = vitals  # at the last look
+        self._vitals = process_stats  # at the last look
         self._heard = False
         self._answers = False  # it has spoken at least once
         self._silent = 0.0
@@ -75,15 +75,15 @@ class Pulse:
         """Something was heard."""
         self._heard = self._answers = True
 
-    def look(self, now: float, vitals: Vitals) -> Verdict:
+    def look(self, now: float, process_stats: Vitals) -> Liveness:
         """Judge the time since the last look."""
         elapsed, self._looked_at = now - self._looked_at, now
-        worked = self._has_worked(vitals, elapsed)
-        self._vitals = vitals
+        worked = self._has_worked(process_stats, elapsed)
+        self._vitals = process_stats
         if self._heard:
             self._heard = self._told = False
             self._silent = self._still = 0.0
-            return Verdict.WELL
+            return Liveness.WELL
         if elapsed <= LATE * self._patience.look_seconds:
             self._silent += elapsed
             self._still = 0.0 if worked else self._still + elapsed
@@ -96,20 +96,20 @@ class Pulse:
             return ""
         return f"the dispatcher has not answered for {self._silent:.0f} s{self._cause()}"
 
-    def _has_worked(self, vitals: Vitals, elapsed: float) -> bool:
+    def _has_worked(self, process_stats: Vitals, elapsed: float) -> bool:
         """Whether it computes, as far as anybody can say."""
-        used, before = vitals.processor_seconds, self._vitals.processor_seconds
+        used, before = process_stats.processor_seconds, self._vitals.processor_seconds
         return used is None or before is None or used - before >= BUSY_SHARE * elapsed
 
-    def _judge(self) -> Verdict:
+    def _judge(self) -> Liveness:
         patience = self._patience
         allowed = patience.idle_seconds if self._answers else patience.start_seconds
         if self._still >= allowed or self._silent >= patience.busy_seconds:
-            return Verdict.LOST
+            return Liveness.LOST
         if self._silent >= patience.idle_seconds and not self._told:
             self._told = True
-            return Verdict.BUSY
-        return Verdict.WELL
+            return Liveness.BUSY
+        return Liveness.WELL
 
     def _cause(self) -> str:
         if self._vitals.suspended:

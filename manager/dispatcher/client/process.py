@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.client import Channel
+from proctor.manager.dispatcher.client.client import LineChannel
 from proctor.manager.dispatcher.client.liveness import Patience, Vitals
 from proctor.manager.open_files import require_spare
 from proctor.sdk.failpoints import failpoint
@@ -30,7 +30,7 @@ _LOOK_SECONDS = (0.25, 2.0)
 _BLOCK_BYTES = 1024 * 1024
 
 
-class ProcessChannel(Channel):
+class ProcessChannel(LineChannel):
     """Lines to and from a running dispatcher process."""
 
     def __init__(
@@ -59,7 +59,7 @@ class ProcessChannel(Channel):
             while (line := await self._reader.readline()).endswith(b"\n"):
                 yield line
 
-    def epitaph(self) -> str:
+    def exit_message(self) -> str:
         code = self.process.returncode
         how = "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"exited with {code}"
         tail = _tail(self._log_path)
@@ -77,7 +77,7 @@ class ProcessChannel(Channel):
             pause = min(max((LOG_BYTES - size) / growth, least), most)
             await asyncio.sleep(pause)
 
-    def vitals(self) -> Vitals:
+    def process_stats(self) -> Vitals:
         return _vitals(self.process.pid)
 
     async def kill(self) -> None:

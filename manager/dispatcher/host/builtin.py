@@ -5,16 +5,16 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import (
     AssessorAlgorithm,
-    NoMoreTrials,
+    SpaceExhausted,
     TunerAlgorithm,
     read_value,
 )
 from proctor.manager.dispatcher.algorithms.registry import read_search_space
-from proctor.manager.dispatcher.host.interface import AssessorHand, Goodbye, Send, TunerHand, succeeded
+from proctor.manager.dispatcher.host.interface import HostedAssessor, HostedTuner, Leave, Send, succeeded
 from proctor.manager.dispatcher.protocol import from_wire
 
 
-class BuiltinTuner(TunerHand):
+class BuiltinTuner(HostedTuner):
     """A built-in tuner, by its name and the algorithm that was made of it."""
 
     def __init__(self, name: str, algorithm: TunerAlgorithm, send: Send) -> None:
@@ -55,19 +55,19 @@ class BuiltinTuner(TunerHand):
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         self._algorithm.accept_customized(message.parameter_id, message.parameters)
 
-    def close(self, goodbye: Goodbye) -> None:
+    def close(self, goodbye: Leave) -> None:
         """Nothing: the input log is all that a built-in keeps."""
 
     def _suggest(self, position: int, parameter_id: int) -> bool:
         try:
             suggestion = self._algorithm.suggest(parameter_id)
-        except NoMoreTrials:
+        except SpaceExhausted:
             return False
         self._send(protocol.NewTrial(position, parameter_id, suggestion.parameters, suggestion.state))
         return True
 
 
-class BuiltinAssessor(AssessorHand):
+class BuiltinAssessor(HostedAssessor):
     """A built-in assessor."""
 
     def __init__(self, algorithm: AssessorAlgorithm, send: Send) -> None:
@@ -91,5 +91,5 @@ class BuiltinAssessor(AssessorHand):
         self._condemned.discard(message.trial_id)
         self._algorithm.trial_end(message.trial_id, succeeded(message))
 
-    def close(self, goodbye: Goodbye) -> None:
+    def close(self, goodbye: Leave) -> None:
         """Nothing: the input log is all that a built-in keeps."""

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.host.interface import AssessorHand, Goodbye, Job, Send, ThreadLane, TunerHand, succeeded
+from proctor.manager.dispatcher.host.interface import (
+    HostedAssessor,
+    HostedTuner,
+    Job,
+    Leave,
+    Send,
+    WorkerThread,
+    succeeded,
+)
 from proctor.manager.dispatcher.protocol import AlgorithmSpec, from_wire, to_wire
 from proctor.sdk.assessor import Assessor, AssessResult
 from proctor.sdk.errors import NoMoreTrialError
@@ -78,7 +86,7 @@ class SavedDecision(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mark:
+class SavedPosition:
     """Written after an algorithm has saved itself."""
 
     position: int = 0
@@ -98,16 +106,16 @@ class SavedState:
         self._path = Path(directory or ".") / f"{kind}.mark.json"
         self._algorithm = algorithm
 
-    def load(self) -> Mark:
+    def load(self) -> SavedPosition:
         """Have the algorithm read what it saved; the empty mark if it never did."""
         if not self.is_wanted or not self._path.is_file():
-            return Mark()
+            return SavedPosition()
         found = json.loads(self._path.read_text())
         self._algorithm.load_checkpoint()
         decisions = tuple(SavedDecision(*decision) for decision in found.get("decisions", ()))
-        return Mark(found["position"], tuple(found["own_ids"]), decisions)
+        return SavedPosition(found["position"], tuple(found["own_ids"]), decisions)
 
-    def save(self, mark: Mark) -> None:
+    def save(self, mark: SavedPosition) -> None:
         """Have the algorithm save itself, then write the mark. Does nothing for one that cannot.
 
         There is a mark only while what it stands for is whole and on the disk: an algorithm may write over what it
@@ -134,7 +142,7 @@ Guard = Callable[[Job], Job]
 """Wraps a job so that what it raises ends the session instead of the thread."""
 
 
-class CustomTuner(TunerHand):
+class CustomTuner(HostedTuner):
     """Calls come from one thread and return at once; the work is done on the two lanes."""
 
     def __init__(
@@ -142,17 +150,17 @@ class CustomTuner(TunerHand):
         tuner: Any,
         send: Send,
         *,
-        lanes: tuple[ThreadLane, ThreadLane],
+        lanes: tuple[WorkerThread, WorkerThread],
         guard: Guard,
         checkpoint_directory: str,
     ) -> None:
         self._tuner = tuner
         self._send = send
         self._first, self._second = lanes
-        self._watch_lane = ThreadLane("result-watch")
+        self._watch_lane = WorkerThread("result-watch")
         self._guard = guard
         self._saved = SavedState(checkpoint_directory, "tuner", tuner, Tuner)
-        self._mark = Mark()
+        self._mark = SavedPosition()
         self._position = 0
         self._own_ids: set[int] = set()
         self._request_positions: dict[int, int] = {}
@@ -199,7 +207,7 @@ class CustomTuner(TunerHand):
     def stop_asking(self) -> None:
         self._asks = False
 
-    def close(self, goodbye: Goodbye) -> None:
+    def close(self, goodbye: Leave) -> None:
         self.stop_asking()
         until = time.monotonic() + goodbye.seconds
         # What waits on the first lane puts more on the second; the exit hook comes after both.
@@ -246,7 +254,7 @@ class CustomTuner(TunerHand):
 
     def _save(self) -> None:
         if self._position > self._mark.position:
-            self._saved.save(Mark(self._position, tuple(sorted(self._own_ids))))
+            self._saved.save(SavedPosition(self._position, tuple(sorted(self._own_ids))))
 
     # ---- asking
 
@@ -363,16 +371,18 @@ def _taken_by(method: Callable[..., Any], keywords: dict[str, Any]) -> dict[str,
 # A user's own assessor behind the calls of a session, on the second thread.
 
 
-class CustomAssessor(AssessorHand):
+class CustomAssessor(HostedAssessor):
     """Calls come from one thread and return at once; the work is done on the lane."""
 
-    def __init__(self, assessor: Any, send: Send, *, lane: ThreadLane, guard: Guard, checkpoint_directory: str) -> None:
+    def __init__(
+        self, assessor: Any, send: Send, *, lane: WorkerThread, guard: Guard, checkpoint_directory: str
+    ) -> None:
         self._assessor = assessor
         self._send = send
         self._lane = lane
         self._guard = guard
         self._saved = SavedState(checkpoint_directory, "assessor", assessor, Assessor)
-        self._mark = Mark()
+        self._mark = SavedPosition()
         self._position = 0
         self._histories: dict[str, list[Any]] = {}
         self._condemned: dict[str, SavedDecision] = {}
@@ -387,7 +397,7 @@ class CustomAssessor(AssessorHand):
     def trial_end(self, message: protocol.TrialEnd) -> None:
         self._put(message, partial(self._end, message))
 
-    def close(self, goodbye: Goodbye) -> None:
+    def close(self, goodbye: Leave) -> None:
         if goodbye.saves:
             self._lane.put(self._guard(self._save))
         self._lane.put(self._guard(self._assessor._on_exit))
@@ -407,7 +417,7 @@ class CustomAssessor(AssessorHand):
 
     def _save(self) -> None:
         if self._position > self._mark.position:
-            self._saved.save(Mark(self._position, decisions=tuple(self._condemned.values())))
+            self._saved.save(SavedPosition(self._position, decisions=tuple(self._condemned.values())))
 
     def _report(self, message: protocol.ReportMetrics) -> None:
         for row in message.rows:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.host.interface import ABANDONED, IN_ORDER, ThreadLane
-from proctor.manager.dispatcher.host.session import Session, has_own_algorithm
+from proctor.manager.dispatcher.host.interface import ABANDONED, IN_ORDER, WorkerThread
+from proctor.manager.dispatcher.host.session import HostSession, has_own_algorithm
 
 PARENT_CHECK_SECONDS = 5.0
 READ_BYTES = 1 << 20
@@ -23,11 +23,11 @@ class Host:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._parent = os.getppid()
-        self._session = Session(self._send)
+        self._session = HostSession(self._send)
 
     def serve(self) -> None:
         """Return when the conversation is over and the algorithms have handled it, or take too long."""
-        lane = ThreadLane("session")
+        lane = WorkerThread("session")
         goodbye, has_own = ABANDONED, False
         for line in self._lines():
             message = protocol.decode(line)

@@ -15,7 +15,7 @@ Send = Callable[[FromDispatcher], None]
 
 
 @dataclass(frozen=True)
-class Goodbye:
+class Leave:
     """How a session ends."""
 
     seconds: float
@@ -25,11 +25,11 @@ class Goodbye:
     which keep their checkpoints in the same folder."""
 
 
-IN_ORDER = Goodbye(30.0, saves=True)
-ABANDONED = Goodbye(2.0, saves=False)
+IN_ORDER = Leave(30.0, saves=True)
+ABANDONED = Leave(2.0, saves=False)
 
 
-class TunerHand(ABC):
+class HostedTuner(ABC):
     """Feeds one tuner with messages. All calls come on the tuner's lane."""
 
     @abstractmethod
@@ -60,11 +60,11 @@ class TunerHand(ABC):
         """Skip requests that wait: their answers would come too late. May be called from any thread."""
 
     @abstractmethod
-    def close(self, goodbye: Goodbye) -> None:
+    def close(self, goodbye: Leave) -> None:
         """Wait until the tuner has handled everything, let it save itself, and call its exit hook last."""
 
 
-class AssessorHand(ABC):
+class HostedAssessor(ABC):
     """Feeds one assessor with messages. All calls come on the assessor's lane."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class AssessorHand(ABC):
         """Tell the assessor the end of a trial."""
 
     @abstractmethod
-    def close(self, goodbye: Goodbye) -> None:
+    def close(self, goodbye: Leave) -> None:
         """Wait until the assessor has handled everything, let it save itself, and call its exit hook last."""
 
 
@@ -96,7 +96,7 @@ Job = Callable[[], None]
 """Something to be done on a lane. It handles its own errors."""
 
 
-class ThreadLane:
+class WorkerThread:
     """Does jobs in the order they are put, on a thread of its own, which ends with the process."""
 
     def __init__(self, name: str) -> None:

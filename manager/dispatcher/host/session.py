@@ -9,7 +9,15 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
 from proctor.manager.dispatcher.algorithms.registry import create_algorithm
 from proctor.manager.dispatcher.host.builtin import BuiltinAssessor, BuiltinTuner
-from proctor.manager.dispatcher.host.interface import IN_ORDER, AssessorHand, Goodbye, Job, Send, ThreadLane, TunerHand
+from proctor.manager.dispatcher.host.interface import (
+    IN_ORDER,
+    HostedAssessor,
+    HostedTuner,
+    Job,
+    Leave,
+    Send,
+    WorkerThread,
+)
 from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
 from proctor.sdk.failpoints import failpoint
 
@@ -23,7 +31,7 @@ _FAILPOINTS = {
 }
 
 
-class Session:
+class HostSession:
     """Handles messages in the order of the input log. Built-in algorithms answer before `handle` returns.
 
     `send` may be called from several threads, never from two at once. After an algorithm has raised, one Error is
@@ -35,8 +43,8 @@ class Session:
         self._sending = threading.Lock()
         self._failed = False
         self._asks = True
-        self._tuner: TunerHand | None = None
-        self._assessor: AssessorHand | None = None
+        self._tuner: HostedTuner | None = None
+        self._assessor: HostedAssessor | None = None
         self._customs: list[Any] = []
         self._restarted: dict[str, int] = {}  # by trial id: the job number of a running trial that runs again
 
@@ -53,7 +61,7 @@ class Session:
         if self._tuner is not None:
             self._tuner.stop_asking()
 
-    def close(self, goodbye: Goodbye = IN_ORDER) -> None:
+    def close(self, goodbye: Leave = IN_ORDER) -> None:
         """Let the user's own algorithms handle what they were told, save themselves and leave. Nothing of theirs is
         called afterwards. Called where messages are handled, after the last one."""
         self.stop_asking()
@@ -102,7 +110,7 @@ class Session:
         if message.version != protocol.PROTOCOL_VERSION:
             ours = protocol.PROTOCOL_VERSION
             raise RuntimeError(f"the manager speaks dispatcher protocol {message.version}, this is {ours}")
-        second = ThreadLane("second") if has_own_algorithm(message) else None
+        second = WorkerThread("second") if has_own_algorithm(message) else None
         self._tuner = self._make_tuner(message, second)
         if message.assessor is not None:
             self._assessor = self._make_assessor(message.assessor, message, second)
@@ -110,7 +118,7 @@ class Session:
         if not self._failed:
             self.send(protocol.Initialized(wants_intermediate=self._assessor is not None))
 
-    def _make_tuner(self, message: protocol.Initialize, second: ThreadLane | None) -> TunerHand:
+    def _make_tuner(self, message: protocol.Initialize, second: WorkerThread | None) -> HostedTuner:
         if second is None or message.tuner.class_name is None:
             algorithm = self._create_builtin("tuner", message.tuner, message)
             assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
@@ -121,14 +129,14 @@ class Session:
         return CustomTuner(
             tuner,
             self.send,
-            lanes=(ThreadLane("first"), second),
+            lanes=(WorkerThread("first"), second),
             guard=self._guarded,
             checkpoint_directory=message.checkpoint_directory,
         )
 
     def _make_assessor(
-        self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, second: ThreadLane | None
-    ) -> AssessorHand:
+        self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, second: WorkerThread | None
+    ) -> HostedAssessor:
         if second is None or spec.class_name is None:
             algorithm = self._create_builtin("assessor", spec, message)
             assert isinstance(algorithm, AssessorAlgorithm), "the registry keeps tuners and assessors apart"
@@ -168,7 +176,7 @@ class Session:
         rows = [row for row in message.rows if row.job_number >= newest.get(row.trial_id, 0)]
         return protocol.ReportMetrics(message.position, rows)
 
-    def _trial_end(self, tuner: TunerHand, message: protocol.TrialEnd) -> None:
+    def _trial_end(self, tuner: HostedTuner, message: protocol.TrialEnd) -> None:
         self._restarted.pop(message.trial_id, None)
         tuner.trial_end(message)
         if self._assessor is not None:

@@ -166,7 +166,7 @@ class SavedMetric(BaseModel):
         )  # fmt: skip
 
 
-class Archive:
+class ExperimentArchive:
     """One archive. Everything raises BadRequest, with a sentence, where the archive is not what it should be."""
 
     def __init__(self, path: Path) -> None:

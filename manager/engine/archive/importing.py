@@ -15,16 +15,17 @@ from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.engine import creation
-from proctor.manager.engine.archive.format import Archive, SavedExperiment, SavedJob, SavedTrial
+from proctor.manager.engine.archive.format import ExperimentArchive, SavedExperiment, SavedJob, SavedTrial
 from proctor.manager.engine.creation import new_seed
 from proctor.manager.engine.loop.transitions import message_payload
-from proctor.manager.engine.loop.tuning import finite_number
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -35,7 +36,7 @@ _CUT_OFF = "it had not ended when the experiment was saved"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ImportedExperiment:
     """A saved experiment as rows of this home."""
 
     experiment: ExperimentRow
@@ -73,7 +74,7 @@ def convert(
     directory: Path,
     last_metric: int,
     now: float,
-) -> Loaded:
+) -> ImportedExperiment:
     """The rows of a saved experiment with its trials and their jobs.
 
     Trials that had not ended wait to be run again, from their beginning; their jobs are over.
@@ -105,7 +106,7 @@ def convert(
         ended_at=_seconds(saved.ended_at) or now,
     )
     job_rows = [_job(job, experiment_id, now) for job in attempts]
-    return Loaded(experiment, trial_rows, job_rows, messages)
+    return ImportedExperiment(experiment, trial_rows, job_rows, messages)
 
 
 def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:
@@ -256,7 +257,7 @@ def _outcome(trial: SavedTrial, config: ExperimentConfig) -> Any:
 
 def _number(value: float | str | None) -> float | None:
     """The number of a column; the words of the wire are no numbers."""
-    return finite_number(value)
+    return metric_number(value)
 
 
 def _seconds(moment: datetime | None) -> float | None:
@@ -268,7 +269,7 @@ def _seconds(moment: datetime | None) -> float | None:
 #
 # The folder is marked until the rows are written, so that the next manager removes what a killed one has left.
 
-_NOT_UNPACKED = frozenset({creation.CONFIG_FILE, creation.UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
+_NOT_UNPACKED = frozenset({CONFIG_FILE, UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
 """A tuner's saved state belongs to the old input log; the results are told to a new one."""
 
 
@@ -279,7 +280,7 @@ class Loading:
     `code_directory` is where its code lies now; None: where it was.
     """
 
-    archive: Archive
+    archive: ExperimentArchive
     saved: SavedExperiment
     experiment_id: str
     folder: Path
@@ -351,7 +352,7 @@ class Loading:
         def write(connection: sqlite3.Connection) -> int:
             return metrics.insert(connection, self._metrics(known), first_sequences=starts)
 
-        path = str(self.folder / creation.METRICS_FILE)
+        path = str(self.folder / METRICS_FILE)
         try:
             async with await Database.open(path, "metrics", threads=threads) as database:
                 return await database.write(write)

@@ -1,4 +1,4 @@
-"""From rows to what a training service is given."""
+"""What an experiment's loop is given: everything that is not the experiment itself, and the forms of its jobs."""
 
 import json
 from dataclasses import dataclass
@@ -12,18 +12,19 @@ from proctor.manager.engine.loop.reservations import Placer
 from proctor.manager.engine.loop.stopping import save_time
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.reasons import RetryPolicy
+from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.training_services.base import NodePlacement, SupportsSoftStop, TrainingService, TrialJobForm
 
 
-class FormWriter:
-    """Writes the forms of one experiment's jobs."""
+class JobFormBuilder:
+    """From rows of one experiment to the forms that its training service gets."""
 
     def __init__(self, config: ExperimentConfig, directory: Path) -> None:
         self._config = config
         self._directory = directory
-        environment_file = directory / "environment.json"
+        environment_file = directory / ENVIRONMENT_FILE
         self._environment_file = str(environment_file) if environment_file.exists() else None
 
     @property
@@ -79,13 +80,9 @@ def placement_from(body: dict[str, object] | None) -> NodePlacement | None:
     return None if body is None else NodePlacement.from_json(body)
 
 
-# ---- surroundings ---------------------------------------------------------------------------------------------------
-# What an experiment's loop is given: everything that is not the experiment itself.
-
-
 @dataclass(frozen=True)
-class Surroundings:
-    """Opened by the manager, which also closes them."""
+class LoopContext:
+    """What a loop works with; opened by the supervisor, which also closes it."""
 
     config: ExperimentConfig
     control: Database
@@ -94,7 +91,7 @@ class Surroundings:
     placer: Placer
     clock: Clock
     feed: ChangeFeed
-    forms: FormWriter
+    forms: JobFormBuilder
     code: CodeWatch
     open_dispatcher: Opener
     checkpoint_directory: str

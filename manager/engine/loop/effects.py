@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from proctor.manager.engine.loop import messages as m
-from proctor.manager.engine.loop.context import Surroundings
+from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.messages import Inbox
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
 from proctor.manager.engine.loop.stopping import soft_stop
@@ -33,7 +33,7 @@ _PHRASES = {
     _UPDATE: "does not take its new maxTrialDuration",
 }
 _REASONS = {_SUBMIT: "waiting: ", _CANCEL: "being stopped: "}
-"""How the reason of a trial begins, where it is told."""
+"""How the reason of a trial begins, where it is shown."""
 
 
 @dataclass
@@ -49,9 +49,9 @@ class _Owed:
 class Effects:
     """Everything here may be done twice, because after a crash it is."""
 
-    def __init__(self, state: ExperimentState, around: Surroundings, inbox: Inbox) -> None:
+    def __init__(self, state: ExperimentState, context: LoopContext, inbox: Inbox) -> None:
         self._state = state
-        self._around = around
+        self._context = context
         self._inbox = inbox
         self._owed: dict[tuple[str, str], _Owed] = {}  # by what and job id
 
@@ -63,7 +63,7 @@ class Effects:
     async def carry_out(self, step: Step) -> None:
         """Do what the committed step asks for, and what is owed and due."""
         for job_id in step.release:
-            self._around.placer.give_back(job_id)
+            self._context.placer.give_back(job_id)
         for trial in step.submit:
             await self.submit(trial)
         for job_id, early in step.cancel:
@@ -74,7 +74,7 @@ class Effects:
             await self._try_again()
 
     async def _try_again(self) -> None:
-        now = self._around.clock.monotonic()
+        now = self._context.clock.monotonic()
         for (what, job_id), owed in list(self._owed.items()):
             trial = self._state.by_job.get(job_id)
             if trial is None:
@@ -95,7 +95,7 @@ class Effects:
             return
         failpoint("manager.submit.before")
         try:
-            await self._around.service.submit_trial_job(self._around.forms.form(self._state.row, trial.row, job))
+            await self._context.service.submit_trial_job(self._context.forms.form(self._state.row, trial.row, job))
         except SubmissionRefused as error:
             self._refused(job.id, job.token, EndReason.UNPLACEABLE, str(error))
         except ServiceUnavailable as error:
@@ -137,8 +137,8 @@ class Effects:
         failpoint("manager.cancel.after")
 
     async def _cancel(self, job_id: str, trial: LiveTrial | None, *, early: bool) -> Exception | None:
-        service, configured = self._around.service, self._around.config.save_seconds
-        stop = None if trial is None else soft_stop(trial, configured, self._around.clock.now())
+        service, configured = self._context.service, self._context.config.save_seconds
+        stop = None if trial is None else soft_stop(trial, configured, self._context.clock.now())
         try:
             if stop is not None and isinstance(service, SupportsSoftStop):
                 await service.cancel_softly(job_id, stop)
@@ -150,15 +150,15 @@ class Effects:
         return None
 
     async def update(self, trial: LiveTrial) -> None:
-        """Tell the service of a job's new limits."""
+        """Give the service a job's new limits."""
         job = trial.job
         if job is None:
             return
         failpoint("manager.update.before")
-        if (_SUBMIT, job.id) not in self._owed:  # it is told of them with the submission
+        if (_SUBMIT, job.id) not in self._owed:  # it gets them with the submission
             try:
-                form = self._around.forms.form(self._state.row, trial.row, job)
-                await self._around.service.update_trial_job(form.job_id, form)
+                form = self._context.forms.form(self._state.row, trial.row, job)
+                await self._context.service.update_trial_job(form.job_id, form)
             except UnknownTrialJob:
                 log.info("job %s has ended already", job.id, extra={"action": "job.update"})
                 self._owed.pop((_UPDATE, job.id), None)
@@ -168,11 +168,11 @@ class Effects:
                 self._owed.pop((_UPDATE, job.id), None)
         failpoint("manager.update.after")
 
-    # ---- what is owed
+    # ---- what is owed ---------------------------------------------------------------------------------------------
 
     @property
     def _platform(self) -> str:
-        return self._around.config.training_service.platform
+        return self._context.config.training_service.platform
 
     def _owe(self, what: str, trial: LiveTrial, error: Exception, *, early: bool = False) -> None:
         """Try again after a pause, and say why where the user looks."""
@@ -181,11 +181,11 @@ class Effects:
         owed = self._owed.setdefault((what, job.id), _Owed())
         owed.early = early
         owed.failures += 1
-        delay = retry_delay(owed.failures, self._around.retry_policy)
-        owed.due = self._around.clock.monotonic() + delay
+        delay = retry_delay(owed.failures, self._context.retry_policy)
+        owed.due = self._context.clock.monotonic() + delay
         clause = f"platform {self._platform} {_PHRASES[what]}: {str(error) or type(error).__name__}"
         reason = f"{_REASONS[what]}{clause}; tried again in {delay:g} s" if what in _REASONS else ""
-        is_news = what != _SUBMIT and clause != owed.clause  # that a job waits is said by its reason
+        is_news = what != _SUBMIT and clause != owed.clause  # that a job waits is in its reason
         notice = f"trial {trial.row.sequence_id}: {clause}; it is tried again" if is_news else ""
         if clause != owed.clause:
             log.warning("job %s: %s", job.id, clause, extra={"action": f"job.{what}", "job_id": job.id})

@@ -1,4 +1,4 @@
-"""From a training service's listeners into the stores and the loop: metrics are committed here, by whoever delivers."""
+"""From a training service's listeners into the stores and the loop: metrics are committed here, by the caller."""
 
 import asyncio
 import sqlite3
@@ -7,11 +7,11 @@ from typing import Any
 
 from proctor.manager.engine.loop.messages import Inbox, JobsChanged, MetricsRefused, MetricsStored
 from proctor.manager.engine.loop.state import ExperimentState
-from proctor.manager.store import jobs
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound, ValueRefused
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables import jobs
+from proctor.manager.store.tables import metrics as metric_store
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import JournalChunk, StatusChange
 from proctor.training_services.errors import ServiceUnavailable
@@ -19,7 +19,7 @@ from proctor.training_services.errors import ServiceUnavailable
 Offsets = dict[tuple[str, int], int]
 
 
-class Intake:
+class ServiceListener:
     """The two listeners of one experiment."""
 
     def __init__(self, state: ExperimentState, inbox: Inbox, control: Database, metrics: Database) -> None:
@@ -42,7 +42,7 @@ class Intake:
         return offsets
 
     async def _store(self, live: Sequence[JournalChunk]) -> Sequence[StoredChunk]:
-        """Chunks that have to wait for room are stored after this has raised, and the loop hears of them then."""
+        """Chunks that have to wait for room are stored after this has raised; then the loop is notified of them."""
         resumed = {chunk.job_id: self._resumed_from(chunk) for chunk in live}
         try:
             self._metrics.require_writable()
@@ -112,7 +112,7 @@ def _store(
 
 
 def _arguments(chunk: JournalChunk, resumed: int) -> dict[str, Any]:
-    """What the store is told of a chunk."""
+    """A chunk as arguments of the store."""
     trial_id, _, number = chunk.job_id.rpartition(".")
     return {
         "trial_id": trial_id,
@@ -126,5 +126,5 @@ def _arguments(chunk: JournalChunk, resumed: int) -> dict[str, Any]:
 
 def _whole_lines(data: bytes) -> bytes:
     """Only the last chunk of a trial that was killed while it wrote ends within a line: that line is stored too, so
-    that it is seen (as unreadable, most often) rather than dropped without a word."""
+    that it is seen (as unreadable, most often) rather than silently dropped."""
     return data if data.endswith(b"\n") else data + b"\n"

@@ -1,4 +1,8 @@
-"""What can reach an experiment's loop: from its service, its dispatcher, its own timers and its user."""
+"""What can reach an experiment's loop, from its service, its dispatcher, its timers and its user; and its inbox.
+
+A message of which the store refuses a value must not hurt others: the loop takes such messages apart (`parts`) and
+handles each part alone. Of a part that is refused again, `substitutes` makes messages that say so without the value.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -9,8 +13,11 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason, Exit, StatusChange
+
+LAZY_SECONDS = 0.02
+"""How long a lazy message may wait for company, so that a metric and the exit right after it share a commit."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class HeldUp:
 
 
 @dataclass(frozen=True)
-class Notice:
+class NoticePosted:
     """Something that the user should know of the experiment."""
 
     text: str
@@ -75,14 +82,14 @@ class Notice:
 class DispatcherRestarted:
     """The dispatcher had died and is being started again."""
 
-    epitaph: str
+    exit_message: str
 
 
 @dataclass(frozen=True)
 class DispatcherSilent:
     """The dispatcher has not answered for long, but computes."""
 
-    trouble: str
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -102,12 +109,12 @@ class Wake:
     """Something outside has changed (capacity, a deadline): look again."""
 
 
-# ---- the user's wishes; each is answered when it is committed ---------------------------------------------------
+# ---- the user's commands; each is answered when it is committed -----------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CancelTrial:
-    """End a trial by the user's wish."""
+    """End a trial because the user asked for it."""
 
     trial_id: str
 
@@ -122,7 +129,7 @@ class AddTrial:
 
 @dataclass(frozen=True)
 class ImportRows:
-    """Tell the tuner of results from elsewhere: rows of {"parameter", "value"}."""
+    """Give the tuner results from elsewhere: rows of {"parameter", "value"}."""
 
     rows: Sequence[Mapping[str, Any]]
 
@@ -145,7 +152,7 @@ class Continue:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopExperiment:
     """Stop the experiment: its jobs end, its waiting trials are kept for a resume."""
 
 
@@ -156,7 +163,7 @@ Message = (
     | SuggestionRefused
     | MetricsRefused
     | HeldUp
-    | Notice
+    | NoticePosted
     | DispatcherRestarted
     | DispatcherSilent
     | DispatcherFailed
@@ -168,7 +175,7 @@ Message = (
     | ChangeLimits
     | Pause
     | Continue
-    | Stop
+    | StopExperiment
     | Initialized
     | NewTrial
     | NoMoreTrials
@@ -177,16 +184,9 @@ Message = (
 )
 
 
-# ---- inbox ----------------------------------------------------------------------------------------------------------
-# The door of an experiment's loop: messages in order, each with the future of whoever waits for its commit.
-
-LAZY_SECONDS = 0.02
-"""How long a lazy message may wait for company, so that a metric and the exit right after it share a commit."""
-
-
 @dataclass
-class Letter:
-    """A message and, when somebody waits for it, where its answer goes."""
+class Envelope:
+    """A message and, when a caller waits for it, where its answer goes."""
 
     message: Message
     answer: asyncio.Future[Any] | None = None
@@ -204,59 +204,58 @@ class Letter:
 
 @dataclass
 class Inbox:
-    """Unbounded, but everything that fills it is paced by commits."""
+    """Messages in order, each with the future of the caller that waits for its commit.
 
-    _letters: list[Letter] = field(default_factory=list)
-    _taken: list[Letter] = field(default_factory=list)  # the loop handles them
-    _bell: asyncio.Event = field(default_factory=asyncio.Event)
+    Unbounded, but everything that fills it is paced by commits.
+    """
+
+    _waiting: list[Envelope] = field(default_factory=list)
+    _taken: list[Envelope] = field(default_factory=list)  # the loop handles them
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: BaseException | None = None
 
     def post(self, message: Message, *, lazy: bool = False) -> None:
         """Leave a message. A lazy one is read with the next message, at the latest after LAZY_SECONDS."""
-        self._letters.append(Letter(message))
+        self._waiting.append(Envelope(message))
         if lazy:
-            asyncio.get_running_loop().call_later(LAZY_SECONDS, self._bell.set)
+            asyncio.get_running_loop().call_later(LAZY_SECONDS, self._arrived.set)
         else:
-            self._bell.set()
+            self._arrived.set()
 
     async def ask(self, message: Message) -> Any:
         """Leave a message and wait until what it led to is committed. Raises what its handler raised."""
         if self._closed is not None:
             raise self._closed
-        letter = Letter(message, asyncio.get_running_loop().create_future())
-        self._letters.append(letter)
-        self._bell.set()
-        return await letter.answer  # type: ignore[misc]
+        envelope = Envelope(message, asyncio.get_running_loop().create_future())
+        self._waiting.append(envelope)
+        self._arrived.set()
+        return await envelope.answer  # type: ignore[misc]
 
-    async def take(self, timeout_seconds: float | None) -> list[Letter]:
+    async def take(self, timeout_seconds: float | None) -> list[Envelope]:
         """Everything that has come; empty when the time is over. What was taken before is done with."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
-                await self._bell.wait()
-        self._bell.clear()
-        self._taken, self._letters = self._letters, []
+                await self._arrived.wait()
+        self._arrived.clear()
+        self._taken, self._waiting = self._waiting, []
         return list(self._taken)
 
     def close(self, error: BaseException) -> None:
         """The loop has ended: `error` is the answer to every message that has none yet, also of those that the loop had
         taken, and to every later one. Idempotent: the first error stands."""
         self._closed = self._closed or error
-        for letter in (*self._taken, *self._letters):
-            letter.refuse(error)
-        self._taken, self._letters = [], []
+        for envelope in (*self._taken, *self._waiting):
+            envelope.refuse(error)
+        self._taken, self._waiting = [], []
 
 
-# ---- refusals -------------------------------------------------------------------------------------------------------
-# Messages of which the store has refused a value: what becomes of them, so that only one trial or request suffers.
-#
-# The loop takes such messages apart (`parts`) and handles each part alone. Of a part that is refused again `stand_ins`
-# makes messages that say so without the value.
+# ---- values that the store refuses -----------------------------------------------------------------------------------
 
-_REQUESTS = CancelTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | Stop
+_REQUESTS = CancelTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
 
 
 def is_request(message: Message) -> bool:
-    """Whether a user waits for its answer, and is told that it is refused."""
+    """Whether a user waits for its answer, which may be that it is refused."""
     return isinstance(message, _REQUESTS)
 
 
@@ -270,7 +269,7 @@ def parts(message: Message) -> Sequence[Message]:
     return [message]
 
 
-def stand_ins(message: Message, why: str, now: float) -> Sequence[Message]:
+def substitutes(message: Message, why: str, now: float) -> Sequence[Message]:
     """What to handle instead of a part that the store refuses.
 
     :param why: a clause.
@@ -285,13 +284,13 @@ def stand_ins(message: Message, why: str, now: float) -> Sequence[Message]:
         case JobsChanged((change,)):
             text = f"what its platform says of it cannot be stored: {why}"
             short = JobsChanged((_without_words(change, text, now),))
-            return [short, Notice(f"trial job {change.job_id}: {text}")]
+            return [short, NoticePosted(f"trial job {change.job_id}: {text}")]
         case JobRefused(job_id, token, reason):
             return [JobRefused(job_id, token, reason, f"the reason cannot be stored: {why}")]
         case protocol.Error() | DispatcherFailed():
             return [DispatcherFailed(f"the dispatcher has failed; what it says about it cannot be stored: {why}")]
         case _:
-            return [Notice(f"something was left out that cannot be stored ({type(message).__name__}): {why}")]
+            return [NoticePosted(f"something was left out that cannot be stored ({type(message).__name__}): {why}")]
 
 
 def _without_words(change: StatusChange, text: str, now: float) -> StatusChange:

@@ -2,15 +2,14 @@
 
 import secrets
 
-from proctor.manager.engine.loop import transitions as trial_moves
-from proctor.manager.engine.loop import tuning
-from proctor.manager.engine.loop.context import Surroundings
+from proctor.manager.engine.loop import transitions, tuning
+from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
-from proctor.manager.store import events, jobs
-from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.tables import events, jobs
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import SupportsCheckpoints
 
 _PLACING = {
@@ -21,37 +20,37 @@ _PLACING = {
 }
 
 
-async def place_waiting(state: ExperimentState, step: Step, around: Surroundings) -> None:
-    """Give jobs to waiting trials, in the order of their numbers, while there are places; say why to the others."""
+async def place_waiting(state: ExperimentState, step: Step, context: LoopContext) -> None:
+    """Give jobs to waiting trials, in the order of their numbers, while there are places; record why for the others."""
     if state.row.status not in _PLACING:
-        around.placer.stop_waiting()
+        context.placer.stop_waiting()
         return
-    await _tell_of_places(step, around)
-    steady = around.clock.steady()
-    shortage = ""  # why the first one that found no place found none; the others would ask in vain
+    await _add_node_notices(step, context)
+    steady = context.clock.steady()
+    shortage = ""  # why the first one that found no place found none; it holds for the others
     for trial in state.waiting():
         why_not = _why_not(state, trial, step.monotonic)
         if why_not or shortage:
             trial.waiting_since = None if why_not else trial.waiting_since or steady
-            trial_moves.set_reason(step, trial, why_not or shortage)
+            transitions.set_reason(step, trial, why_not or shortage)
             continue
-        outcome = await _place(state, step, around, trial)
+        outcome = await _place(state, step, context, trial)
         if isinstance(outcome, Impossible):
             return
         shortage = f"waiting: {outcome.reason}" if outcome is not None else ""
     if not shortage:
-        around.placer.stop_waiting()
+        context.placer.stop_waiting()
 
 
-async def _tell_of_places(step: Step, around: Surroundings) -> None:
-    """Notices about nodes that no trial ever gets; what was noticed before a restart is not repeated."""
-    news = around.placer.take_notices()
+async def _add_node_notices(step: Step, context: LoopContext) -> None:
+    """Notices about nodes that no trial ever gets; those from before a restart are not repeated."""
+    news = context.placer.take_notices()
     if not news:
         return
-    told = await around.control.read(lambda c: events.notices(c, step.experiment_id, limit=events.KEPT_NOTICES))
+    known = await context.control.read(lambda c: events.notices(c, step.experiment_id, limit=events.KEPT_NOTICES))
     for text in news:
-        if text not in told:
-            step.note("notice", {"text": text})
+        if text not in known:
+            step.add_notice(text)
 
 
 def _why_not(state: ExperimentState, trial: LiveTrial, monotonic: float) -> str:
@@ -64,50 +63,50 @@ def _why_not(state: ExperimentState, trial: LiveTrial, monotonic: float) -> str:
 
 
 async def _place(
-    state: ExperimentState, step: Step, around: Surroundings, trial: LiveTrial
+    state: ExperimentState, step: Step, context: LoopContext, trial: LiveTrial
 ) -> Waiting | Impossible | None:
     """Place one trial; returns why it was not."""
     token = secrets.token_hex(8)
     holder = f"trial {trial.row.sequence_id} of experiment {state.row.id}"
-    steady = around.clock.steady()
+    steady = context.clock.steady()
     trial.waiting_since = trial.waiting_since or steady
     job_id = f"{trial.row.id}.{trial.row.jobs + 1}"
-    place = around.placer.take(job_id, token, holder, since=trial.waiting_since, now=steady)
+    place = context.placer.take(job_id, token, holder, since=trial.waiting_since, now=steady)
     if isinstance(place, Impossible):
-        monotonic = around.clock.monotonic()
+        monotonic = context.clock.monotonic()
         tuning.move_experiment(state, step, ExperimentEvent.FAIL, place.reason, monotonic=monotonic, error=place.reason)
     if isinstance(place, Waiting | Impossible):
-        trial_moves.set_reason(step, trial, f"waiting: {place.reason}")
+        transitions.set_reason(step, trial, f"waiting: {place.reason}")
         return place
     trial.waiting_since = None
-    checkpoint = await _checkpoint(around, trial, state.row.report_from)
-    fingerprint = await around.code.fingerprint()
+    checkpoint = await _checkpoint(context, trial, state.row.report_from)
+    fingerprint = await context.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
-        where, number = around.forms.code_directory, trial.row.sequence_id
+        where, number = context.forms.code_directory, trial.row.sequence_id
         text = f"the code in {where} has changed: trial {number} and later ones run the new code"
-        step.note("notice", {"text": text}, trial_id=trial.row.id)
+        step.add_notice(text, trial_id=trial.row.id)
     state.code_fingerprint = fingerprint
-    trial_moves.create_job(
+    transitions.create_job(
         state, step, trial, token=token, placement=place, checkpoint=checkpoint, code_fingerprint=fingerprint
     )
     step.submit.append(trial)
     return None
 
 
-async def _checkpoint(around: Surroundings, trial: LiveTrial, report_from: int) -> Checkpoint | None:
+async def _checkpoint(context: LoopContext, trial: LiveTrial, report_from: int) -> Checkpoint | None:
     """The newest registered checkpoint of a trial that has run before. If its folder is not on this machine: only for
     a service that finds it elsewhere."""
     if trial.row.jobs == 0:
         return None
     trial_id = trial.row.id
-    row = await around.metrics.read(
+    row = await context.metrics.read(
         lambda connection: metric_store.latest_checkpoint(connection, trial_id, member=report_from)
     )
     if row is None:
         return None
     job_id = f"{trial_id}.{row.job}"
-    path = around.forms.job_directory(trial.row, row.job) / row.path
-    if isinstance(around.service, SupportsCheckpoints):
-        saved = await around.control.read(lambda connection: jobs.get(connection, job_id))
+    path = context.forms.job_directory(trial.row, row.job) / row.path
+    if isinstance(context.service, SupportsCheckpoints):
+        saved = await context.control.read(lambda connection: jobs.get(connection, job_id))
         return Checkpoint(job_id, row.sequence, str(path), saved.node_id)
     return Checkpoint(job_id, row.sequence, str(path)) if path.is_dir() else None

@@ -9,11 +9,11 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial
-from proctor.manager.engine.loop.tuning import finite_number
-from proctor.manager.store import dispatcher_inputs, experiments, jobs, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
+from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
+from proctor.manager.store.tables.journals import metric_number
 
 
 async def load_state(control: Database, metrics: Database, experiment_id: str) -> ExperimentState:
@@ -22,7 +22,7 @@ async def load_state(control: Database, metrics: Database, experiment_id: str) -
     for trial in state.trials.values():
         columns = await _refresh(metrics, trial, state.row.report_from)
         if columns:
-            state.behind[trial.row.id] = columns
+            state.unsaved_columns[trial.row.id] = columns
     return state
 
 
@@ -55,17 +55,17 @@ async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dic
     trial.other_final = next((row.member for row in finals if row.member != report_from), None)
     columns: dict[str, Any] = {}
     if final is not None and not trial.has_final:
-        columns |= {"final_data": final.reported, "final_value": finite_number(final.reported)}
+        columns |= {"final_data": final.reported, "final_value": metric_number(final.reported)}
     if latest is not None:
         trial.latest, trial.has_latest = latest.reported, True
-        columns |= {"intermediate_count": latest.sequence + 1, "latest_value": finite_number(latest.reported)}
+        columns |= {"intermediate_count": latest.sequence + 1, "latest_value": metric_number(latest.reported)}
     columns = {name: value for name, value in columns.items() if getattr(trial.row, name) != value}
     trial.row = replace(trial.row, **columns)
     return columns
 
 
 class InputLog:
-    """The input log as messages, for a dispatcher that has to be told everything again."""
+    """The input log as messages, for a dispatcher to which everything is sent again."""
 
     def __init__(self, control: Database, metrics: Database, experiment: ExperimentRow) -> None:
         self._control = control
@@ -99,17 +99,17 @@ class InputLog:
         return protocol.decode(json.dumps(body).encode())  # type: ignore[return-value]
 
     async def metrics_between(self, position: int, first: int, last: int) -> protocol.ReportMetrics:
-        """Intermediate metrics by their ids, as the dispatcher is told of them."""
+        """Intermediate metrics by their ids, as the dispatcher gets them."""
         found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
         await self._learn({row.trial_id for row in found} - self._parameter_ids.keys())
-        told = [
+        reported = [
             protocol.ReportedMetric(
                 self._parameter_ids[row.trial_id], row.trial_id, row.job, row.sequence, row.reported
             )
             for row in found
             if row.kind == "intermediate" and row.member == self._report_from and row.trial_id in self._parameter_ids
         ]
-        return protocol.ReportMetrics(position, told)
+        return protocol.ReportMetrics(position, reported)
 
     async def _learn(self, trial_ids: set[str]) -> None:
         for trial_id in trial_ids:

@@ -36,7 +36,7 @@ class Placer(Protocol):
         """No trial of the experiment waits for a place any more. Idempotent."""
 
     def give_back(self, job_id: str) -> None:
-        """The job is over. Doing it twice is doing it once."""
+        """The job is over. Idempotent."""
 
     def keep_only(self, job_ids: Collection[str]) -> None:
         """Give back every place that was taken through this placer but those of these jobs."""

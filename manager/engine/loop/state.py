@@ -1,4 +1,8 @@
-"""What one experiment's loop holds in memory: its row and its live trials, never the finished ones."""
+"""What one experiment's loop holds in memory, and what one turn of it changes.
+
+`ExperimentState` is the experiment's row and its live trials, never the finished ones. A `Step` gathers what one turn
+commits, and what is done once it is committed.
+"""
 
 import logging
 import sqlite3
@@ -9,11 +13,13 @@ from typing import Any
 
 from proctor.manager.config import TunerConfig
 from proctor.manager.dispatcher.protocol import ToDispatcher
-from proctor.manager.lifecycle.experiment import Progress
+from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import dispatcher_inputs, events
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
+from proctor.manager.store.tables import dispatcher_inputs, events
+
+Write = Callable[[sqlite3.Connection], Any]
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,10 @@ class ExperimentState:
     declined: set[int] = field(default_factory=set)  # ids for which it had nothing; it may come back to them
     exhausted: bool = False
     code_fingerprint: str | None = None  # of the code that the newest job runs; None before the first
-    behind: dict[str, dict[str, Any]] = field(default_factory=dict)  # by trial id: columns its stored row lacks
-    caught_up: int = 0  # id of the last metric that was told when the experiment was taken up, not when it came
+    unsaved_columns: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # by trial id: columns its stored row lacks
+    replayed_to: int = 0  # id of the last metric that was sent on at recovery, not when it arrived
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
 
     @cached_property
@@ -67,18 +75,18 @@ class ExperimentState:
         return TunerConfig.model_validate(self.row.config["tuner"]).counts_intermediate_results
 
     def snapshot(self) -> "Snapshot":
-        """What `take_back` needs besides the stored trials and jobs."""
-        kept = (self.row, self.created, self.exhausted, self.active_since, self.caught_up, self.code_fingerprint)
+        """What `roll_back` needs besides the stored trials and jobs."""
+        kept = (self.row, self.created, self.exhausted, self.active_since, self.replayed_to, self.code_fingerprint)
         return Snapshot(*kept, frozenset(self.requested), frozenset(self.declined))
 
-    def take_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
-        """Forget what a step has changed that was not committed.
+    def roll_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
+        """Discard what a step has changed that was not committed.
 
         :param before: from before the step.
         :param stored: the experiment as the store has it. What only the loop knows of a trial stays.
         """
         self.row, self.created, self.exhausted = before.row, before.created, before.exhausted
-        self.active_since, self.caught_up = before.active_since, before.caught_up
+        self.active_since, self.replayed_to = before.active_since, before.replayed_to
         self.code_fingerprint = before.code_fingerprint
         self.requested, self.declined = set(before.requested), set(before.declined)
         for trial_id, trial in stored.trials.items():
@@ -121,9 +129,9 @@ class ExperimentState:
             **trial_end_columns(self.row.trial_ends),
         }
 
-    def progress(self, monotonic: float) -> Progress:
+    def progress(self, monotonic: float) -> ExperimentProgress:
         """What the lifecycle's rules look at."""
-        return Progress(
+        return ExperimentProgress(
             status=self.row.status,
             created=self.created,
             max_trials=self.row.max_trial_number,
@@ -159,16 +167,10 @@ class Snapshot:
     created: int
     exhausted: bool
     active_since: float | None
-    caught_up: int
+    replayed_to: int
     code_fingerprint: str | None
     requested: frozenset[int]
     declined: frozenset[int]
-
-
-# ---- step -----------------------------------------------------------------------------------------------------------
-# One turn of an experiment's loop: what to commit, and what to do once it is committed.
-
-Write = Callable[[sqlite3.Connection], Any]
 
 
 @dataclass
@@ -185,19 +187,19 @@ class Step:
     cancel: list[tuple[str, bool]] = field(default_factory=list)  # (job id, stopped early)
     release: list[str] = field(default_factory=list)  # job ids whose reservation goes
     update: list[LiveTrial] = field(default_factory=list)
-    sayings: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
+    log_lines: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
 
     def write(self, action: Write) -> None:
         """Add a statement to the transaction."""
         self.writes.append(action)
 
-    def tell(self, message: ToDispatcher, payload: dict[str, Any]) -> None:
-        """Add an input to the log, and tell it to the dispatcher after the commit. `payload` is what the log keeps."""
+    def send_input(self, message: ToDispatcher, payload: dict[str, Any]) -> None:
+        """Add an input to the log, and send it to the dispatcher after the commit. `payload` is what the log keeps."""
         position, kind = message.position, type(message).__name__  # type: ignore[union-attr]
         self.inputs.append(message)
         self.write(lambda c: dispatcher_inputs.append(c, self.experiment_id, position, kind, payload))
 
-    def note(self, kind: str, data: dict[str, Any], *, trial_id: str | None = None) -> None:
+    def add_event(self, kind: str, data: dict[str, Any], *, trial_id: str | None = None) -> None:
         """Add an event that is not a change of status."""
         self.write(
             lambda c: events.append(
@@ -205,9 +207,13 @@ class Step:
             )
         )
 
-    def say(self, text: str, *, action: str, level: int = logging.INFO, **ids: str | None) -> None:
+    def add_notice(self, text: str, *, trial_id: str | None = None) -> None:
+        """Add something that the user should know of the experiment, or of one of its trials."""
+        self.add_event(events.NOTICE, {"text": text}, trial_id=trial_id)
+
+    def log(self, text: str, *, action: str, level: int = logging.INFO, **ids: str | None) -> None:
         """A line for the manager's log, once the step is committed."""
-        self.sayings.append((level, text, {"action": action, "experiment_id": self.experiment_id, **ids}))
+        self.log_lines.append((level, text, {"action": action, "experiment_id": self.experiment_id, **ids}))
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """The transaction."""

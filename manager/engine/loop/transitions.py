@@ -1,4 +1,8 @@
-"""How a trial lives in an experiment's loop: born from a suggestion, given jobs, ended once."""
+"""How trials and jobs go through their lifecycles in an experiment's loop.
+
+A trial is created from a suggestion, given one job after another, and ended once. What becomes of a job is decided by
+its training service's events (`on_change`); whether its trial then ends or runs again, by `end_job`.
+"""
 
 import logging
 import secrets
@@ -11,14 +15,15 @@ from proctor.manager.engine.loop.messages import HeldUp
 from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
 from proctor.manager.lifecycle.failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
-from proctor.manager.lifecycle.reasons import RetryPolicy, Verdict, judge, retry_delay, settled_reason
+from proctor.manager.lifecycle.reasons import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
-from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import EndReason, Exit, NodePlacement, StatusChange, TrialJobStatus
 
 _ALPHABET = string.ascii_letters + string.digits
+_NO_FINAL = "no final metric was reported"
 
 
 def new_id() -> str:
@@ -36,7 +41,7 @@ def create_trial(
     position: int | None = None,
     algorithm_state: Any = None,
 ) -> LiveTrial:
-    """Write down a new trial."""
+    """Add a new trial to the state and the store."""
     row = TrialRow(
         id=new_id(),
         experiment_id=state.row.id,
@@ -67,7 +72,7 @@ def create_job(
     checkpoint: Checkpoint | None,
     code_fingerprint: str | None = None,
 ) -> TrialJobRow:
-    """Write down the trial's next job as submitted; the service gets it after the commit."""
+    """Store the trial's next job as submitted; the service gets it after the commit."""
     number = trial.row.jobs + 1
     job = TrialJobRow(
         id=f"{trial.row.id}.{number}",
@@ -97,15 +102,15 @@ def create_job(
     step.write(lambda c: jobs.insert(c, job))
     step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
     if number > 1:
-        _tell_restart(state, step, trial, number, job.resumed_from_step or 0)
+        _send_restart(state, step, trial, number, job.resumed_from_step or 0)
     return job
 
 
-def note_beginning(
+def record_start(
     state: ExperimentState, step: Step, trial: LiveTrial, *, resumed: bool | None, start_reason: str
 ) -> None:
     """The service says where the trial's job begins, and whether it continues from its checkpoint (None: as it was
-    asked to). One that does not begins its curve anew, which the dispatcher is told."""
+    asked to). The dispatcher is notified of one that does not: its curve begins anew."""
     job = trial.job
     assert job is not None
     columns: dict[str, Any] = {}
@@ -119,7 +124,7 @@ def note_beginning(
     trial.job = replace(job, **columns)
     step.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
     if afresh:
-        _tell_restart(state, step, trial, job.number, 0)
+        _send_restart(state, step, trial, job.number, 0)
 
 
 def _first_reason(number: int, checkpoint: Checkpoint | None) -> str:
@@ -131,35 +136,25 @@ def _first_reason(number: int, checkpoint: Checkpoint | None) -> str:
     return f"from checkpoint {checkpoint.path.rpartition('/')[2]} of job {checkpoint.job_id.rpartition('.')[2]}"
 
 
-def _tell_restart(state: ExperimentState, step: Step, trial: LiveTrial, number: int, first: int) -> None:
+def _send_restart(state: ExperimentState, step: Step, trial: LiveTrial, number: int, first: int) -> None:
     message = protocol.TrialRestarted(state.take_position(), trial.row.parameter_id, trial.row.id, number, first)
-    step.tell(message, message_payload(message))
+    step.send_input(message, message_payload(message))
 
 
 def set_reason(step: Step, trial: LiveTrial, reason: str) -> None:
-    """Say why a trial waits, or is stuck, if that has changed."""
+    """Record why a trial waits, or is stuck, if that has changed."""
     if trial.row.reason == reason:
         return
     trial.row = replace(trial.row, reason=reason)
     trial_id = trial.row.id
     step.write(lambda c: trials.update(c, trial_id, reason=reason))
-    step.note("trial.reason", {"status": str(trial.row.status), "reason": reason}, trial_id=trial_id)
-
-
-def start_trial(step: Step, trial: LiveTrial, started_at: float) -> None:
-    """Its job runs."""
-    _move(step, trial, TrialEvent.START, "", started_at=trial.row.started_at or started_at)
-
-
-def send_back(step: Step, trial: LiveTrial, reason: str, **columns: Any) -> None:
-    """Its job has ended and another one will follow."""
-    _move(step, trial, TrialEvent.WAIT, reason, **columns)
+    step.add_event("trial.reason", {"status": str(trial.row.status), "reason": reason}, trial_id=trial_id)
 
 
 def end_trial(
     state: ExperimentState, step: Step, trial: LiveTrial, status: TrialStatus, reason: str, *, cause: str = ""
 ) -> None:
-    """It is over: tell the tuner.
+    """The trial is over: its result goes to the tuner.
 
     :param cause: why it has failed, if that counts as a failure of the experiment's trials (`cause_of_failure`).
     """
@@ -178,7 +173,7 @@ def end_trial(
         value,
         customized=trial.row.source != "algorithm",
     )
-    step.tell(message, message_payload(message))
+    step.send_input(message, message_payload(message))
 
 
 def accept_final(state: ExperimentState, step: Step, trial: LiveTrial, how: str) -> None:
@@ -187,7 +182,7 @@ def accept_final(state: ExperimentState, step: Step, trial: LiveTrial, how: str)
     :param how: a clause, what has become of the job.
     """
     text = f"trial {trial.row.sequence_id} has succeeded: its final metric is stored; {how}"
-    step.note("notice", {"text": text}, trial_id=trial.row.id)
+    step.add_notice(text, trial_id=trial.row.id)
     end_trial(state, step, trial, TrialStatus.SUCCEEDED, f"its final metric is stored; {how}")
 
 
@@ -260,7 +255,7 @@ def _move(step: Step, trial: LiveTrial, event: TrialEvent, reason: str, **column
     status = TRIAL.after(f"trial {row.id}", row.status, event)
     expected = (row.status,)
     trial.row = replace(row, status=status, reason=reason, **columns)
-    step.say(
+    step.log(
         f"trial {row.sequence_id} is {status}" + (f": {reason}" if reason else ""),
         action=f"trial.{event.lower()}",
         level=logging.WARNING if event is TrialEvent.WAIT else logging.INFO,
@@ -273,10 +268,7 @@ def _move(step: Step, trial: LiveTrial, event: TrialEvent, reason: str, **column
     )
 
 
-# ---- jobs -----------------------------------------------------------------------------------------------------------
-# What the loop makes of a training service's news about jobs.
-
-_NO_FINAL = "no final metric was reported"
+# ---- what a training service reports of jobs -------------------------------------------------------------------------
 
 
 def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: RetryPolicy) -> None:
@@ -285,7 +277,7 @@ def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: 
     if trial is None or trial.job is None or trial.job.token != change.token:
         return
     if change.exit is None:
-        note_beginning(state, step, trial, resumed=change.resumed, start_reason=change.start_reason)
+        record_start(state, step, trial, resumed=change.resumed, start_reason=change.start_reason)
     if change.exit is not None:
         end_job(state, step, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:
@@ -310,7 +302,7 @@ def _start_job(step: Step, trial: LiveTrial, change: StatusChange) -> None:
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
     )
     if trial.row.status is TrialStatus.WAITING:
-        start_trial(step, trial, started_at)
+        _move(step, trial, TrialEvent.START, "", started_at=trial.row.started_at or started_at)
 
 
 def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, policy: RetryPolicy) -> None:
@@ -326,7 +318,7 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
             f"trial {trial.row.sequence_id} has no final metric: rank {trial.other_final} has reported one, but the "
             f"metrics of rank {state.row.report_from} count (reportFrom)"
         )
-        step.note("notice", {"text": text}, trial_id=trial.row.id)
+        step.add_notice(text, trial_id=trial.row.id)
     verdict = judge(
         reason,
         failures=trial.row.failures,
@@ -350,7 +342,7 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
 
 
 def _notice_missing_final(state: ExperimentState, step: Step, trial: LiveTrial) -> None:
-    """Say at the first trial, the tenth, the hundredth … that its tuner learns nothing from it."""
+    """A notice at the first trial, the tenth, the hundredth … that its tuner learns nothing from it."""
     number = state.row.trials_without_final
     if not is_worth_a_notice(number):
         return
@@ -359,7 +351,7 @@ def _notice_missing_final(state: ExperimentState, step: Step, trial: LiveTrial) 
         f"trial {trial.row.sequence_id} has ended without a final metric ({which}): its command exited with 0 and "
         "never called report_final_result(), so the tuner has no result of it"
     )
-    step.note("notice", {"text": text}, trial_id=trial.row.id)
+    step.add_notice(text, trial_id=trial.row.id)
 
 
 def _close_job(
@@ -389,12 +381,13 @@ def _close_job(
         step.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
 
 
-def _retry(step: Step, trial: LiveTrial, verdict: Verdict, reason: EndReason, detail: str) -> None:
+def _retry(step: Step, trial: LiveTrial, verdict: RetryDecision, reason: EndReason, detail: str) -> None:
     delay = verdict.retry_after_seconds or 0.0
     again = f"waiting: runs again in {delay:g} s" if delay else "waiting: runs again"
-    send_back(
+    _move(
         step,
         trial,
+        TrialEvent.WAIT,
         f"{again} after {reason.value} ({detail})",
         failures=verdict.failures,
         infrastructure_failures=verdict.infrastructure_failures,
@@ -412,7 +405,7 @@ def on_held_up(state: ExperimentState, step: Step, message: HeldUp) -> None:
     if message.reason:
         set_reason(step, trial, message.reason)
     if message.notice:
-        step.note("notice", {"text": message.notice}, trial_id=trial.row.id)
+        step.add_notice(message.notice, trial_id=trial.row.id)
 
 
 def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:

@@ -1,32 +1,36 @@
-"""What the loop makes of a dispatcher's words, and how it asks for more."""
+"""The tuner's and the assessor's side of an experiment's loop.
+
+Stored metrics are applied to the trials and sent to the dispatcher; its answers become trials, or stop them; and as
+many suggestions are requested as there are free places and the limits allow.
+"""
 
 import logging
-import math
 from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop import transitions as trial_moves
+from proctor.manager.engine.loop import transitions
 from proctor.manager.engine.loop.messages import MetricsRefused, MetricsStored, SuggestionRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
-    Progress,
+    ExperimentProgress,
     next_event,
     wanted_suggestions,
 )
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments, trials
-from proctor.manager.store.metrics import StoredChunk
+from proctor.manager.store.tables import experiments, trials
+from proctor.manager.store.tables.journals import metric_number
+from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason
 
-# ---- measures -------------------------------------------------------------------------------------------------------
-# What the loop makes of metrics that were stored.
 
+def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, notify: bool) -> None:
+    """Bring the trials' rows up to date.
 
-def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tell: bool) -> None:
-    """Bring the trials' rows up to date and tell the dispatcher, if its assessor wants to know."""
+    :param notify: the experiment has an assessor, so that the dispatcher gets intermediate metrics.
+    """
     rows: list[protocol.ReportedMetric] = []
     ids: list[int] = []
     report_from = state.row.report_from
@@ -35,38 +39,38 @@ def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, tel
         trial, job_number = state.trials.get(trial_id), int(number)
         if trial is None:
             continue
-        # The job may have been given up while its metrics were being stored: they are the trial's all the same.
+        # The job may have been abandoned while its metrics were being stored: they are the trial's all the same.
         counts = chunk.member == report_from
-        note_chunk(step, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
+        apply_chunk(step, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
         if not counts:
             continue
         parameter_id = trial.row.parameter_id
         for row_id, sequence, value in chunk.intermediates:
-            if row_id <= state.caught_up:
-                continue  # it came while the experiment was being taken up
+            if row_id <= state.replayed_to:
+                continue  # it arrived during recovery, which has sent it on
             ids.append(row_id)
             rows.append(protocol.ReportedMetric(parameter_id, trial_id, job_number, sequence, value))
     if not ids:
         return
     first, last = min(ids), max(ids)
-    step.note("metrics", {"first": first, "last": last, "count": len(ids)})
+    step.add_event("metrics", {"first": first, "last": last, "count": len(ids)})
     state.row = replace(state.row, metrics_told=max(state.row.metrics_told, last))
-    if tell:
-        step.tell(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
+    if notify:
+        step.send_input(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
 
 
 def on_metrics_refused(state: ExperimentState, step: Step, message: MetricsRefused) -> None:
-    """The trial cannot have the result that it has reported: it is stopped and has failed."""
+    """A trial whose reported result cannot be stored is stopped and has failed."""
     trial_id, _, number = message.job_id.rpartition(".")
     trial = state.trials.get(trial_id)
     if trial is None:
         return
-    step.note("notice", {"text": f"trial {trial.row.sequence_id}: {message.why}"}, trial_id=trial_id)
+    step.add_notice(f"trial {trial.row.sequence_id}: {message.why}", trial_id=trial_id)
     if trial.job is not None and trial.job.number == int(number):
-        trial_moves.request_stop(state, step, trial, EndReason.EXITED_ERROR, message.why)
+        transitions.request_stop(state, step, trial, EndReason.EXITED_ERROR, message.why)
 
 
-def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: bool, counts: bool) -> None:
+def apply_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: bool, counts: bool) -> None:
     """Counts, the latest and the final value of one trial.
 
     :param is_newest: the chunk is of the trial's newest job, so that its intermediate metrics are the latest ones.
@@ -81,40 +85,32 @@ def note_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: b
         _, sequence, latest = chunk.intermediates[-1]
         trial.latest, trial.has_latest = latest, True
         columns["intermediate_count"] = sequence + 1
-        columns["latest_value"] = finite_number(latest)
+        columns["latest_value"] = metric_number(latest)
     for _, data in chunk.finals if counts else ():
         if trial.has_final or "final_data" in columns:
-            step.note("notice", {"text": "a second final metric was reported and ignored"}, trial_id=trial.row.id)
+            step.add_notice("a second final metric was reported and ignored", trial_id=trial.row.id)
             continue
-        columns["final_value"], columns["final_data"] = finite_number(data), data
+        columns["final_value"], columns["final_data"] = metric_number(data), data
     if chunk.lost:
-        step.note("notice", {"text": f"{chunk.lost} reports lost: the trial's disk was full"}, trial_id=trial.row.id)
+        step.add_notice(f"{chunk.lost} reports lost: the trial's disk was full", trial_id=trial.row.id)
     for why in chunk.uncounted:
-        step.note("notice", {"text": f"trial {trial.row.sequence_id}: {why}"}, trial_id=trial.row.id)
+        step.add_notice(f"trial {trial.row.sequence_id}: {why}", trial_id=trial.row.id)
     if chunk.unreadable:
         text = f"{chunk.unreadable} journal records could not be read"
-        step.note("notice", {"text": text}, trial_id=trial.row.id)
+        step.add_notice(text, trial_id=trial.row.id)
     if columns:
         trial.row = replace(trial.row, **columns)
         trial_id = trial.row.id
         step.write(lambda c: trials.update(c, trial_id, **columns))
 
 
-def finite_number(data: Any) -> float | None:
-    """The number that stands for a metric: itself, or its "default"; None when that is not a finite number."""
-    value = data.get("default") if isinstance(data, dict) else data
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
 def on_new_trial(state: ExperimentState, step: Step, message: protocol.NewTrial) -> None:
-    """A suggestion has come. One that was not asked for, or that came before, is ignored."""
+    """A suggestion becomes a trial. One that was not requested, or that came before, is ignored."""
     if message.parameter_id not in state.requested | state.declined:
         return
     state.requested.discard(message.parameter_id)
     state.declined.discard(message.parameter_id)
-    trial_moves.create_trial(
+    transitions.create_trial(
         state,
         step,
         parameter_id=message.parameter_id,
@@ -131,7 +127,7 @@ def on_suggestion_refused(state: ExperimentState, step: Step, message: Suggestio
         return
     state.requested.discard(message.parameter_id)
     state.declined.discard(message.parameter_id)
-    trial = trial_moves.create_trial(
+    trial = transitions.create_trial(
         state,
         step,
         parameter_id=message.parameter_id,
@@ -139,11 +135,11 @@ def on_suggestion_refused(state: ExperimentState, step: Step, message: Suggestio
         source="algorithm",
         position=message.position,
     )
-    trial_moves.end_trial(state, step, trial, TrialStatus.FAILED, message.why, cause=message.why)
+    transitions.end_trial(state, step, trial, TrialStatus.FAILED, message.why, cause=message.why)
 
 
 def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
-    """The tuner has nothing more for these ids."""
+    """The tuner has nothing to suggest for these ids."""
     answered = state.requested & set(message.parameter_ids)
     state.requested -= answered
     state.declined |= answered
@@ -157,7 +153,7 @@ def on_kill(state: ExperimentState, step: Step, message: protocol.KillTrial) -> 
     if trial is None or trial.job is None or trial.job.number != message.job_number:
         return
     detail = "stopped early by the assessor"
-    trial_moves.request_stop(state, step, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
+    transitions.request_stop(state, step, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
 
 
 def move_experiment(
@@ -178,7 +174,7 @@ def move_experiment(
     over = {ExperimentStatus.DONE, ExperimentStatus.STOPPED, ExperimentStatus.ERROR}
     ended_at = step.now if status in over else None
     expected = (row.status,)
-    step.say(
+    step.log(
         f"experiment {row.id} is {status}" + (f": {reason}" if reason else ""),
         action=f"experiment.{status.lower()}",
         level=logging.ERROR if status is ExperimentStatus.ERROR else logging.INFO,
@@ -210,7 +206,7 @@ def _run_stopwatch(state: ExperimentState, status: ExperimentStatus, monotonic: 
     state.active_since = monotonic if status.counts_time else None
 
 
-def advance(state: ExperimentState, step: Step, monotonic: float) -> Progress:
+def advance(state: ExperimentState, step: Step, monotonic: float) -> ExperimentProgress:
     """Let the experiment take the moves it makes by itself; returns where it stands then."""
     progress = state.progress(monotonic)
     while (move := next_event(progress)) is not None:
@@ -220,11 +216,11 @@ def advance(state: ExperimentState, step: Step, monotonic: float) -> Progress:
 
 
 def request(state: ExperimentState, step: Step, monotonic: float) -> None:
-    """Ask for as many suggestions as there are free places and the limits allow."""
+    """Request as many suggestions as there are free places and the limits allow."""
     count = wanted_suggestions(state.progress(monotonic), state.row.trial_concurrency)
     if count == 0:
         return
     ids = state.take_parameter_ids(count)
     state.requested.update(ids)
     message = protocol.RequestTrialJobs(state.take_position(), ids)
-    step.tell(message, {"parameter_ids": ids})
+    step.send_input(message, {"parameter_ids": ids})

@@ -1,58 +1,57 @@
-"""What the loop makes of a user's wishes. Each raises before it changes anything when it cannot be done."""
+"""What the loop does on a user's command. Each raises before it changes anything when it cannot be done."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop import transitions as trial_moves
-from proctor.manager.engine.loop import tuning
+from proctor.manager.engine.loop import transitions, tuning
 from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
 from proctor.manager.engine.loop.state import ExperimentState, Step
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import experiments
 from proctor.training_services.base import EndReason, TrialJobStatus
 
 
 def cancel_trial(state: ExperimentState, step: Step, trial_id: str) -> None:
-    """End a live trial by the user's wish. One that saves because the experiment is being stopped is signaled at once;
-    that it was stopped remains the reason."""
+    """End a live trial. One that saves because the experiment is being stopped is signaled at once; that it was stopped
+    remains the reason."""
     trial = state.trials.get(trial_id)
     if trial is None:
         raise Conflict(f"trial {trial_id} has ended already, there is nothing to kill")
     if trial.job is None:
-        trial_moves.end_trial(state, step, trial, TrialStatus.USER_CANCELED, "canceled by the user")
+        transitions.end_trial(state, step, trial, TrialStatus.USER_CANCELED, "canceled by the user")
     else:
-        trial_moves.end_saving(step, trial)
-        trial_moves.request_stop(state, step, trial, EndReason.USER_CANCELED, "canceled by the user")
+        transitions.end_saving(step, trial)
+        transitions.request_stop(state, step, trial, EndReason.USER_CANCELED, "canceled by the user")
 
 
-def add_trial(state: ExperimentState, step: Step, wish: AddTrial) -> TrialRow:
-    """A trial with the user's own parameters; the tuner hears of it and of its result."""
+def add_trial(state: ExperimentState, step: Step, command: AddTrial) -> TrialRow:
+    """A trial with the user's own parameters; the tuner is notified of it and of its result."""
     _require_active(state, "take a trial")
     (parameter_id,) = state.take_parameter_ids(1)
-    message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, wish.parameters)
-    step.tell(message, trial_moves.message_payload(message))
-    trial = trial_moves.create_trial(
-        state, step, parameter_id=parameter_id, parameters=wish.parameters, source=wish.source
+    message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, command.parameters)
+    step.send_input(message, transitions.message_payload(message))
+    trial = transitions.create_trial(
+        state, step, parameter_id=parameter_id, parameters=command.parameters, source=command.source
     )
     return trial.row
 
 
-def import_rows(state: ExperimentState, step: Step, wish: ImportRows) -> None:
-    """Tell the tuner of results from elsewhere."""
+def import_rows(state: ExperimentState, step: Step, command: ImportRows) -> None:
+    """Give the tuner results from elsewhere."""
     _require_active(state, "import results")
-    message = protocol.ImportData(state.take_position(), [dict(row) for row in wish.rows])
-    step.tell(message, trial_moves.message_payload(message))
-    step.note("import", {"rows": len(wish.rows)})
+    message = protocol.ImportData(state.take_position(), [dict(row) for row in command.rows])
+    step.send_input(message, transitions.message_payload(message))
+    step.add_event("import", {"rows": len(command.rows)})
 
 
-def change_limits(state: ExperimentState, step: Step, wish: ChangeLimits, monotonic: float) -> Mapping[str, Any]:
+def change_limits(state: ExperimentState, step: Step, command: ChangeLimits, monotonic: float) -> Mapping[str, Any]:
     """New limits or a new search space; returns the columns that really changed."""
-    changed = {name: value for name, value in wish.columns.items() if getattr(state.row, name) != value}
+    changed = {name: value for name, value in command.columns.items() if getattr(state.row, name) != value}
     if not changed:
         return changed
     experiment_id = state.row.id
@@ -60,15 +59,15 @@ def change_limits(state: ExperimentState, step: Step, wish: ChangeLimits, monoto
     step.write(lambda c: experiments.set_limits(c, experiment_id, time=step.now, **changed))
     if "search_space" in changed:
         message = protocol.UpdateSearchSpace(state.take_position(), changed["search_space"])
-        step.tell(message, {"search_space": changed["search_space"]})
+        step.send_input(message, {"search_space": changed["search_space"]})
         state.exhausted = False
     if "max_trial_seconds" in changed:
         step.update.extend(trial for trial in state.trials.values() if trial.job is not None)
-    _name_the_limit(state, step, monotonic)
+    _update_spent_limit(state, step, monotonic)
     return changed
 
 
-def _name_the_limit(state: ExperimentState, step: Step, monotonic: float) -> None:
+def _update_spent_limit(state: ExperimentState, step: Step, monotonic: float) -> None:
     """Where a limit was raised and another one is spent, that one is why no trials are created now."""
     row = state.row
     limit = spent_limit(state.progress(monotonic))
@@ -100,7 +99,7 @@ def stop(state: ExperimentState, step: Step, monotonic: float, *, save_seconds: 
     """
     if state.row.status is ExperimentStatus.STOPPING:
         for trial in state.by_job.values():
-            trial_moves.end_saving(step, trial)
+            transitions.end_saving(step, trial)
         return
     _allowed(state, ExperimentEvent.STOP, "stop")
     tuning.move_experiment(state, step, ExperimentEvent.STOP, "stopped by the user", monotonic=monotonic)
@@ -109,9 +108,9 @@ def stop(state: ExperimentState, step: Step, monotonic: float, *, save_seconds: 
             runs = trial.job.status is TrialJobStatus.RUNNING
             save_until = step.now + save_seconds if runs and save_seconds > 0 else None
             reason, detail = EndReason.EXPERIMENT_STOPPED, "the experiment was stopped"
-            trial_moves.request_stop(state, step, trial, reason, detail, save_until=save_until)
+            transitions.request_stop(state, step, trial, reason, detail, save_until=save_until)
         else:
-            trial_moves.set_reason(step, trial, "waiting: the experiment is stopped; resume runs it")
+            transitions.set_reason(step, trial, "waiting: the experiment is stopped; resume runs it")
 
 
 def _allowed(state: ExperimentState, event: ExperimentEvent, verb: str) -> None:

@@ -1,8 +1,13 @@
-"""One run at a time writes to a folder.
+"""The file system below the checkpoints: one writer to a folder, and storing while training goes on.
 
-An attempt that should be dead and is not would mix its checkpoints with those of its successor. The lock is the
-kernel's: it goes with the process, however that ends, and forked loader workers do not hold it. Within one process it
-keeps nobody out, and is lost as soon as anyone there closes the file; so the runs of a process have a table besides.
+An attempt that should be dead and is not would mix its checkpoints with those of its successor, so a run locks its
+folder. The lock is the kernel's: it goes with the process, however that ends, and forked loader workers do not hold it.
+Within one process it excludes no other run, and is lost as soon as the file is closed anywhere in the process; so the
+runs of a process have a table besides.
+
+One piece of storing is under way at a time. To start the next one, or to be sure that the last one is done, one waits
+at the barrier. A thread lives only as long as its work, so a process that forks loader workers between two saves has no
+extra thread.
 """
 
 import errno
@@ -11,117 +16,32 @@ import hashlib
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
-from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import UNFINISHED_PREFIX, name_unfinished, remove_tree
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning, TrainerError
-
-# ---- files ----------------------------------------------------------------------------------------------------------
-# Files that appear whole or not at all, and what tells a whole file from a torn one.
-#
-# Whatever is written goes under an unfinished name first, is synced to the disk, and gets its own name by one rename;
-# then the folder is synced, because a rename that is only in memory is undone by a power cut.
-
-BLOCK_BYTES = 1 << 20
-
-
-def write_whole(path: Path, data: "bytes | memoryview", *, place: str) -> None:
-    """Write a file that is found complete or not at all, whatever kills this process or its machine meanwhile.
-
-    :param place: what the failpoints around the write are called after.
-    :raises OSError: the disk refuses; what was written so far is removed.
-    """
-    with _unfinished(path) as unfinished:
-        _write(unfinished, data)
-        failpoint(f"{place}.written")
-        os.replace(unfinished, path)
-        failpoint(f"{place}.renamed")
-    sync_folder(path.parent)
-
-
-def copy_whole(source: Path, target: Path, *, size: "int | None" = None) -> None:
-    """Copy a file, or its first `size` bytes, so that the copy is complete or not there.
-
-    :raises OSError: the disk refuses; what was written so far is removed.
-    """
-    with _unfinished(target) as unfinished:
-        with open(source, "rb") as reader, open(unfinished, "wb") as writer:
-            for block in _blocks(reader.read, size):
-                writer.write(block)
-            writer.flush()
-            os.fsync(writer.fileno())
-        os.replace(unfinished, target)
-    sync_folder(target.parent)
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; its content is never in memory as a whole."""
-    digest = hashlib.sha256()
-    block = bytearray(min(BLOCK_BYTES, max(1, os.stat(path).st_size)))
-    with open(path, "rb", buffering=0) as reader:
-        while count := reader.readinto(block):
-            digest.update(memoryview(block)[:count])
-    return digest.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder outlast a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writers have left half made in a folder that only the caller writes to."""
-    for path in folder.glob(f"{UNFINISHED_PREFIX}*"):
-        remove_tree(str(path))
-
-
-@contextmanager
-def _unfinished(path: Path) -> "Iterator[str]":
-    unfinished = name_unfinished(str(path.parent))
-    try:
-        yield unfinished
-    except BaseException:
-        remove_tree(unfinished)
-        raise
-
-
-def _write(path: str, data: "bytes | memoryview") -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _blocks(read: "Callable[[int], bytes]", size: "int | None") -> "Iterator[bytes]":
-    rest = size
-    while rest is None or rest > 0:
-        block = read(BLOCK_BYTES if rest is None else min(BLOCK_BYTES, rest))
-        if not block:
-            return
-        rest = None if rest is None else rest - len(block)
-        yield block
-
 
 LOCK_FILE = ".lock"
 LOCK_PATIENCE_SECONDS = 15.0
 _RETRY_SECONDS = 0.25
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+SYNC_PATIENCE_SECONDS = 3600.0
+_BLOCK_BYTES = 1 << 20
 
 _Place = tuple[int, int, int]  # a process, and a folder's device and inode
 _taken: "dict[_Place, FolderLock]" = {}  # what a forked child inherits of it is its parent's, not its own
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal; its content is never in memory as a whole."""
+    digest = hashlib.sha256()
+    block = bytearray(min(_BLOCK_BYTES, max(1, os.stat(path).st_size)))
+    with open(path, "rb", buffering=0) as reader:
+        while count := reader.readinto(block):
+            digest.update(memoryview(block)[:count])
+    return digest.hexdigest()
 
 
 class FolderLock:
@@ -195,16 +115,6 @@ def _describe_process() -> str:
     return f"process {os.getpid()} on {os.uname().nodename}"
 
 
-# ---- syncing --------------------------------------------------------------------------------------------------------
-# Storing in the background: training goes on while the disk confirms what it was given.
-#
-# One piece of work is under way at a time. Whoever starts the next one, or needs the last one to be done, waits at the
-# barrier. A thread lives only as long as its work, so a process that forks loader workers between two saves has no
-# thread more than it had.
-
-SYNC_PATIENCE_SECONDS = 3600.0
-
-
 class BackgroundStorage:
     """Runs one piece of storing at a time beside the training.
 
@@ -241,7 +151,7 @@ class BackgroundStorage:
     def wait(self) -> None:
         """Return when nothing is under way; the barrier.
 
-        :raises CheckpointNotStoredError: the last work failed (told once), or has not ended in time.
+        :raises CheckpointNotStoredError: the last work failed (reported once), or has not ended in time.
         """
         thread = self._thread
         if thread is not None:
@@ -260,7 +170,7 @@ class BackgroundStorage:
             ) from problem
 
     def settle(self) -> None:
-        """Return when nothing is under way; a problem is left to be told by the next `start` or `wait`."""
+        """Return when nothing is under way; a problem is left to be raised by the next `start` or `wait`."""
         if self._thread is not None:
             self._thread.join(self._patience_seconds)
 

@@ -16,13 +16,11 @@ from typing import Any
 
 import torch
 
+from proctor.sdk.files import copy_file, remove_unfinished, replace_file
 from proctor.sdk.pytorch.checkpoints.filesystem import (
     BackgroundStorage,
     FolderLock,
-    copy_whole,
     hash_file,
-    remove_leftovers,
-    write_whole,
 )
 from proctor.sdk.pytorch.checkpoints.formats import upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, HistoryPosition
@@ -117,7 +115,7 @@ class CheckpointFolder:
                 f"chkpt_root must be a folder that may be written to; {self.path} cannot be made in it: {problem}."
             ) from problem
         self._lock.acquire()
-        remove_leftovers(self.path)
+        remove_unfinished(str(self.path), is_only_writer=True)
 
     def close(self) -> None:
         """Wait until everything is stored and let the folder go.
@@ -162,7 +160,7 @@ class CheckpointFolder:
         def store() -> None:
             self.history.sync()
             digest = hashlib.sha256(data).hexdigest()
-            write_whole(self.path / name, data, place="trainer.checkpoint")
+            replace_file(self.path / name, data, place="trainer.checkpoint")
             self._commit(Entry(name, digest, len(data), epoch, iteration, score, position.size))
 
         self._storage.start(name, store)
@@ -241,7 +239,7 @@ class CheckpointFolder:
         lasting = self._retention.choose_lasting(entries, pinned)
         others = [entry for entry in lasting if entry != newest and _bring(self.path, target, entry.name)]
         if newest.history_size:
-            copy_whole(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
+            copy_file(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
         for entry in [newest, *others]:
             if entry.name in pinned:
                 (target / f"{entry.name}{PIN_SUFFIX}").touch()
@@ -270,7 +268,7 @@ class CheckpointFolder:
                 self.pin(entry.name)
         names = {entry.name for entry in brought}
         with suppress(FileNotFoundError):
-            copy_whole(source / HISTORY_FILE, self.path / HISTORY_FILE)
+            copy_file(source / HISTORY_FILE, self.path / HISTORY_FILE)
         write_pointer(self.path, self.run_name, [*brought, *(entry for entry in own if entry.name not in names)])
         return True
 
@@ -377,4 +375,4 @@ def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, one without links, or an older file of that name
-        copy_whole(source, target)
+        copy_file(source, target)

@@ -20,7 +20,7 @@ import torch
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.ranks import Ranks
-from proctor.sdk.pytorch.trial import is_in_trial
+from proctor.sdk.trial import is_in_trial
 
 BLOCK_BYTES = 16 << 20
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"

@@ -18,7 +18,8 @@ from proctor.sdk import trial as sdk
 from proctor.sdk.pytorch.errors import MetricWarning
 from proctor.sdk.pytorch.options import Phase, Settings
 from proctor.sdk.pytorch.state import Record, TrainingState
-from proctor.sdk.pytorch.trial import choose_root, is_in_trial
+from proctor.sdk.pytorch.trial import choose_root
+from proctor.sdk.trial import is_in_trial
 
 # ---- places ---------------------------------------------------------------------------------------------------------
 # Where what people see of a run is kept: a file or a folder named after the run, its trial, and its first start.
@@ -209,31 +210,6 @@ class Observers(Observer):
         for observer in self.all:
             if observer.name in state:
                 observer.load_state_dict(state[observer.name])
-
-
-def make_observers(settings: Settings, *, is_main: bool) -> Observers:
-    """Return the observers that the options ask for; none on the other ranks. What is not asked for is not imported.
-
-    :raises ConfigurationError: an option needs a package that is not installed.
-    """
-    # which knows trials, which know this module's records
-
-    found: list[Observer] = []
-    if is_main and settings.enable_file_logging and settings.log_path is not None:
-        from proctor.sdk.pytorch.observers.log_file import FileLog
-
-        found.append(FileLog(settings.run_name, settings.log_path))
-    if is_main and settings.enable_tensorboard and settings.run_path is not None:
-        from proctor.sdk.pytorch.observers.tensorboard import TensorBoardRun
-
-        found.append(TensorBoardRun(settings.run_name, settings.run_path))
-    if is_main and settings.enable_progress_bar:
-        from proctor.sdk.pytorch.observers.progress import Progress
-
-        found.append(Progress())
-    if is_main and settings.best_metric is not None:
-        found.append(ExpectedMetric(settings.best_metric, validates=settings.valid_frequency is not None))
-    return Observers(found, identify_run(settings))
 
 
 # ---- expecting ------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from proctor.manager.events import KEPT_EVENTS
 from proctor.manager.process.daemon import ManagerNotStarted, ensure_manager, manager_status, stop_manager
 from proctor.manager.process.instance import EXIT_CONFLICT, EXIT_FAILED, EXIT_USAGE
 from proctor.manager.settings import Home
-from proctor.manager.store import events
 from proctor.manager.store.connections import open_writer
+from proctor.manager.store.tables import events
 from proctor.trial_keeper.start import find_keeper, stop_keeper
 
 COMMAND = [sys.executable, "-m", "proctor.manager"]

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.clock import SystemClock
-from proctor.manager.engine.creation import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.process import control_database
 from proctor.manager.process.control_database import open_control
 from proctor.manager.process.instance import StartError
-from proctor.manager.settings import Home
-from proctor.manager.store import events, identity
+from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home
+from proctor.manager.store import identity
 from proctor.manager.store.database import Database
 from proctor.manager.store.identity import read_witness
 from proctor.manager.store.migrations import load_migrations
+from proctor.manager.store.tables import events
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from proctor.manager.events import INTERVAL_SECONDS, PAUSE_SECONDS, keep_events_few
 from proctor.manager.metrics import Measurements
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ReadTimeout
+from proctor.manager.store.tables import events
 
 
 def append(connection: sqlite3.Connection, number: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 from proctor.manager.clock import SystemClock
 from proctor.manager.engine.nodes import NodeRecords
 from proctor.manager.events import ChangeFeed
-from proctor.manager.store import events, nodes
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow
+from proctor.manager.store.tables import events, nodes
 from proctor.training_services.errors import UnknownNode
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 

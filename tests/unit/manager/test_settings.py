@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.engine.creation import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE
 from proctor.manager.settings import (
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    METRICS_FILE,
     DispatcherSettings,
     Home,
     SettingsError,

@@ -11,15 +11,15 @@ from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStat
 from proctor.training_services.errors import ServiceUnavailable, UnknownTrialJob
 from proctor.training_services.in_memory.scripts import hang, one_report
 from proctor.training_services.testing import (
-    Exit,
     Final,
     InMemoryPlatform,
     InMemoryTrainingService,
     Raw,
     Recorder,
-    Report,
     Script,
-    Start,
+    ScriptedExit,
+    ScriptedReport,
+    ScriptedStart,
     Step,
     Vanish,
     Wait,
@@ -82,7 +82,12 @@ def test_by_default_a_job_reports_the_sum_of_its_parameters() -> None:
 def test_delays_are_virtual_and_in_the_records() -> None:
     async def main() -> None:
         recorder = Recorder(patience_seconds=10 * DAY)
-        service = make(script(Start(DAY), Report(DAY, float("nan")), Final(DAY, {"default": 1}), Exit(DAY)), recorder)
+        service = make(
+            script(
+                ScriptedStart(DAY), ScriptedReport(DAY, float("nan")), Final(DAY, {"default": 1}), ScriptedExit(DAY)
+            ),
+            recorder,
+        )
         async with serving(service):
             await service.submit_trial_job(form())
             end = await recorder.end_of("a.1")
@@ -99,7 +104,7 @@ def test_delays_are_virtual_and_in_the_records() -> None:
 def test_a_job_that_waits_says_why_before_it_runs() -> None:
     async def main() -> None:
         recorder = Recorder(patience_seconds=10 * DAY)
-        service = make(script(Wait(0, "needs 2 GPUs"), Start(DAY, node_id="gpu-3"), Exit()), recorder)
+        service = make(script(Wait(0, "needs 2 GPUs"), ScriptedStart(DAY, node_id="gpu-3"), ScriptedExit()), recorder)
         async with serving(service):
             await service.submit_trial_job(form())
             await recorder.end_of("a.1")
@@ -117,7 +122,7 @@ def test_a_job_that_waits_says_why_before_it_runs() -> None:
 def test_what_befalls_a_job_ends_it_with_that_reason(reason: EndReason) -> None:
     async def main() -> None:
         recorder = Recorder(patience_seconds=10 * DAY)
-        service = make(script(Exit(1.0, reason, code=None, detail="why")), recorder)
+        service = make(script(ScriptedExit(1.0, reason, code=None, detail="why")), recorder)
         async with serving(service):
             await service.submit_trial_job(form())
             end = await recorder.end_of("a.1")
@@ -135,7 +140,7 @@ def test_a_script_can_make_submitting_fail_for_a_while() -> None:
         attempts += 1
         if attempts == 1:
             raise ServiceUnavailable("the cluster is being upgraded")
-        yield Exit()
+        yield ScriptedExit()
 
     async def main() -> None:
         recorder = Recorder(patience_seconds=10 * DAY)
@@ -170,7 +175,7 @@ def test_a_job_that_vanished_is_unknown_and_starts_again_after_a_restart() -> No
 def test_a_job_that_is_refused_after_a_restart_ends_with_the_reason() -> None:
     def unavailable(form: TrialJobForm) -> Iterator[Step]:
         raise ServiceUnavailable("the cluster is being upgraded")
-        yield Exit()
+        yield ScriptedExit()
 
     async def main() -> None:
         recorder = Recorder(patience_seconds=10 * DAY)
@@ -200,7 +205,7 @@ def test_jobs_that_are_not_ours_after_a_restart_are_stopped() -> None:
 def test_a_job_whose_metrics_are_refused_is_stopped_and_forgotten() -> None:
     async def main() -> None:
         recorder = Recorder(patience_seconds=10 * DAY)
-        service = InMemoryTrainingService(script(Raw(0, b"not JSON\n"), Exit()), now=loop_time)
+        service = InMemoryTrainingService(script(Raw(0, b"not JSON\n"), ScriptedExit()), now=loop_time)
         service.add_status_listener(recorder.take_changes)
 
         async def refuse(chunks: object) -> dict[tuple[str, int], int]:
@@ -219,7 +224,7 @@ def test_a_job_whose_metrics_are_refused_is_stopped_and_forgotten() -> None:
 def test_bytes_that_were_stored_only_in_part_are_delivered_from_there() -> None:
     async def main() -> None:
         offsets: list[int] = []
-        service = InMemoryTrainingService(script(Raw(0, b"0123456789\n"), Exit()), now=loop_time)
+        service = InMemoryTrainingService(script(Raw(0, b"0123456789\n"), ScriptedExit()), now=loop_time)
         recorder = Recorder(patience_seconds=10 * DAY)
         service.add_status_listener(recorder.take_changes)
 

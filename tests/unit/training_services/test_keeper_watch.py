@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.training_services.keepers.heartbeats import KeeperWatch
+from proctor.training_services.keepers.heartbeats import HeartbeatMonitor
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Registration, ReportHeader
 
@@ -25,7 +25,7 @@ class Stage:
         self.absent: list[str] = []
         self.empty: set[str] = set()
         self.pool = NodePool()
-        self.watch = KeeperWatch(
+        self.watch = HeartbeatMonitor(
             self.pool,
             heartbeat_seconds=HEARTBEAT,
             silent_after=SILENT_AFTER,

@@ -10,7 +10,13 @@ import pytest
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.sdk.protocol import MAX_RECORD_BYTES
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.jobs.outbox import LEAST_SHARE_BYTES, REPORT_BYTES, ROOM_FOR_RUNNING_BYTES, Outbox, Report
+from proctor.trial_keeper.jobs.outbox import (
+    LEAST_SHARE_BYTES,
+    REPORT_BYTES,
+    ROOM_FOR_RUNNING_BYTES,
+    KeeperReport,
+    Outbox,
+)
 from proctor.trial_keeper.jobs.records import JobRecord, ProcessIdentity, ProcessRecord
 from proctor.trial_keeper.protocol import Acknowledgement, EndReason, Exit, Launch, ReportAnswer
 
@@ -46,7 +52,7 @@ def make_job(tmp_path: Path, job_id: str, journal: bytes = b"") -> Job:
     return job
 
 
-def parts(report: Report) -> tuple[list[Any], list[str], list[str]]:
+def parts(report: KeeperReport) -> tuple[list[Any], list[str], list[str]]:
     header = report.header
     return (
         [(chunk.job_id, chunk.member, chunk.offset, chunk.length) for chunk in header.chunks],
@@ -55,7 +61,7 @@ def parts(report: Report) -> tuple[list[Any], list[str], list[str]]:
     )
 
 
-def answer(report: Report, *, ended: bool = True, fenced: tuple[str, ...] = ()) -> ReportAnswer:
+def answer(report: KeeperReport, *, ended: bool = True, fenced: tuple[str, ...] = ()) -> ReportAnswer:
     """A manager that stores everything."""
     header = report.header
     return ReportAnswer(
@@ -123,7 +129,7 @@ async def test_a_report_has_room_for_so_much_and_the_rest_comes_next(outbox: Out
 LINE = b"0123456789abcde\n"
 
 
-def told_bytes(report: Report) -> Counter[str]:
+def told_bytes(report: KeeperReport) -> Counter[str]:
     """How much of each job's journals a report holds."""
     found: Counter[str] = Counter()
     for job_id, _, _, length in parts(report)[0]:

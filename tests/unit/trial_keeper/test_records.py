@@ -9,7 +9,7 @@ import pytest
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
     RecordFolder,
-    Stop,
+    StopRecord,
     exit_trouble,
     parse_process,
     read_exit,
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> RecordFolder:
 
 
 def test_what_is_written_is_read_again(folder: RecordFolder) -> None:
-    record = JobRecord(LAUNCH, "boot", Stop("DEADLINE", 5.0, "too long"), forgotten=True)
+    record = JobRecord(LAUNCH, "boot", StopRecord("DEADLINE", 5.0, "too long"), forgotten=True)
     folder.write([record])
     assert folder.read_all() == ([record], [])
     assert Path(folder.record_file("T.1")).stat().st_mode & 0o077 == 0
@@ -96,9 +96,9 @@ def test_a_damaged_process_record_is_none(folder: RecordFolder, data: bytes) -> 
 
 
 def test_the_first_decision_to_stop_stays() -> None:
-    record = with_stop(JobRecord(LAUNCH, "boot"), Stop("DEADLINE", 5.0, "too long"))
-    assert with_stop(record, Stop("CANCELED", 1.0)).stop == Stop("DEADLINE", 1.0, "too long")
-    assert with_stop(record, Stop("CANCELED", 9.0)).stop == record.stop
+    record = with_stop(JobRecord(LAUNCH, "boot"), StopRecord("DEADLINE", 5.0, "too long"))
+    assert with_stop(record, StopRecord("CANCELED", 1.0)).stop == StopRecord("DEADLINE", 1.0, "too long")
+    assert with_stop(record, StopRecord("CANCELED", 9.0)).stop == record.stop
     assert with_duration(record, 7.0).launch.max_duration_seconds == 7.0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.jobs.journal_watch import JournalWatch
+from proctor.trial_keeper.jobs.journal_watch import JournalWatcher
 from proctor.trial_keeper.jobs.records import JobRecord
 from proctor.trial_keeper.linux.inotify import IN_MODIFY, Inotify
 from proctor.trial_keeper.protocol import Launch
@@ -44,8 +44,8 @@ async def notices() -> Notices:
 
 
 @pytest.fixture
-async def watch(notices: Notices) -> Iterator[JournalWatch]:
-    watch = JournalWatch(notices)
+async def watch(notices: Notices) -> Iterator[JournalWatcher]:
+    watch = JournalWatcher(notices)
     watch.start()
     yield watch
     watch.close()
@@ -56,7 +56,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-async def test_an_appended_line_is_noticed(watch: JournalWatch, notices: Notices, tmp_path: Path) -> None:
+async def test_an_appended_line_is_noticed(watch: JournalWatcher, notices: Notices, tmp_path: Path) -> None:
     job = make_job(tmp_path / "job")
     watch.add(job)
     append(tmp_path / "job" / "journal", b"1\n")
@@ -66,7 +66,7 @@ async def test_an_appended_line_is_noticed(watch: JournalWatch, notices: Notices
 
 
 async def test_a_member_that_appears_later_is_noticed_each_time(
-    watch: JournalWatch, notices: Notices, tmp_path: Path
+    watch: JournalWatcher, notices: Notices, tmp_path: Path
 ) -> None:
     job = make_job(tmp_path / "job")
     watch.add(job)
@@ -77,7 +77,7 @@ async def test_a_member_that_appears_later_is_noticed_each_time(
     job.close()
 
 
-async def test_output_and_other_jobs_are_not_noticed(watch: JournalWatch, notices: Notices, tmp_path: Path) -> None:
+async def test_output_and_other_jobs_are_not_noticed(watch: JournalWatcher, notices: Notices, tmp_path: Path) -> None:
     job, gone = make_job(tmp_path / "job"), make_job(tmp_path / "gone")
     watch.add(gone)
     watch.remove(gone)
@@ -91,7 +91,7 @@ async def test_output_and_other_jobs_are_not_noticed(watch: JournalWatch, notice
 
 
 async def test_without_inotify_a_look_finds_what_has_grown(notices: Notices, tmp_path: Path) -> None:
-    watch = JournalWatch(notices)  # never started: as on a machine that has no inotify instances left
+    watch = JournalWatcher(notices)  # never started: as on a machine that has no inotify instances left
     job = make_job(tmp_path / "job")
     watch.add(job)
     watch.look()
@@ -105,7 +105,7 @@ async def test_without_inotify_a_look_finds_what_has_grown(notices: Notices, tmp
 async def test_without_inotify_a_look_finds_the_journal_of_a_rank_that_reports_later(
     notices: Notices, tmp_path: Path
 ) -> None:
-    watch = JournalWatch(notices)
+    watch = JournalWatcher(notices)
     job = make_job(tmp_path / "job")
     watch.add(job)
     append(tmp_path / "job" / "journal.1", b"1\n")

@@ -9,7 +9,7 @@ from proctor.sdk.disk_errors import full_problem
 from proctor.training_services.ssh.errors import CommandFailed, NoRoom
 from proctor.training_services.ssh.shell import ISOLATED
 
-__all__ = ["Asker", "Commander", "Finished", "NodeKeeper", "Prepared", "read_answer"]
+__all__ = ["Asker", "Commander", "Finished", "NodeKeeper", "PreparedNode", "read_answer"]
 
 _QUICK_SECONDS = 60.0
 _START_SECONDS = 90.0
@@ -50,7 +50,7 @@ class Asker(Protocol):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedNode:
     """What is there before the keeper is started.
 
     socket: a fresh path in a folder that only its owner may enter, for this connection.
@@ -77,10 +77,10 @@ class NodeKeeper:
     directory: str  # absolute path there of the keeper's directory
     asker: Asker | None = None  # carries out the commands; without one, each starts a Python of its own
 
-    async def prepare(self) -> Prepared:
+    async def prepare(self) -> PreparedNode:
         """Make the folders (0700) and look at what is there."""
         answer = await self.ask("prepare", {}, timeout_seconds=_QUICK_SECONDS)
-        return Prepared(answer["socket"], frozenset(answer["codes"]), answer["jobs"])
+        return PreparedNode(answer["socket"], frozenset(answer["codes"]), answer["jobs"])
 
     async def start(self, *, node_id: str, secret: str, socket: str, search_path: str = "") -> bool:
         """Make sure that a keeper of this version runs and finds the manager at `socket`; whether one was started.

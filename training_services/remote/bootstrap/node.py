@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from proctor.training_services.remote.bootstrap.archive import OLDEST_PYTHON, read_probe
 from proctor.training_services.remote.bootstrap.keeper_commands import Commander, NodeKeeper, read_answer
 from proctor.training_services.remote.files.transfer import Carrier
-from proctor.training_services.ssh.base import Finished, Process
+from proctor.training_services.ssh.base import CompletedCommand, Process
 from proctor.training_services.ssh.errors import CommandFailed, NoPython, NoRoom, NotWritable, RemoteError, WrongClock
 
 __all__ = [
@@ -277,7 +277,7 @@ async def _look(process: Process, name: str, key: str, python_path: str | None) 
 
 async def _converse(
     process: Process, request: dict[str, Any], data: bytes, what: str, timeout_seconds: float
-) -> Finished:
+) -> CompletedCommand:
     """One line of answer; or how it ended instead."""
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -290,7 +290,7 @@ async def _converse(
         raise CommandFailed(f"{what} did not end within {timeout_seconds:g} s") from error
     if code is None:
         raise CommandFailed(f"{what} was ended by a signal")
-    return Finished(code, line, process.stderr_tail)
+    return CompletedCommand(code, line, process.stderr_tail)
 
 
 async def _close(process: Process) -> None:

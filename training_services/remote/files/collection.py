@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.mirror import PART_SUFFIX, CollectedFiles, NodeFiles
 from proctor.training_services.nodes.pool import NodePool, until_present
-from proctor.training_services.remote.files.paths import JobPlaces
+from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Start
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.linux.files import make_folder, replace_file
@@ -94,7 +94,14 @@ class Collector:
     """
 
     def __init__(
-        self, files: NodeFiles, pool: NodePool, places: JobPlaces, *, largest: int, start: Start, experiment_id: str
+        self,
+        files: NodeFiles,
+        pool: NodePool,
+        places: ExperimentPaths,
+        *,
+        largest: int,
+        start: Start,
+        experiment_id: str,
     ) -> None:
         self._files = files
         self._pool = pool
@@ -194,7 +201,7 @@ class Collector:
         return self._locks.setdefault(node_id, asyncio.Lock())
 
 
-async def collect_rest(files: NodeFiles, node_id: str, places: JobPlaces) -> Sequence[FileFacts]:
+async def collect_rest(files: NodeFiles, node_id: str, places: ExperimentPaths) -> Sequence[FileFacts]:
     """Bring all files of an experiment's jobs here that are still on a node; returns what cannot be copied. Nobody else
     may copy files of that experiment from there meanwhile.
 
@@ -216,7 +223,7 @@ def name_files(files: Sequence[FileFacts]) -> str:
     return f"{len(files)} {'file' if len(files) == 1 else 'files'} ({names})"
 
 
-def _note_all(places: JobPlaces, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
+def _note_all(places: ExperimentPaths, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
     """A note for every job that has files on a node."""
     trials = places.directory / "trials"
     lacking: dict[Path, list[FileFacts]] = {}
@@ -250,7 +257,13 @@ class Departure:
     """Takes leave of the machines of one experiment, which has no jobs any more."""
 
     def __init__(
-        self, remover: FolderRemover, pool: NodePool, places: JobPlaces, collector: Collector, *, experiment_id: str
+        self,
+        remover: FolderRemover,
+        pool: NodePool,
+        places: ExperimentPaths,
+        collector: Collector,
+        *,
+        experiment_id: str,
     ) -> None:
         self._remover = remover
         self._pool = pool

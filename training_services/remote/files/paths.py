@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from proctor.training_services.base import TrialJobForm
 
 
-class JobPlaces:
+class ExperimentPaths:
     """The places of one experiment. Paths on machines are relative to the keeper's directory."""
 
     def __init__(self, experiment_id: str, directory: Path) -> None:

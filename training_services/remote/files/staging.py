@@ -18,21 +18,21 @@ from proctor.training_services.errors import ServiceUnavailable, SubmissionRefus
 from proctor.training_services.files.code import CodeArchive, CodeArchives
 from proctor.training_services.nodes.pool import NodePool, until_present
 from proctor.training_services.remote.files.collection import Collector
-from proctor.training_services.remote.files.paths import JobPlaces
-from proctor.training_services.remote.files.transfer import Copies, Copy, Progress, Tell
+from proctor.training_services.remote.files.paths import ExperimentPaths
+from proctor.training_services.remote.files.transfer import Copy, Progress, Tell, TransferQueue
 from proctor.training_services.ssh.errors import NoRoom
 from proctor.trial_keeper.protocol import FileFacts
 
 __all__ = [
     "Beginning",
-    "CheckpointPlaces",
+    "CheckpointLocator",
     "CodeCopier",
     "FolderCopier",
     "Lister",
     "NoRoomForJob",
     "PreparationFailed",
-    "Prepared",
-    "Preparer",
+    "StagedJob",
+    "Staging",
 ]
 
 
@@ -56,7 +56,7 @@ class Beginning:
     reason: str = ""
 
 
-class CheckpointPlaces:
+class CheckpointLocator:
     """Finds the checkpoints of one experiment's jobs.
 
     :param neighbour: where the keeper directory of another node lies, seen from a node's, should they share a home.
@@ -66,10 +66,10 @@ class CheckpointPlaces:
         self,
         lister: Lister,
         pool: NodePool,
-        places: JobPlaces,
+        places: ExperimentPaths,
         *,
         collector: Collector,
-        copies: Copies,
+        copies: TransferQueue,
         copy_folder: FolderCopier,
         neighbour: Callable[[str], str],
     ) -> None:
@@ -163,14 +163,14 @@ class NoRoomForJob(TrainingServiceError):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class StagedJob:
     """A machine is ready for a job. Paths as its keeper understands them."""
 
     code_directory: str
     beginning: Beginning
 
 
-class Preparer:
+class Staging:
     """Makes machines ready for one experiment's jobs.
 
     :param code: a job's code here; None: it lies at `code_on_node` on every machine.
@@ -185,8 +185,8 @@ class Preparer:
         code_on_node: str | None,
         codes: Callable[[str], Collection[str]],
         copy_code: CodeCopier,
-        copies: Copies,
-        checkpoints: CheckpointPlaces,
+        copies: TransferQueue,
+        checkpoints: CheckpointLocator,
     ) -> None:
         self._pool = pool
         self._code = code
@@ -197,7 +197,7 @@ class Preparer:
         self._checkpoints = checkpoints
         self._in_use: Counter[str] = Counter()  # archives that are being copied, by name
 
-    async def prepare(self, form: TrialJobForm, node_id: str, tell: Tell) -> Prepared:
+    async def prepare(self, form: TrialJobForm, node_id: str, tell: Tell) -> StagedJob:
         """Make a node ready, however long it stays away; `tell` is called with clauses that say what is waited for.
 
         Raises SubmissionRefused for code that can never travel; NoRoomForJob; PreparationFailed when a node that
@@ -207,7 +207,7 @@ class Preparer:
         while True:
             await until_present(self._pool, node_id)
             try:
-                return Prepared(
+                return StagedJob(
                     await self._bring_code(form, node_id, tell), await self._checkpoints.find(form, node_id, tell)
                 )
             except SubmissionRefused:

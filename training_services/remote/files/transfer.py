@@ -12,7 +12,7 @@ from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeepe
 from proctor.training_services.ssh.errors import CommandFailed
 from proctor.trial_keeper.commands.unpack import hash_file
 
-__all__ = ["Cargo", "Carrier", "CodeLike", "Copies", "Copy", "Progress", "Start", "Tell", "size_text"]
+__all__ = ["Carrier", "CodeLike", "Copy", "Progress", "Start", "Tell", "TransferQueue", "Transfers", "size_text"]
 
 
 SMALL_BYTES = 1 << 20
@@ -43,7 +43,7 @@ class CodeLike(Protocol):
         """What the unpacked folder is called below `code/`."""
 
 
-class Cargo:
+class Transfers:
     """Brings archives over one connection; whatever is asked for twice at once is brought once.
 
     :param codes: the code that is unpacked there, by name; added to.
@@ -103,7 +103,7 @@ def _pack(folder: Path, archive: Path) -> str:
 
 
 # ---- copies ---------------------------------------------------------------------------------------------------------
-# Copies to machines that are under way: each is made once, whoever waits for it, and all see how far it is.
+# TransferQueue to machines that are under way: each is made once, whoever waits for it, and all see how far it is.
 
 """Called with the bytes that are there and the bytes there will be."""
 Tell = Callable[[str], None]
@@ -144,7 +144,7 @@ class _Underway:
                 tell(self.clause)
 
 
-class Copies:
+class TransferQueue:
     """The copies of one experiment.
 
     :param start: where copies are carried out, apart from the jobs that wait for them: one that is not wanted any more

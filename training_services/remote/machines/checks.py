@@ -26,7 +26,7 @@ from proctor.training_services.remote.bootstrap.node import (
 )
 from proctor.training_services.remote.bootstrap.tunnel import try_relay
 from proctor.training_services.remote.machines.keeper_session import leave
-from proctor.training_services.remote.machines.machine import Means
+from proctor.training_services.remote.machines.machine import MachineContext
 from proctor.training_services.remote.machines.records import Claim, keeper_folder
 from proctor.training_services.remote.settings import MachineSettings
 from proctor.training_services.ssh.errors import ForwardingRefused, RemoteError
@@ -43,7 +43,7 @@ __all__ = ["STEPS", "Wanted", "clean_machines", "inspect_machines"]
 async def clean_machines(
     claims: Sequence[Claim],
     node_ids: Sequence[str],
-    means: Means,
+    means: MachineContext,
     *,
     holders: Callable[[str], Sequence[str]],
     forget: Callable[[str], None],
@@ -66,7 +66,7 @@ async def clean_machines(
 async def _clean(
     claim: Claim,
     node_id: str,
-    means: Means,
+    means: MachineContext,
     *,
     holders: Callable[[str], Sequence[str]],
     forget: Callable[[str], None],
@@ -96,11 +96,11 @@ def _in_use(name: str, experiments: Sequence[str]) -> CheckStep:
 
 
 async def _take_away(
-    connection: NodeConnection, claim: Claim, node_id: str, means: Means
+    connection: NodeConnection, claim: Claim, node_id: str, means: MachineContext
 ) -> tuple[list[str], list[str]]:
     """What was removed there and what is left. A check of a manager that was killed may have left a folder too."""
     python_path, archive = claim.machine.python_path, await means.archive()
-    manager_id = means.context.manager_id
+    manager_id = means.provider.manager_id
     key = keeper_folder(manager_id, node_id)
     async with open_door(connection, key, python_path=python_path, now=means.now) as door:
         keys = [key] if door.facts.exists else []
@@ -128,7 +128,7 @@ class Wanted:
     gpu_number: int = 0
 
 
-async def inspect_machines(claims: Sequence[Claim], means: Means, wanted: Wanted) -> tuple[CheckStep, ...]:
+async def inspect_machines(claims: Sequence[Claim], means: MachineContext, wanted: Wanted) -> tuple[CheckStep, ...]:
     """The steps of all machines, looked at at once, in the order of the machines. That one could never run a trial is
     a failure, unless another one can."""
     async with asyncio.TaskGroup() as group:
@@ -144,20 +144,20 @@ async def inspect_machines(claims: Sequence[Claim], means: Means, wanted: Wanted
 class Inspection:
     """One machine's. `steps` is complete once `run` has returned; it never raises what a machine can cause."""
 
-    def __init__(self, claim: Claim, means: Means, wanted: Wanted) -> None:
+    def __init__(self, claim: Claim, means: MachineContext, wanted: Wanted) -> None:
         self.name = claim.machine.address
         self.steps: list[CheckStep] = []
         self._claim = claim
-        self._means = means
+        self._context = means
         self._wanted = wanted
-        self._key = f"{means.context.manager_id}-check-{secrets.token_hex(4)}"
+        self._key = f"{means.provider.manager_id}-check-{secrets.token_hex(4)}"
 
     async def run(self) -> None:
         """Go as far as the machine lets us."""
         trace = RouteTrace(self.name)
         async with AsyncExitStack() as stack:
             try:
-                connection = await stack.enter_async_context(self._means.connect(self._claim, trace))
+                connection = await stack.enter_async_context(self._context.connect(self._claim, trace))
             except (TrainingServiceError, OSError) as error:
                 trace_steps = trace.steps()
                 self.steps.extend(trace_steps)
@@ -165,7 +165,7 @@ class Inspection:
                     self.steps.append(_failure(self.name, "login", error))
             else:
                 self.steps.extend(trace.steps())
-                async with self._means.gate:
+                async with self._context.gate:
                     await self._look_around(connection)
         done = {step.name for step in self.steps}
         self.steps.extend(_skipped(self.name, name) for name in STEPS if name not in done)
@@ -174,7 +174,7 @@ class Inspection:
         keeper: NodeKeeper | None = None
         try:
             async with open_door(
-                connection, self._key, python_path=self._claim.machine.python_path, now=self._means.now
+                connection, self._key, python_path=self._claim.machine.python_path, now=self._context.now
             ) as door:
                 if await self._examine(door.facts):
                     keeper = await self._bring(door)
@@ -194,7 +194,7 @@ class Inspection:
     async def _bring(self, door: Door) -> NodeKeeper | None:
         """The keeper's own file; what has not arrived is taken away again."""
         try:
-            return shut(await door.bring(await self._means.archive()))
+            return shut(await door.bring(await self._context.archive()))
         except (TrainingServiceError, OSError) as error:
             self.steps.append(_failure(self.name, "keeper", error))
             await self._take_away(door.remove_folder)
@@ -215,13 +215,13 @@ class Inspection:
 
     async def _upload(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
         """As a large code archive would be."""
-        archive = await self._means.archive()
+        archive = await self._context.archive()
         await connection.upload(archive.path, f"{keeper.directory}/{archive.name}.sftp")
         return f"{archive.path.stat().st_size / 2**20:.1f} MiB copied there"
 
     async def _forward(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
         prepared = await keeper.prepare()
-        manager = self._means.context.socket_pointer.read_text(encoding="utf-8").strip()
+        manager = self._context.provider.socket_pointer.read_text(encoding="utf-8").strip()
         try:
             await connection.forward(prepared.socket, manager)
         except ForwardingRefused as error:

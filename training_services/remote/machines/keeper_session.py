@@ -7,20 +7,20 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from proctor.training_services.nodes.pool import NodePool, StatusWatch, watch_status
-from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, Prepared
+from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, PreparedNode
 from proctor.training_services.remote.bootstrap.node import NodeConnection, Site, arrive, open_door, shut
 from proctor.training_services.remote.bootstrap.tunnel import lead_to_manager
 from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
-__all__ = ["Visit", "is_there", "leave"]
+__all__ = ["KeeperSession", "is_there", "leave"]
 
 log = logging.getLogger(__name__)
 
 REGISTRATION_SECONDS = 60.0
 
 
-class Visit:
+class KeeperSession:
     """A connection through which a machine's keeper serves the manager.
 
     :param secret: of the node's keeper.
@@ -37,7 +37,7 @@ class Visit:
         self._socket_pointer = socket_pointer
         self._serve: Callable[[], Awaitable[str]]
         self.keeper: NodeKeeper
-        self.prepared: Prepared
+        self.prepared: PreparedNode
 
     async def open(
         self,

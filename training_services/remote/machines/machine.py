@@ -18,17 +18,17 @@ from proctor.training_services.errors import ServiceUnavailable, TrainingService
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.bootstrap.node import Archive, NodeConnection, Site
-from proctor.training_services.remote.files.transfer import Cargo, CodeLike, Progress
-from proctor.training_services.remote.machines.keeper_session import Visit, leave
+from proctor.training_services.remote.files.transfer import CodeLike, Progress, Transfers
+from proctor.training_services.remote.machines.keeper_session import KeeperSession, leave
 from proctor.training_services.remote.machines.records import (
     KIND,
     Claim,
-    NodeFolder,
+    MachineRecord,
+    NodeDirectory,
     NodeRecord,
-    Tenancy,
     keeper_folder,
 )
-from proctor.training_services.remote.machines.uncollected import Debts, name_experiments
+from proctor.training_services.remote.machines.uncollected import UncollectedFiles, name_experiments
 from proctor.training_services.remote.settings import MachineSettings
 from proctor.training_services.ssh.errors import (
     ConnectionEnded,
@@ -42,7 +42,7 @@ from proctor.training_services.ssh.route import RouteTrace
 from proctor.trial_keeper.linux.backoff import LONGEST_SECONDS, BackOff
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
-__all__ = ["REFUSALS", "Connect", "Machine", "Means", "advise", "say_why_kept"]
+__all__ = ["REFUSALS", "Connect", "Machine", "MachineContext", "advise", "say_why_kept"]
 
 
 # ---- means ----------------------------------------------------------------------------------------------------------
@@ -57,10 +57,10 @@ class Connect(Protocol):
 
 
 @dataclass(frozen=True)
-class Means:
+class MachineContext:
     """How they are reached, and what keeps them out of each other's way."""
 
-    context: ProviderContext
+    provider: ProviderContext
     connect: Connect
     gate: asyncio.Semaphore  # how many machines may be brought up at once, once they have let us in
     archive: Callable[[], Awaitable[Archive]]
@@ -75,7 +75,7 @@ REFUSALS = (LoginRefused, KeyUnusable, HostKeyRefused)
 """It answers and does not let us in: another login may work."""
 
 
-def say_why_kept(tenancy: Tenancy, clause: str) -> str:
+def say_why_kept(tenancy: MachineRecord, clause: str) -> str:
     """A clause about a machine, after the reason why it is still here; one that is needed has none."""
     if not tenancy.is_released:
         return clause
@@ -101,20 +101,20 @@ ARRIVAL_SECONDS = 15.0  # how long jobs may wait for a machine that is being con
 class Machine:
     """One machine of the manager. `run` is its life."""
 
-    def __init__(self, record: NodeRecord, means: Means) -> None:
+    def __init__(self, record: NodeRecord, means: MachineContext) -> None:
         self.node_id = record.node_id
-        self._means = means
-        self._pool, self._hub = means.context.pool, means.context.hub
-        self._folder = NodeFolder(means.context.nodes_directory, record.node_id)
-        self._tenancy = Tenancy(record, self._folder)
-        self._debts = Debts(record.node_id, self._tenancy, files=self._hub, pool=self._pool)
+        self._context = means
+        self._pool, self._hub = means.provider.pool, means.provider.hub
+        self._folder = NodeDirectory(means.provider.nodes_directory, record.node_id)
+        self._tenancy = MachineRecord(record, self._folder)
+        self._debts = UncollectedFiles(record.node_id, self._tenancy, files=self._hub, pool=self._pool)
         self._backoff = BackOff()
         self._woken = asyncio.Event()  # it is to be tried now
         self._moved = asyncio.Event()  # something else is wanted of it than before
         self._released = asyncio.Event()
         self._dropped = asyncio.Event()  # its life is to end now
         self._is_left = False
-        self._cargo: Cargo | None = None
+        self._cargo: Transfers | None = None
         self._codes: set[str] = set()
         self._is_here = False
         self._arrival: asyncio.TimerHandle | None = None
@@ -222,7 +222,7 @@ class Machine:
         and OSError where the folder cannot be read."""
         await self._required_cargo().ensure_folder(folder, target, on_progress)
 
-    def _required_cargo(self) -> Cargo:
+    def _required_cargo(self) -> Transfers:
         if self._cargo is None:
             raise ServiceUnavailable(self._pool.obstacle(self.node_id) or f"node {self.node_id} is being connected")
         return self._cargo
@@ -256,10 +256,10 @@ class Machine:
             self._is_here = True
             self._hub.reach(self.node_id)
             stack.callback(self._note_gone)
-            door = self._means.doors[self.node_id]
-            async with door, self._means.gate:
-                site = self._site(await self._means.archive())
-                owes = self._tenancy.is_released and await self._debts.exist(connection, site, now=self._means.now)
+            door = self._context.doors[self.node_id]
+            async with door, self._context.gate:
+                site = self._site(await self._context.archive())
+                owes = self._tenancy.is_released and await self._debts.exist(connection, site, now=self._context.now)
                 visit = await self._bring_up(connection, site) if owes or not self._tenancy.is_released else None
             if visit is not None:
                 until = self._until_settled if owes else self._until_released
@@ -274,28 +274,28 @@ class Machine:
         ways = {(claim.machine, claim.login): claim for claim in (*self._tenancy.owed, *self._tenancy.claims)}
         for claim in reversed(ways.values()):
             try:
-                return await stack.enter_async_context(self._means.connect(claim, None))
+                return await stack.enter_async_context(self._context.connect(claim, None))
             except REFUSALS as error:
                 failure = failure or error
         assert failure is not None
         raise failure
 
-    async def _bring_up(self, connection: NodeConnection, site: Site) -> Visit:
-        visit = Visit(
+    async def _bring_up(self, connection: NodeConnection, site: Site) -> KeeperSession:
+        visit = KeeperSession(
             connection,
             site,
             pool=self._pool,
             secret=self._folder.secret(),
-            socket_pointer=self._means.context.socket_pointer,
+            socket_pointer=self._context.provider.socket_pointer,
         )
 
         def unlock() -> None:
             self._codes.clear()
             self._codes.update(visit.prepared.codes)
-            self._cargo = Cargo(connection, visit.keeper, self._codes)
+            self._cargo = Transfers(connection, visit.keeper, self._codes)
 
         await visit.open(
-            now=self._means.now,
+            now=self._context.now,
             tell=lambda clause: self._tell(NodeStatus.CONNECTING, clause),
             enter=self._enter,
             unlock=unlock,
@@ -308,7 +308,7 @@ class Machine:
         if not self._tenancy.is_released or self._tenancy.owed:
             return
         self._pool.set_status(self.node_id, NodeStatus.CONNECTING, "nobody needs it any more; it is being left")
-        left = await leave(connection, site, now=self._means.now)
+        left = await leave(connection, site, now=self._context.now)
         if left:
             raise RemoteError(f"something could not be removed there: {left}")
         self._codes.clear()
@@ -404,5 +404,5 @@ class Machine:
         self._pool.set_status(self.node_id, status, clause)
 
     def _site(self, archive: Archive) -> Site:
-        key = keeper_folder(self._means.context.manager_id, self.node_id)
+        key = keeper_folder(self._context.provider.manager_id, self.node_id)
         return Site(self.node_id, key, self.settings.python_path, archive)

@@ -14,10 +14,10 @@ from proctor.training_services.providers import CheckStep, NodeProvider, Provide
 from proctor.training_services.remote.bootstrap import archive
 from proctor.training_services.remote.bootstrap.node import Archive, NodeConnection
 from proctor.training_services.remote.machines.checks import Wanted, clean_machines, inspect_machines
-from proctor.training_services.remote.machines.machine import Connect, Machine, Means
+from proctor.training_services.remote.machines.machine import Connect, Machine, MachineContext
 from proctor.training_services.remote.machines.records import (
     Claim,
-    NodeFolder,
+    NodeDirectory,
     NodeRecord,
     choose_node_id,
     keeper_folder,
@@ -47,8 +47,8 @@ class RemoteProvider(NodeProvider):
     def __init__(self, context: ProviderContext, *, connect: Connect | None = None) -> None:
         self._context = context
         self._host_keys = HostKeys(context.nodes_directory / "known_hosts")
-        self._means = Means(
-            context=context,
+        self._means = MachineContext(
+            provider=context,
             connect=connect or self._connect,
             gate=asyncio.Semaphore(MOST_AT_ONCE),
             archive=self._archive,
@@ -249,7 +249,7 @@ class RemoteProvider(NodeProvider):
         if node_id in self._machines:
             self._machines[node_id].drop()
         else:
-            NodeFolder(self._context.nodes_directory, node_id).remove()
+            NodeDirectory(self._context.nodes_directory, node_id).remove()
 
     def _connect(self, claim: Claim, trace: RouteTrace | None, /) -> AbstractAsyncContextManager[NodeConnection]:
         return open_connection(

@@ -23,9 +23,9 @@ from proctor.trial_keeper.linux.files import make_folder, replace_file
 __all__ = [
     "KIND",
     "Claim",
-    "NodeFolder",
+    "MachineRecord",
+    "NodeDirectory",
     "NodeRecord",
-    "Tenancy",
     "choose_node_id",
     "keeper_folder",
     "read_claims",
@@ -148,7 +148,7 @@ class NodeRecord:
     entered: bool = False
 
 
-class NodeFolder:
+class NodeDirectory:
     """One machine's folder. It is made when something is written."""
 
     def __init__(self, nodes_directory: Path, node_id: str) -> None:
@@ -235,10 +235,10 @@ def _read(body: dict[str, object]) -> NodeRecord:
 # theirs, and whether anything of ours was ever brought there.
 
 
-class Tenancy:
+class MachineRecord:
     """A machine's `NodeRecord`, and how it changes."""
 
-    def __init__(self, record: NodeRecord, folder: NodeFolder) -> None:
+    def __init__(self, record: NodeRecord, folder: NodeDirectory) -> None:
         self._record = record
         self._folder = folder
 

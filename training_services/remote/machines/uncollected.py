@@ -9,20 +9,20 @@ from proctor.training_services.files.mirror import NodeFiles
 from proctor.training_services.nodes.pool import NodePool, NodeStatus, until_present
 from proctor.training_services.remote.bootstrap.node import NodeConnection, Site
 from proctor.training_services.remote.files.collection import collect_rest, name_files
-from proctor.training_services.remote.files.paths import JobPlaces
+from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.machines.keeper_session import is_there
-from proctor.training_services.remote.machines.records import Claim, Tenancy
+from proctor.training_services.remote.machines.records import Claim, MachineRecord
 from proctor.training_services.ssh.errors import RemoteError
 
-__all__ = ["Debts", "name_experiments"]
+__all__ = ["UncollectedFiles", "name_experiments"]
 
 log = logging.getLogger(__name__)
 
 
-class Debts:
+class UncollectedFiles:
     """Of one machine, as its tenancy says."""
 
-    def __init__(self, node_id: str, tenancy: Tenancy, *, files: NodeFiles, pool: NodePool) -> None:
+    def __init__(self, node_id: str, tenancy: MachineRecord, *, files: NodeFiles, pool: NodePool) -> None:
         self._node_id = node_id
         self._tenancy = tenancy
         self._files = files
@@ -56,7 +56,7 @@ class Debts:
 
     async def _collect(self, claim: Claim) -> None:
         """Everything of an experiment's jobs comes where it would lie had it been collected in time."""
-        places = JobPlaces(claim.experiment_id, claim.experiment_directory)
+        places = ExperimentPaths(claim.experiment_id, claim.experiment_directory)
         if left := await collect_rest(self._files, self._node_id, places):
             raise RemoteError(
                 f"{name_files(left)} cannot be copied, the manager's log says why; help them there, or give them up "

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from proctor.manager.dispatcher.algorithms.base import NoMoreTrials, Suggestion, TunerAlgorithm
+from proctor.manager.dispatcher.algorithms.base import SpaceExhausted, Suggestion, TunerAlgorithm
 from proctor.sdk.space import Choice, SearchSpace
 from proctor.sdk.space.choices import canonical
 
@@ -35,7 +35,7 @@ class BatchTuner(TunerAlgorithm):
     def suggest(self, parameter_id: int) -> Suggestion:
         """Return the next option."""
         if not self._remaining:
-            raise NoMoreTrials("every parameter set of the batch has been used")
+            raise SpaceExhausted("every parameter set of the batch has been used")
         parameters = self._remaining.pop()
         self._used[canonical(parameters)] += 1
         return Suggestion(parameters)

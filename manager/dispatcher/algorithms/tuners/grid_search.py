@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from proctor.manager.dispatcher.algorithms.base import NoMoreTrials, Parameters, Suggestion, TunerAlgorithm
+from proctor.manager.dispatcher.algorithms.base import Parameters, SpaceExhausted, Suggestion, TunerAlgorithm
 from proctor.sdk.space import Choice, NestedChoice, Parameter, RandInt, SearchSpace
 from proctor.sdk.space.choices import canonical
 
@@ -42,7 +42,7 @@ class GridSearchTuner(TunerAlgorithm):
             if self._space.key(parameters) not in self._known:
                 self._known.add(self._space.key(parameters))
                 return Suggestion(parameters, list(place))
-        raise NoMoreTrials("every combination of the grid has been used")
+        raise SpaceExhausted("every combination of the grid has been used")
 
     def restore(self, parameter_id: int, parameters: Parameters, state: Any) -> None:
         """Go to the place behind an earlier suggestion."""

@@ -122,7 +122,7 @@ CREATE TABLE events (
     experiment_id TEXT,
     trial_id      TEXT,
     job_id        TEXT,
-    kind          TEXT NOT NULL,                   -- see manager/store/events.py
+    kind          TEXT NOT NULL,                   -- see manager/store/tables/events.py
     data          TEXT NOT NULL                    -- JSON
 ) STRICT;
 CREATE INDEX events_by_experiment ON events (experiment_id, id);

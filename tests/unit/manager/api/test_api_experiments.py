@@ -13,9 +13,9 @@ from proctor.manager.api.resources import reason_of
 from proctor.manager.config import load_experiment_mapping
 from proctor.manager.dispatcher.algorithms.registered import RegisteredAlgorithm, register
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import dispatcher_inputs, events, metrics, trials
 from proctor.manager.store.database import HEALTHY
 from proctor.manager.store.rows import TrialRow, update_row
+from proctor.manager.store.tables import dispatcher_inputs, events, metrics, trials
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from proctor.manager.api import resources
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments, trials
+from proctor.manager.store.tables import experiments, trials
 
 pytestmark = pytest.mark.anyio
 

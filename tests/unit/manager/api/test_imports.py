@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.store import dispatcher_inputs
+from proctor.manager.store.tables import dispatcher_inputs
 
 pytestmark = pytest.mark.anyio
 

@@ -58,13 +58,13 @@ async def test_cleaning_waits_until_a_stopped_experiment_has_left(api: Any, monk
     monkeypatch.setattr(platforms, "LEAVING_SECONDS", 60.0)
     await stopped(api)
     waits = asyncio.Event()
-    until_left = api.manager._fleet.until_left
+    until_left = api.manager._supervisor.until_left
 
     async def note(*arguments: Any) -> None:
         waits.set()
         await until_left(*arguments)
 
-    monkeypatch.setattr(api.manager._fleet, "until_left", note)
+    monkeypatch.setattr(api.manager._supervisor, "until_left", note)
     async with asyncio.TaskGroup() as group:
         cleaning = group.create_task(clean(api), name="clean")
         await asyncio.wait_for(waits.wait(), 60)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.store import nodes
+from proctor.manager.store.tables import nodes
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import SharingPolicy
 from proctor.trial_keeper.protocol import Device, GpuSlot, Lease

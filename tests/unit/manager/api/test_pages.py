@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from proctor.manager.errors import Unavailable
-from proctor.manager.store import experiments, jobs, trials
-from proctor.manager.store.metrics import store_chunk
+from proctor.manager.store.tables import experiments, jobs, trials
+from proctor.manager.store.tables.metrics import store_chunk
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot

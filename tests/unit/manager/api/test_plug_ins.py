@@ -47,8 +47,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def real(api: Any, package: Path) -> Any:
     """The API of a manager that makes its services by the registry."""
-    fleet = api.manager._fleet
-    fleet._means = replace(fleet._means, create_service=registry.create)
+    supervisor = api.manager._supervisor
+    supervisor._context = replace(supervisor._context, create_service=registry.create)
     return api
 
 

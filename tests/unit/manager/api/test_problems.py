@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.api.errors import describe_items
-from proctor.manager.config.errors import ConfigProblem, Place
+from proctor.manager.config.errors import ConfigProblem, SourcePosition
 from proctor.sdk.space.parameters import SpaceProblem
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +77,9 @@ async def test_a_fault_of_ours_is_a_problem_document_too(api: Any, monkeypatch: 
 def test_problems_of_every_kind_become_items() -> None:
     items = describe_items(
         [
-            ConfigProblem(Place("e.yml", 3, 5), "tuner.name", expected="a tuner", found="'TPF'", nearest="TPE"),
+            ConfigProblem(
+                SourcePosition("e.yml", 3, 5), "tuner.name", expected="a tuner", found="'TPF'", nearest="TPE"
+            ),
             SpaceProblem(("lr", "_value", 0), "expected a number"),
             "a plain sentence",
         ]

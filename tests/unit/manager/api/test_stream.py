@@ -11,8 +11,8 @@ import pytest
 
 from proctor.manager.api.stream import PAGE, read_stretch, server_sent_events
 from proctor.manager.events import ChangeFeed
-from proctor.manager.store import events
 from proctor.manager.store.database import Database
+from proctor.manager.store.tables import events
 
 pytestmark = pytest.mark.anyio
 

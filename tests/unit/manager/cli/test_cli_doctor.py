@@ -8,7 +8,7 @@ import pytest
 from fakes.rest import FakeRest
 
 from proctor.manager.cli import checks
-from proctor.manager.cli.checks import Verdict
+from proctor.manager.cli.checks import CheckResult
 from proctor.manager.settings import Home
 
 MOUNTS = """\
@@ -36,47 +36,47 @@ def test_the_file_system_of_a_path_is_the_longest_mount(path: str, kind: str) ->
 def test_a_home_on_a_network_file_system_fails(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text(f"/dev/sda1 / ext4 rw 0 0\nfiler:/x {tmp_path} nfs rw 0 0\n")
     found = checks.check_file_system(Home(tmp_path / "home"), tmp_path / "mounts")
-    assert found.verdict is Verdict.FAIL
+    assert found.verdict is CheckResult.FAIL
     assert "PROCTOR_HOME" in found.advice
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert checks.check_home(Home(tmp_path / "home")).verdict is Verdict.FAIL
+    assert checks.check_home(Home(tmp_path / "home")).verdict is CheckResult.FAIL
 
 
 def test_a_home_below_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert checks.check_home(Home(tmp_path / "file")).verdict is Verdict.FAIL
+    assert checks.check_home(Home(tmp_path / "file")).verdict is CheckResult.FAIL
 
 
 def test_a_token_that_others_may_read_fails(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("x")
     (tmp_path / "token").chmod(0o644)
     found = checks.check_secrets(Home(tmp_path))
-    assert found.verdict is Verdict.FAIL
+    assert found.verdict is CheckResult.FAIL
     assert f"chmod go= {tmp_path / 'token'}" in found.advice
 
 
 def test_a_manager_that_has_died_fails(rest: FakeRest, home: Path) -> None:
-    assert checks.check_manager(Home(home)).verdict is Verdict.OK
+    assert checks.check_manager(Home(home)).verdict is CheckResult.OK
     address = json.loads((home / "manager.json").read_text())
     (home / "manager.json").write_text(json.dumps({**address, "url": "http://127.0.0.1:1"}))
-    assert checks.check_manager(Home(home)).verdict is Verdict.FAIL
+    assert checks.check_manager(Home(home)).verdict is CheckResult.FAIL
 
 
 def test_a_full_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1 << 20, "total": 1 << 40})
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
-    assert checks.check_disk(Home(tmp_path)).verdict is Verdict.FAIL
+    assert checks.check_disk(Home(tmp_path)).verdict is CheckResult.FAIL
 
 
 def test_files_from_another_time_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = checks.time.time()
     monkeypatch.setattr(checks.time, "time", lambda: now + 100)
     found = checks.check_clock(Home(tmp_path))
-    assert found.verdict is Verdict.FAIL
+    assert found.verdict is CheckResult.FAIL
     assert "-100" in found.found
 
 
@@ -138,16 +138,16 @@ def test_a_link_to_nothing_in_the_code_is_noted(invoke, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "verdict", "advice"),
     [
-        (0o700, Verdict.OK, ""),
-        (0o755, Verdict.NOTE, "chmod go="),
-        (0o770, Verdict.NOTE, "chmod go="),
-        (0o777, Verdict.FAIL, "chmod o-w"),
-        (0o1777, Verdict.FAIL, "chmod o-w"),
-        (0o702, Verdict.FAIL, "chmod o-w"),
+        (0o700, CheckResult.OK, ""),
+        (0o755, CheckResult.NOTE, "chmod go="),
+        (0o770, CheckResult.NOTE, "chmod go="),
+        (0o777, CheckResult.FAIL, "chmod o-w"),
+        (0o1777, CheckResult.FAIL, "chmod o-w"),
+        (0o702, CheckResult.FAIL, "chmod o-w"),
     ],
 )
 def test_a_home_that_others_may_enter_or_write_is_told(
-    tmp_path: Path, mode: int, verdict: Verdict, advice: str
+    tmp_path: Path, mode: int, verdict: CheckResult, advice: str
 ) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -162,6 +162,6 @@ def test_a_home_in_a_folder_that_everybody_may_write_fails_unless_that_is_sticky
     (folder / "home").mkdir(mode=0o700, parents=True)
     folder.chmod(0o777)
     found = checks.check_home(Home(folder / "home"))
-    assert (found.verdict, found.advice) == (Verdict.FAIL, f"chmod o-w {folder}")
+    assert (found.verdict, found.advice) == (CheckResult.FAIL, f"chmod o-w {folder}")
     folder.chmod(0o1777)
-    assert checks.check_home(Home(folder / "home")).verdict is Verdict.OK
+    assert checks.check_home(Home(folder / "home")).verdict is CheckResult.OK

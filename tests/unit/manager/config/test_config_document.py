@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.config.document import parse, read_text
-from proctor.manager.config.errors import Report
+from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.tree import find, plain
 
 
 def parsed(text: str) -> object:
-    report = Report()
+    report = ConfigReport()
     root = parse(text, "file.yml", report)
     assert report.problems == []
     assert root is not None
@@ -20,7 +20,7 @@ def parsed(text: str) -> object:
 
 
 def problem_of(text: str) -> str:
-    report = Report()
+    report = ConfigReport()
     parse(text, "file.yml", report)
     (problem,) = report.problems
     return str(problem)
@@ -91,7 +91,7 @@ def test_every_json_document_reads_as_json_does(value: object, ascii_only: bool,
 
 def test_values_and_keys_of_json_know_their_position() -> None:
     text = '{\n\t"a": 1, "bee": [true,\n "x y"]\n}'
-    root = parse(text, "file.json", Report())
+    root = parse(text, "file.json", ConfigReport())
     assert root is not None
     node, _, complete = find(root, ("bee", 1))
     assert (str(node.place), node.path, complete) == ("file.json:3:2", ("bee", 1), True)
@@ -103,7 +103,7 @@ def test_values_and_keys_of_json_know_their_position() -> None:
 
 
 def test_values_and_keys_know_their_position() -> None:
-    root = parse("a: 1\nb:\n  - c: [x, y]\n", "file.yml", Report())
+    root = parse("a: 1\nb:\n  - c: [x, y]\n", "file.yml", ConfigReport())
     assert root is not None
     node, _, complete = find(root, ("b", 0, "c", 1))
     assert (str(node.place), node.path, complete) == ("file.yml:3:12", ("b", 0, "c", 1), True)
@@ -150,7 +150,7 @@ def test_levels_without_end_are_stopped() -> None:
 
 
 def test_a_file_that_is_not_utf8_is_refused_with_the_place_of_the_byte(tmp_path: Path) -> None:
-    file, report = tmp_path / "latin.yml", Report()
+    file, report = tmp_path / "latin.yml", ConfigReport()
     file.write_bytes(b"a: 1\nb: caf\xe9\n")
     assert read_text(file, report) is None
     assert str(report.problems[0]) == f"{file}:2:7: expected UTF-8 text, found the byte 0xe9; save it as UTF-8"
@@ -159,12 +159,12 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_place_of_the_byte(tmp_path:
 def test_a_byte_order_mark_and_line_ends_of_windows_are_fine(tmp_path: Path) -> None:
     file = tmp_path / "windows.yml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
-    text = read_text(file, Report())
+    text = read_text(file, ConfigReport())
     assert parsed(text or "") == {"a": 1, "b": 2}
 
 
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
-    missing, folder = Report(), Report()
+    missing, folder = ConfigReport(), ConfigReport()
     assert read_text(tmp_path / "none.yml", missing) is None
     assert read_text(tmp_path, folder) is None
     assert str(missing.problems[0]) == f"{tmp_path / 'none.yml'}: expected an existing file, found no file of this name"

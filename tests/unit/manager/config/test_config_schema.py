@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from proctor.manager.config.document import parse
-from proctor.manager.config.errors import Report
+from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.keys import KEYS, Treatment
 from proctor.manager.config.reference import render_json_schema
 from proctor.manager.config.tree import plain
@@ -18,7 +18,7 @@ VALIDATOR = jsonschema.Draft202012Validator(json.loads(render_json_schema()))
 
 
 def read(text: str) -> Any:
-    root = parse(text, None, Report())
+    root = parse(text, None, ConfigReport())
     assert root is not None
     return plain(root)
 

@@ -145,8 +145,8 @@ def test_one_that_stays_suspended_is_killed_with_the_reason_and_its_successor_to
 
     stage = play(scenario)
     assert len(stage.dispatchers.channels) == 2
-    (epitaph,) = stage.restarts
-    assert "has not answered for 60 s: it is suspended (by SIGSTOP or a debugger), so it was killed" in epitaph
+    (exit_message,) = stage.restarts
+    assert "has not answered for 60 s: it is suspended (by SIGSTOP or a debugger), so it was killed" in exit_message
     calm = play(ask_for_three)
     assert {key: values[-1] for key, values in stage.suggestions().items()} == {
         key: values[0] for key, values in calm.suggestions().items()

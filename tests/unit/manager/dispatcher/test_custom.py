@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.host.session import Session
+from proctor.manager.dispatcher.host.session import HostSession
 
 TIME_LIMIT = 20.0
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
@@ -33,7 +33,7 @@ class Conversation:
 
     def __init__(self, folder, tuner="", assessor="", class_args=None):
         self.said = queue.SimpleQueue()
-        self.session = Session(lambda message: self.said.put(protocol.decode(protocol.encode(message))))
+        self.session = HostSession(lambda message: self.said.put(protocol.decode(protocol.encode(message))))
         self.folder = folder
         spec = protocol.AlgorithmSpec(name="Random")
         if tuner:

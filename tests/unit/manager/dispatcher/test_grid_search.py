@@ -2,7 +2,7 @@ from itertools import islice
 
 import pytest
 
-from proctor.manager.dispatcher.algorithms.base import NoMoreTrials
+from proctor.manager.dispatcher.algorithms.base import SpaceExhausted
 from proctor.manager.dispatcher.algorithms.tuners.batch import BatchTuner
 from proctor.manager.dispatcher.algorithms.tuners.grid_search import GridSearchTuner
 from proctor.sdk.space import parse_search_space
@@ -17,7 +17,7 @@ def walk(tuner):
     while True:
         try:
             yield tuner.suggest(parameter_id).parameters
-        except NoMoreTrials:
+        except SpaceExhausted:
             return
         parameter_id += 1
 

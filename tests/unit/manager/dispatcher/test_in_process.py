@@ -21,7 +21,7 @@ async def test_lines_are_answered_and_end_with_the_conversation():
         await channel.send(b"".join(protocol.encode(message) for message in messages))
         heard = [type(protocol.decode(line)) async for line in channel.lines()]
     assert heard == [protocol.Initialized, protocol.NewTrial, protocol.NewTrial, protocol.Pong]
-    assert "own process" in channel.epitaph()
+    assert "own process" in channel.exit_message()
 
 
 async def test_answers_of_own_classes_come_from_their_threads(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proctor.manager.dispatcher.client.liveness import Patience, Pulse, Verdict, Vitals
+from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, Vitals
 
 PATIENCE = Patience(60.0)
 LOOK = PATIENCE.look_seconds
@@ -15,22 +15,22 @@ class Course:
         self.now = 100.0
         self.used = 5.0
         self.suspended = False
-        self.pulse = Pulse(PATIENCE, self.now, self.vitals())
+        self.pulse = LivenessMonitor(PATIENCE, self.now, self.process_stats())
 
-    def vitals(self) -> Vitals:
+    def process_stats(self) -> Vitals:
         return Vitals(self.used, suspended=self.suspended)
 
-    def look(self, *, after: float = LOOK, share: float = 0.0) -> Verdict:
+    def look(self, *, after: float = LOOK, share: float = 0.0) -> Liveness:
         self.now += after
         self.used += share * after
-        return self.pulse.look(self.now, self.vitals())
+        return self.pulse.look(self.now, self.process_stats())
 
     def begin(self) -> None:
         """It has spoken."""
         self.pulse.beat()
-        assert self.look() is Verdict.WELL
+        assert self.look() is Liveness.WELL
 
-    def seconds_until(self, verdict: Verdict, *, share: float = 0.0) -> float:
+    def seconds_until(self, verdict: Liveness, *, share: float = 0.0) -> float:
         began = self.now
         while self.look(share=share) is not verdict:
             assert self.now - began < 1e5, f"never {verdict}"
@@ -47,12 +47,12 @@ def course() -> Course:
 def test_one_that_answers_is_well_for_ever(course: Course) -> None:
     for _ in range(1000):
         course.pulse.beat()
-        assert course.look() is Verdict.WELL
+        assert course.look() is Liveness.WELL
         assert course.pulse.trouble == ""
 
 
 def test_one_that_neither_answers_nor_computes_is_lost_after_the_patience(course: Course) -> None:
-    assert course.seconds_until(Verdict.LOST) == 60.0
+    assert course.seconds_until(Liveness.LOST) == 60.0
     assert course.pulse.trouble == "the dispatcher has not answered for 60 s: it neither computes nor ends"
 
 
@@ -60,60 +60,60 @@ def test_a_suspended_one_is_named_so(course: Course) -> None:
     course.suspended = True
     course.look()
     assert course.pulse.trouble == ""
-    course.seconds_until(Verdict.LOST)
+    course.seconds_until(Liveness.LOST)
     assert "60 s: it is suspended (by SIGSTOP or a debugger)" in course.pulse.trouble
 
 
 def test_one_that_answers_at_the_last_moment_is_well(course: Course) -> None:
     for _ in range(11):
-        assert course.look() is Verdict.WELL
+        assert course.look() is Liveness.WELL
     course.pulse.beat()
-    assert course.look() is Verdict.WELL
+    assert course.look() is Liveness.WELL
     assert course.pulse.trouble == ""
-    assert course.seconds_until(Verdict.LOST) == 60.0
+    assert course.seconds_until(Liveness.LOST) == 60.0
 
 
 def test_threads_that_wait_for_a_deadlocked_interpreter_are_no_work(course: Course) -> None:
-    assert course.seconds_until(Verdict.LOST, share=0.08) == 60.0
+    assert course.seconds_until(Liveness.LOST, share=0.08) == 60.0
 
 
 def test_one_that_computes_is_named_once_and_given_thirty_times_as_long(course: Course) -> None:
-    assert course.seconds_until(Verdict.BUSY, share=0.9) == 60.0
+    assert course.seconds_until(Liveness.BUSY, share=0.9) == 60.0
     assert "it computes in code that lets nothing else run" in course.pulse.trouble
-    assert course.seconds_until(Verdict.LOST, share=0.9) == 1740.0
+    assert course.seconds_until(Liveness.LOST, share=0.9) == 1740.0
 
 
 def test_one_that_computes_between_pauses_is_not_lost(course: Course) -> None:
     for _ in range(10):
         for share in (*[0.0] * 11, 0.5):
-            assert course.look(share=share) is not Verdict.LOST
+            assert course.look(share=share) is not Liveness.LOST
 
 
 def test_one_that_stops_computing_is_lost_after_the_patience(course: Course) -> None:
-    course.seconds_until(Verdict.BUSY, share=0.9)
-    assert course.seconds_until(Verdict.LOST) == 60.0
+    course.seconds_until(Liveness.BUSY, share=0.9)
+    assert course.seconds_until(Liveness.LOST) == 60.0
 
 
 def test_where_nobody_knows_whether_it_computes_it_is_given_the_longer_time() -> None:
-    pulse = Pulse(PATIENCE, 0.0, Vitals(None))
+    pulse = LivenessMonitor(PATIENCE, 0.0, Vitals(None))
     pulse.beat()
     verdicts = [pulse.look(n * LOOK, Vitals(None)) for n in range(1, 400)]
-    assert verdicts.index(Verdict.LOST) * LOOK == 1800.0
+    assert verdicts.index(Liveness.LOST) * LOOK == 1800.0
 
 
 def test_one_that_has_never_spoken_may_take_five_times_as_long_to_be_loaded() -> None:
     course = Course()
-    assert course.seconds_until(Verdict.BUSY) == 60.0
+    assert course.seconds_until(Liveness.BUSY) == 60.0
     assert course.pulse.trouble == "the dispatcher has not answered for 60 s: it is still being loaded"
-    assert course.seconds_until(Verdict.LOST) == 240.0
+    assert course.seconds_until(Liveness.LOST) == 240.0
 
 
 @pytest.mark.parametrize("away", [3 * LOOK, 3600.0, 1e6])
 def test_time_in_which_the_manager_was_away_does_not_count(course: Course, away: float) -> None:
     for _ in range(50):
-        assert course.look(after=away) is Verdict.WELL
+        assert course.look(after=away) is Liveness.WELL
     assert course.pulse.trouble == ""
-    assert course.seconds_until(Verdict.LOST) == 60.0
+    assert course.seconds_until(Liveness.LOST) == 60.0
 
 
 def test_looks_are_never_closer_than_a_quarter_of_a_second() -> None:

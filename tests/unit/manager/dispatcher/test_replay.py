@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proctor.manager.dispatcher.algorithms.base import NoMoreTrials, Suggestion
+from proctor.manager.dispatcher.algorithms.base import SpaceExhausted, Suggestion
 from proctor.manager.dispatcher.algorithms.catalogue import BUILTINS
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, create_algorithm
 from proctor.sdk.space import parse_search_space
@@ -77,7 +77,7 @@ class Player:
         parameter_id, self.next_id = self.next_id, self.next_id + 1
         try:
             suggestion = self.algorithm.suggest(parameter_id)
-        except NoMoreTrials:
+        except SpaceExhausted:
             return None
         stored = json.loads(json.dumps([suggestion.parameters, suggestion.state], allow_nan=False))
         self.log.append(("restore", parameter_id, *stored))

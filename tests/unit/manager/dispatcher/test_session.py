@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.host.session import Session
+from proctor.manager.dispatcher.host.session import HostSession
 
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
 FINITE = {"x": {"_type": "choice", "_value": [1, 2]}}
@@ -16,7 +16,7 @@ class Conversation:
 
     def __init__(self, tuner="Random", assessor=None, space=SPACE, class_args=None, direction=None):
         self.said = []
-        self.session = Session(lambda message: self.said.append(protocol.decode(protocol.encode(message))))
+        self.session = HostSession(lambda message: self.said.append(protocol.decode(protocol.encode(message))))
         spec = protocol.AlgorithmSpec(name=tuner, class_args=class_args or {})
         other = protocol.AlgorithmSpec(name=assessor) if assessor else None
         self.tell(protocol.Initialize("e", space, spec, other, 7, "", direction))
@@ -174,7 +174,7 @@ def test_an_algorithm_that_raises_is_reported_at_once_and_nothing_follows():
 def test_another_protocol_version_is_refused():
     said = []
     spec = protocol.AlgorithmSpec(name="Random")
-    Session(said.append).handle(protocol.Initialize("e", SPACE, spec, None, 7, "", version=99))
+    HostSession(said.append).handle(protocol.Initialize("e", SPACE, spec, None, 7, "", version=99))
     assert "protocol 99" in said[0].summary
 
 

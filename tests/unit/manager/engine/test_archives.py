@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.engine.archive.format import Archive
+from proctor.manager.engine.archive.format import ExperimentArchive
 from proctor.manager.errors import BadRequest
 
 NOW = "2026-01-02T03:04:05.000Z"
@@ -45,17 +45,17 @@ SOUND = {
     "metrics.jsonl": "",
 }
 
-Write = Callable[..., Archive]
+Write = Callable[..., ExperimentArchive]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    def make(members: Mapping[str, str] | None = None, **also: str) -> Archive:
+    def make(members: Mapping[str, str] | None = None, **also: str) -> ExperimentArchive:
         path = tmp_path / "e.zip"
         with zipfile.ZipFile(path, "w") as file:
             for name, text in {**SOUND, **(members or {}), **also}.items():
                 file.writestr(name, text)
-        return Archive(path)
+        return ExperimentArchive(path)
 
     return make
 
@@ -134,7 +134,7 @@ def test_a_missing_part_is_named(tmp_path: Path, name: str) -> None:
             if member != name:
                 file.writestr(member, text)
     with pytest.raises(BadRequest, match=f"it holds no {name}"):
-        Archive(tmp_path / "e.zip").experiment()
+        ExperimentArchive(tmp_path / "e.zip").experiment()
 
 
 @pytest.mark.parametrize("change", [{"id": "../x"}, {"sequence_id": -1}, {"status": 3}, {"parameter_id": None}])
@@ -147,7 +147,7 @@ def test_a_wrong_record_is_named_by_its_line(write: Write, change: dict[str, Any
 def test_what_is_no_zip_and_a_damaged_member_are_refused(write: Write, tmp_path: Path) -> None:
     (tmp_path / "no.zip").write_text("hello")
     with pytest.raises(BadRequest, match="damaged or no zip"):
-        Archive(tmp_path / "no.zip").experiment()
+        ExperimentArchive(tmp_path / "no.zip").experiment()
     archive = write({"experiment/x": "a text that will be another one"})
     path = tmp_path / "e.zip"
     path.write_bytes(path.read_bytes().replace(b"a text that will", b"a text that WILL"))
@@ -163,7 +163,7 @@ def test_a_name_that_is_not_the_utf_8_it_is_said_to_be_is_refused(write: Write, 
     place = data.rindex(name) if where == b"PK\x01\x02" else data.index(name)
     data[place + len(name) - 1] = 0xFF
     (tmp_path / "e.zip").write_bytes(data)
-    archive = Archive(tmp_path / "e.zip")
+    archive = ExperimentArchive(tmp_path / "e.zip")
     with pytest.raises(BadRequest, match="it is damaged or no zip"):
         archive.experiment()
         archive.unpack(tmp_path / "folder", but=frozenset())
@@ -176,7 +176,7 @@ def test_a_place_before_the_beginning_of_the_file_is_refused(write: Write, tmp_p
     data[end + 16 : end + 20] = b"\xff\xff\xff\x7f"  # where the directory is said to begin
     (tmp_path / "e.zip").write_bytes(data)
     with pytest.raises(BadRequest, match="it is damaged or no zip"):
-        Archive(tmp_path / "e.zip").experiment()
+        ExperimentArchive(tmp_path / "e.zip").experiment()
 
 
 @pytest.mark.parametrize(

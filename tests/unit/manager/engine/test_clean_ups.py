@@ -262,7 +262,7 @@ def test_a_resume_that_fails_leaves_the_clean_up_owed(tmp_path: Path) -> None:
             await scene.stop(manager)
             folder = scene.home.experiment_directory("exp")
             folder.rename(tmp_path / "away")
-            await manager._fleet.close_metrics("exp")
+            await manager._supervisor.close_metrics("exp")
             with pytest.raises(Unavailable, match="cannot be resumed and stays STOPPED"):
                 await manager.resume_experiment("exp")
             (tmp_path / "away").rename(folder)

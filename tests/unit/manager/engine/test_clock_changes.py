@@ -13,10 +13,10 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import trials
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import trials
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Script, Step
+from proctor.training_services.in_memory.scripts import Final, Hang, Script, ScriptedExit, Step
 
 HOUR = 3600.0
 CONFIG = {
@@ -53,7 +53,7 @@ async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
 
 def lost_twice(form: TrialJobForm) -> Iterable[Step]:
     if form.number < 3:
-        yield Exit(1.0, EndReason.NODE_LOST, code=None)
+        yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
     yield Final(1.0, 0.5)
 
 

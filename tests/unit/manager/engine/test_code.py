@@ -10,7 +10,7 @@ from proctor.manager.engine.code import SNAPSHOT_FOLDER, freeze, take_fingerprin
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, jobs
+from proctor.manager.store.tables import events, jobs
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 

@@ -15,10 +15,10 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import dispatcher_inputs, jobs, trials
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm, TrialJobStatus
-from proctor.training_services.in_memory.scripts import Exit, Final, Report, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -107,7 +107,7 @@ async def second_trial(manager: Manager, experiment_id: str) -> tuple[TrialRow, 
 
 
 def a_good_trial() -> Iterable[Step]:
-    yield Report(1.0, 5.0)
+    yield ScriptedReport(1.0, 5.0)
     yield Final(0.0, 5.0)
 
 
@@ -116,10 +116,10 @@ def test_a_replayed_verdict_on_a_lost_job_does_not_stop_the_job_that_runs_now(tm
         if form.sequence_id == 0:
             yield from a_good_trial()
         elif form.number == 1:
-            yield Report(1.0, 1.0)  # the verdict on this one arrives when the job has ended
-            yield Exit(0.1, EndReason.SIGNALED, code=None, signal=9)
+            yield ScriptedReport(1.0, 1.0)  # the verdict on this one arrives when the job has ended
+            yield ScriptedExit(0.1, EndReason.SIGNALED, code=None, signal=9)
         else:
-            yield Report(1.0, 9.0)
+            yield ScriptedReport(1.0, 9.0)
             yield Final(1000.0, 9.0)
 
     async def scenario(simulation: Simulation, experiment_id: str) -> None:
@@ -136,7 +136,7 @@ def a_bad_second_trial(form: TrialJobForm) -> Iterable[Step]:
     if form.sequence_id == 0:
         yield from a_good_trial()
     else:
-        yield Report(1.0, 1.0)
+        yield ScriptedReport(1.0, 1.0)
         yield Final(1000.0, 1.0)
 
 

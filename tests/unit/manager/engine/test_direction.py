@@ -12,9 +12,9 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import experiments, trials
+from proctor.manager.store.tables import experiments, trials
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Report, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 
 SUCCEEDED, STOPPED = TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED
 
@@ -22,7 +22,7 @@ SUCCEEDED, STOPPED = TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED
 def ever_greater(form: TrialJobForm) -> Iterable[Step]:
     """Each trial reports greater values than those before it."""
     for _ in range(3):
-        yield Report(1.0, float(form.sequence_id))
+        yield ScriptedReport(1.0, float(form.sequence_id))
     yield Final(1.0, float(form.sequence_id))
 
 

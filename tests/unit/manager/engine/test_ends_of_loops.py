@@ -14,7 +14,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import jobs
+from proctor.manager.store.tables import jobs
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.in_memory.scripts import hang
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
@@ -78,7 +78,7 @@ def test_requests_under_way_are_answered_when_the_loop_fails(tmp_path: Path, tur
             manager.pool.connect("m1", devices, driver_note="", hostname="m1", version="0", seen_at=1.0)
             await manager.create_experiment(config=CONFIG, directory=str(scene.folder), experiment_id="exp")
             await asyncio.sleep(5.0)
-            asked = [asyncio.ensure_future(manager._fleet.ask("exp", m.AddTrial({"x": 0.5}))) for _ in range(3)]
+            asked = [asyncio.ensure_future(manager._supervisor.ask("exp", m.AddTrial({"x": 0.5}))) for _ in range(3)]
             for _ in range(turns):
                 await asyncio.sleep(0.0)
             scene.broken.set()
@@ -98,14 +98,14 @@ def test_what_was_taken_from_an_inbox_is_answered_when_it_is_closed() -> None:
     async def main(loop: VirtualTimeLoop) -> None:
         inbox = Inbox()
         waiting = asyncio.ensure_future(inbox.ask(m.Pause()))
-        late = asyncio.ensure_future(inbox.ask(m.Stop()))
+        late = asyncio.ensure_future(inbox.ask(m.StopExperiment()))
         await asyncio.sleep(0.0)
-        letters = await inbox.take(None)
-        assert [letter.message for letter in letters] == [m.Pause(), m.Stop()]
-        letters[0].resolve(7)
+        envelopes = await inbox.take(None)
+        assert [envelope.message for envelope in envelopes] == [m.Pause(), m.StopExperiment()]
+        envelopes[0].resolve(7)
         inbox.close(Unavailable("the engine has failed"))
         assert await waiting == 7
-        for asked in (late, inbox.ask(m.Stop())):
+        for asked in (late, inbox.ask(m.StopExperiment())):
             with pytest.raises(Unavailable, match="the engine has failed"):
                 await asked
 

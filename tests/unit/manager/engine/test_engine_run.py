@@ -15,11 +15,21 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import dispatcher_inputs, events, jobs, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
-from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Raw, Report, Script, Start, Step, Wait
+from proctor.training_services.in_memory.scripts import (
+    Final,
+    Hang,
+    Raw,
+    Script,
+    ScriptedExit,
+    ScriptedReport,
+    ScriptedStart,
+    Step,
+    Wait,
+)
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.registry import ServiceContext
@@ -45,7 +55,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def three_reports(form: TrialJobForm) -> Iterable[Step]:
     for step in range(3):
-        yield Report(1.0, form.sequence_id + step / 10)
+        yield ScriptedReport(1.0, form.sequence_id + step / 10)
     yield Final(1.0, form.sequence_id)
 
 
@@ -134,7 +144,7 @@ def test_no_more_than_trial_concurrency_jobs_run_at_once(tmp_path: Path) -> None
 
 def test_a_failing_command_fails_its_trial_and_is_not_retried(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Exit(1.0, EndReason.EXITED_ERROR, code=3)
+        yield ScriptedExit(1.0, EndReason.EXITED_ERROR, code=3)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
@@ -148,7 +158,7 @@ def test_a_failing_command_fails_its_trial_and_is_not_retried(tmp_path: Path) ->
 def test_max_trial_retries_gives_a_failing_command_more_jobs(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         if form.number < 3:
-            yield Exit(1.0, EndReason.EXITED_ERROR, code=1)
+            yield ScriptedExit(1.0, EndReason.EXITED_ERROR, code=1)
         yield Final(1.0, 0.5)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -165,9 +175,9 @@ def test_a_lost_node_sends_the_trial_back_with_the_reason_and_a_pause(tmp_path: 
 
     def script(form: TrialJobForm) -> Iterable[Step]:
         starts.append(asyncio.get_running_loop().time())
-        yield Start()
+        yield ScriptedStart()
         if form.number < 3:
-            yield Exit(1.0, EndReason.NODE_LOST, code=None, detail="node gpu-3 is silent")
+            yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None, detail="node gpu-3 is silent")
         yield Final(1.0, 0.5)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -187,7 +197,7 @@ def test_a_lost_node_sends_the_trial_back_with_the_reason_and_a_pause(tmp_path: 
 
 def test_infrastructure_that_fails_for_ever_ends_the_trial_as_canceled_by_the_system(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Exit(1.0, EndReason.EXIT_UNKNOWN, code=None)
+        yield ScriptedExit(1.0, EndReason.EXIT_UNKNOWN, code=None)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1, maxInfrastructureRetries=2)
@@ -204,7 +214,7 @@ def test_the_assessor_stops_a_bad_trial_and_the_tuner_may_hear_its_latest_value(
 ) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         for _ in range(20):
-            yield Report(1.0, 0.25 if form.sequence_id == 3 else 0.75)
+            yield ScriptedReport(1.0, 0.25 if form.sequence_id == 3 else 0.75)
         yield Final(1.0, 0.9)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -389,7 +399,7 @@ def test_a_restarted_manager_goes_on_with_the_same_jobs(tmp_path: Path) -> None:
 def test_an_idle_trial_costs_at_most_three_commits_of_the_control_and_metrics_databases(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Final(0.0, 1.0)
-        yield Exit(0.0)
+        yield ScriptedExit(0.0)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, trialConcurrency=1, maxTrialNumber=50)
@@ -405,14 +415,14 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
 
     def script(form: TrialJobForm) -> Iterable[Step]:
         forms.append(form)
-        yield Report(1.0, 0.1)
-        yield Report(1.0, 0.2)
+        yield ScriptedReport(1.0, 0.1)
+        yield ScriptedReport(1.0, 0.2)
         if form.number == 1:
             (Path(form.directory) / "output" / "checkpoints" / "1").mkdir(parents=True)
             record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 2, "time": 1.0}
             yield Raw(0.0, json.dumps(record).encode() + b"\n")
-            yield Report(1.0, 0.9)  # after the checkpoint: it is not part of the curve that goes on
-            yield Exit(1.0, EndReason.NODE_LOST, code=None)
+            yield ScriptedReport(1.0, 0.9)  # after the checkpoint: it is not part of the curve that goes on
+            yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
         yield Final(1.0, 0.5)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -446,13 +456,13 @@ def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_begins_
     def script(form: TrialJobForm) -> Iterable[Step]:
         forms.append(form)
         if form.number == 1:
-            yield Report(1.0, 0.1)
+            yield ScriptedReport(1.0, 0.1)
             record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 1, "time": 1.0}
             yield Raw(0.0, json.dumps(record).encode() + b"\n")
-            yield Exit(1.0, EndReason.NODE_LOST, code=None)
+            yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
         reason = "from the start: checkpoint 1 of job 1 is on node gpu-1, which is lost"
         yield Wait(0.0, "waiting: the code is being copied", resumed=False, start_reason=reason)
-        yield Report(1.0, 0.3)
+        yield ScriptedReport(1.0, 0.3)
         yield Final(1.0, 0.5)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -516,9 +526,9 @@ def test_stop_all_leaves_what_is_done_as_it_is(tmp_path: Path) -> None:
 
 def test_a_torn_last_record_is_shown_and_not_dropped(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Report(1.0, 0.5)
+        yield ScriptedReport(1.0, 0.5)
         yield Raw(1.0, b'{"kind": "intermediate", "val')
-        yield Exit(0.0, EndReason.EXITED_ERROR, code=1)
+        yield ScriptedExit(0.0, EndReason.EXITED_ERROR, code=1)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
@@ -536,9 +546,9 @@ def test_a_torn_last_record_is_shown_and_not_dropped(tmp_path: Path) -> None:
 
 def test_a_journal_that_was_written_anew_is_noticed_with_the_number_of_its_trial(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Report(1.0, 0.5)
+        yield ScriptedReport(1.0, 0.5)
         yield Raw(1.0, b'{"kind": "lost", "why": "the trial wrote its journal anew", "time": 1.0}\n')
-        yield Exit(0.0, EndReason.EXITED_ERROR, code=1)
+        yield ScriptedExit(0.0, EndReason.EXITED_ERROR, code=1)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
@@ -607,7 +617,7 @@ class DeafSimulation(Simulation):
 
 def test_an_experiment_that_is_being_stopped_names_the_machine_it_waits_for(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Start(1.0, node_id="gpu-2" if form.sequence_id else "gpu-1")
+        yield ScriptedStart(1.0, node_id="gpu-2" if form.sequence_id else "gpu-1")
         yield Hang()
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -633,7 +643,7 @@ def test_an_experiment_that_is_being_stopped_names_the_machine_it_waits_for(tmp_
 
 def test_a_node_that_only_the_platform_knows_is_not_called_unknown(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Start(1.0, node_id="hpc-17")
+        yield ScriptedStart(1.0, node_id="hpc-17")
         yield Hang()
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -665,13 +675,13 @@ def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_without_o
     count."""
 
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Report(1.0, 1.0)
+        yield ScriptedReport(1.0, 1.0)
         if form.sequence_id == 2:
-            yield Exit(lost=3, lost_finals=(1,), detail="3 reports were lost: its disk was full")
+            yield ScriptedExit(lost=3, lost_finals=(1,), detail="3 reports were lost: its disk was full")
         elif form.sequence_id == 0 and form.number == 2:
             yield Final(1.0, 0.5)
         else:
-            yield Exit(lost=1, lost_finals=(0,), detail="1 report was lost, its final metric among them")
+            yield ScriptedExit(lost=1, lost_finals=(0,), detail="1 report was lost, its final metric among them")
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=3, maxInfrastructureRetries=1)
@@ -690,7 +700,7 @@ def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_without_o
 def test_a_trial_given_back_by_a_full_disk_costs_nothing_however_often(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         if form.number < 9:
-            yield Exit(0.0, EndReason.NO_ROOM, None, detail="its disk is full (/data); free some space")
+            yield ScriptedExit(0.0, EndReason.NO_ROOM, None, detail="its disk is full (/data); free some space")
         yield Final(1.0, 0.5)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:

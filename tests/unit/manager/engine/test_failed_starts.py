@@ -18,8 +18,8 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import experiments
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import experiments
 
 CONFIG: dict[str, Any] = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},

@@ -12,11 +12,11 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import events, jobs, trials
 from proctor.training_services.base import EndReason, TrainingService, TrialJobDetail, TrialJobForm
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
-from proctor.training_services.in_memory.scripts import Final, Report, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -70,7 +70,7 @@ class Scene(Simulation):
         self.trial_seconds = 10.0
 
     def _steps(self, form: TrialJobForm) -> Iterable[Step]:
-        yield Report(1.0, 0.5)
+        yield ScriptedReport(1.0, 0.5)
         yield Final(self.trial_seconds - 1.0, 1.0)
 
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:

@@ -13,10 +13,10 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events
 from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.tables import events
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Script, Step
+from proctor.training_services.in_memory.scripts import Final, Hang, Script, ScriptedExit, Step
 
 DONE, ERROR = ExperimentStatus.DONE, ExperimentStatus.ERROR
 ADVICE = "; correct it, then resume the experiment"
@@ -24,7 +24,7 @@ ADVICE = "; correct it, then resume the experiment"
 
 def failing(form: TrialJobForm) -> Iterable[Step]:
     detail = f"exit code 1: OSError: /scratch/{form.trial_id}/part-{form.sequence_id} at 0x7f{form.sequence_id:04x}"
-    yield Exit(1.0, EndReason.EXITED_ERROR, code=1, detail=detail)
+    yield ScriptedExit(1.0, EndReason.EXITED_ERROR, code=1, detail=detail)
 
 
 def ending_as(*ends: EndReason | None) -> Script:
@@ -32,7 +32,7 @@ def ending_as(*ends: EndReason | None) -> Script:
 
     def script(form: TrialJobForm) -> Iterable[Step]:
         end = ends[min(form.sequence_id, len(ends) - 1)]
-        yield Final(1.0, 1.0) if end is None else Exit(1.0, end)
+        yield Final(1.0, 1.0) if end is None else ScriptedExit(1.0, end)
 
     return script
 
@@ -80,7 +80,7 @@ def test_one_trial_among_the_first_ten_that_works_lets_the_experiment_go_on(tmp_
 def test_different_causes_let_the_experiment_go_on(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         error = "ValueError: depth" if form.sequence_id == 9 else "KeyError: width"
-        yield Exit(1.0, EndReason.EXITED_ERROR, code=1, detail=f"exit code 1: {error}")
+        yield ScriptedExit(1.0, EndReason.EXITED_ERROR, code=1, detail=f"exit code 1: {error}")
 
     row, _ = outcome(tmp_path / "messages", script, maxTrialNumber=12, trialConcurrency=1)
     assert row.status is DONE
@@ -104,7 +104,7 @@ def test_trials_that_the_platform_refuses_for_good_fail_with_one_cause(tmp_path:
 def test_trials_that_the_user_kills_are_no_failures(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         if form.sequence_id < 9:
-            yield Exit(1.0, EndReason.EXITED_ERROR)
+            yield ScriptedExit(1.0, EndReason.EXITED_ERROR)
         yield Hang()
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
@@ -138,7 +138,7 @@ def test_a_retried_trial_fails_once(tmp_path: Path) -> None:
 
 def test_running_trials_go_on_and_nothing_new_is_started(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Final(500.0, 1.0) if form.sequence_id == 0 else Exit(1.0, EndReason.EXITED_ERROR)
+        yield Final(500.0, 1.0) if form.sequence_id == 0 else ScriptedExit(1.0, EndReason.EXITED_ERROR)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=50)
@@ -157,9 +157,9 @@ def test_a_resumed_experiment_counts_anew_and_leaves_out_what_ran_before(tmp_pat
 
     def script(form: TrialJobForm) -> Iterable[Step]:
         if form.sequence_id >= 10:  # these are running when the experiment fails, and end after it was resumed
-            yield from () if is_repaired else (Exit(300.0, EndReason.EXITED_ERROR),)
+            yield from () if is_repaired else (ScriptedExit(300.0, EndReason.EXITED_ERROR),)
         elif not is_repaired:
-            yield Exit(1.0, EndReason.EXITED_ERROR)
+            yield ScriptedExit(1.0, EndReason.EXITED_ERROR)
         yield Final(1.0, 1.0)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:

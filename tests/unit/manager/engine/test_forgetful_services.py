@@ -12,11 +12,11 @@ from proctor.manager.errors import Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import jobs, trials
-from proctor.manager.store import metrics as metric_store
+from proctor.manager.store.tables import jobs, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.errors import UnknownPlatform
-from proctor.training_services.in_memory.scripts import Final, Report, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 from proctor.training_services.registry import ServiceContext
 
 CONFIG = {
@@ -42,7 +42,7 @@ class Script:
     def __call__(self, form: TrialJobForm) -> Iterable[Step]:
         self.starts[form.job_id] += 1
         for value in range(10):
-            yield Report(10.0, value)
+            yield ScriptedReport(10.0, value)
         yield Final(0.0, 1.0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.engine.loop.listeners import Intake
+from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Inbox, MetricsStored
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -52,16 +52,16 @@ async def test_a_report_is_not_held_up_by_a_full_disk_and_the_loop_hears_of_what
     ):
         healthy = asyncio.Event()
         metrics.on_health_change(lambda health: healthy.set() if health == HEALTHY else None)
-        intake = Intake(state(), inbox, control, metrics)
+        listener = ServiceListener(state(), inbox, control, metrics)
         monkeypatch.setattr(Disk, "is_full", True)
         for _ in range(2):
             with pytest.raises(ServiceUnavailable, match="SQLITE_FULL"):
-                await intake.on_metrics([CHUNK])
+                await listener.on_metrics([CHUNK])
         assert metrics.pending == 1  # what is refused at once is not written later
         monkeypatch.setattr(Disk, "is_full", False)
         async with asyncio.timeout(60):
             await healthy.wait()
-            (letter,) = await inbox.take(None)
-        assert isinstance(letter.message, MetricsStored)
-        assert [(job_id, stored.end_offset) for job_id, stored in letter.message.chunks] == [("t1.1", len(LINE))]
-        assert await intake.on_metrics([CHUNK]) == {("t1.1", 0): len(LINE)}
+            (envelope,) = await inbox.take(None)
+        assert isinstance(envelope.message, MetricsStored)
+        assert [(job_id, stored.end_offset) for job_id, stored in envelope.message.chunks] == [("t1.1", len(LINE))]
+        assert await listener.on_metrics([CHUNK]) == {("t1.1", 0): len(LINE)}

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.engine.creation import (
-    CONFIG_FILE,
-    HANDOVER_SECONDS,
-    LOCK_SECONDS,
-    METRICS_FILE,
-    UNFINISHED_FILE,
-    remove_folder,
-    remove_leftovers,
-)
-from proctor.manager.settings import Home
+from proctor.manager.engine.creation import HANDOVER_SECONDS, LOCK_SECONDS, remove_folder, remove_leftovers
+from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home
 from proctor.sdk.client.credentials import HELD_PREFIX, held_copy
 
 

@@ -11,7 +11,7 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, trials
+from proctor.manager.store.tables import events, trials
 from proctor.training_services.base import SupportsNodes, TrainingService, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.in_memory.scripts import Final, Step

@@ -14,11 +14,11 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import dispatcher_inputs, events, trials
-from proctor.manager.store import metrics as metric_store
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, trials
+from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Raw, Report, Script, Step
+from proctor.training_services.in_memory.scripts import Final, Hang, Raw, Script, ScriptedExit, ScriptedReport, Step
 
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
@@ -55,8 +55,8 @@ async def the_trial(manager: Manager, experiment_id: str) -> TrialRow:
 
 def two_ranks(form: TrialJobForm) -> Iterable[Step]:
     for step in range(3):
-        yield Report(1.0, 10.0 + step, member=1)
-        yield Report(0.5, float(step))
+        yield ScriptedReport(1.0, 10.0 + step, member=1)
+        yield ScriptedReport(0.5, float(step))
     yield Final(0.5, 19.0, member=1)
     yield Final(0.5, 9.0)
 
@@ -95,7 +95,7 @@ def test_the_reports_of_one_rank_are_the_trials_and_those_of_all_are_stored(
 def test_the_final_metric_of_another_rank_is_not_the_trials_and_a_notice_says_so(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Final(1.0, 0.5, member=3)
-        yield Exit(1.0, EndReason.EXITED_ERROR, code=1)
+        yield ScriptedExit(1.0, EndReason.EXITED_ERROR, code=1)
 
     async def scenario(simulation: Simulation) -> None:
         async with simulation.manager() as manager:
@@ -112,10 +112,10 @@ def test_the_final_metric_of_another_rank_is_not_the_trials_and_a_notice_says_so
 
 def test_after_a_restart_the_counting_rank_is_the_same(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Report(1.0, 11.0, member=1)
+        yield ScriptedReport(1.0, 11.0, member=1)
         yield Final(0.0, 19.0, member=1)
-        yield Report(0.0, 1.0)
-        yield Report(0.0, 12.0, member=1)
+        yield ScriptedReport(0.0, 1.0)
+        yield ScriptedReport(0.0, 12.0, member=1)
         yield Hang()
 
     async def scenario(simulation: Simulation) -> None:
@@ -142,13 +142,13 @@ def test_a_trial_continues_from_a_checkpoint_of_another_rank_at_the_place_of_the
         resumed.append(form.resume_checkpoint)
         if form.number == 1:
             (Path(form.directory) / "output" / "checkpoints" / "1").mkdir(parents=True)
-            yield Report(1.0, 0.1, member=1)
-            yield Report(1.0, 0.2, member=1)
+            yield ScriptedReport(1.0, 0.1, member=1)
+            yield ScriptedReport(1.0, 0.2, member=1)
             record = b'{"kind":"checkpoint","path":"output/checkpoints/1","with_metric":false,"time":1700000002.5}\n'
             yield Raw(0.5, record)
-            yield Report(1.0, 0.3, member=1)
-            yield Exit(1.0, EndReason.NODE_LOST, code=None)
-        yield Report(1.0, 1.3, member=1)
+            yield ScriptedReport(1.0, 0.3, member=1)
+            yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
+        yield ScriptedReport(1.0, 1.3, member=1)
         yield Final(1.0, 1.0, member=1)
 
     async def scenario(simulation: Simulation) -> None:

@@ -24,12 +24,12 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, trials
 from proctor.manager.store.database import Database
-from proctor.manager.store.metrics import store_chunk
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import events, trials
+from proctor.manager.store.tables.metrics import store_chunk
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
-from proctor.training_services.in_memory.scripts import Exit, Final, Report, Start, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, ScriptedStart, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -97,7 +97,7 @@ class Scene(Simulation):
         if form.sequence_id == 1 and self.second:
             yield from self.second
         else:
-            yield Report(10.0, 0.5)
+            yield ScriptedReport(10.0, 0.5)
             yield Final(10.0, 1.0)
 
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
@@ -146,18 +146,18 @@ async def one_failed(scene: Scene, manager: Manager, why: str) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        Report(10.0, {"default": 1.0, "note": LONG}),
+        ScriptedReport(10.0, {"default": 1.0, "note": LONG}),
         Final(10.0, {"default": 1.0, "note": LONG}),
     ],
 )
 @pytest.mark.parametrize("which", ["metrics", "control"])
 def test_a_metric_that_the_store_refuses_ends_its_trial(tmp_path: Path, step: Step, which: str) -> None:
     async def act(scene: Scene) -> None:
-        scene.second = [Report(5.0, 0.5), step, Report(5.0, 0.5), Exit(5.0)]
+        scene.second = [ScriptedReport(5.0, 0.5), step, ScriptedReport(5.0, 0.5), ScriptedExit(5.0)]
         async with scene.manager() as manager:
             await scene.create(manager)
             await limit(manager.control if which == "control" else await manager.metrics("exp"))
-            if which == "control" and isinstance(step, Report):  # only the number is stored there
+            if which == "control" and isinstance(step, ScriptedReport):  # only the number is stored there
                 assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
                 assert {trial.status for trial in await scene.trials(manager)} == {TrialStatus.SUCCEEDED}
             else:
@@ -170,7 +170,7 @@ def test_a_final_metric_that_only_the_control_database_refuses_keeps_no_experime
     tmp_path: Path,
 ) -> None:
     async def act(scene: Scene) -> None:
-        scene.second = [Start(), Report(1000.0, 0.5), Exit()]
+        scene.second = [ScriptedStart(), ScriptedReport(1000.0, 0.5), ScriptedExit()]
         scene.fails_after = 5.0
         async with scene.manager() as manager:
             await limit(manager.control)
@@ -199,7 +199,7 @@ def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "command",
     [
         m.AddTrial({"x": LONG}),
         m.AddTrial({"x": {1, 2}}),
@@ -208,7 +208,7 @@ def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(tmp_path: Path)
         m.ChangeLimits({"max_trial_number": 2**63}),
     ],
 )
-def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, wish: m.Message) -> None:
+def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, command: m.Message) -> None:
     async def act(scene: Scene) -> None:
         async with scene.manager() as manager:
             await limit(manager.control)
@@ -216,7 +216,7 @@ def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, wish:
             await asyncio.sleep(15.0)
             before = await manager.experiment("exp")
             fitting = m.AddTrial({"x": 0.5})
-            asked = [manager._fleet.ask("exp", each) for each in (fitting, wish, fitting)]
+            asked = [manager._supervisor.ask("exp", each) for each in (fitting, command, fitting)]
             first, refusal, second = await asyncio.gather(*asked, return_exceptions=True)
             assert isinstance(refusal, BadRequest)
             assert "cannot be stored" in str(refusal)
@@ -233,7 +233,7 @@ def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, wish:
 @pytest.mark.parametrize("reason", [EndReason.EXITED_ERROR, EndReason.EXITED_OK])
 def test_an_end_with_words_that_the_store_refuses_is_an_end(tmp_path: Path, reason: EndReason, detail: str) -> None:
     async def act(scene: Scene) -> None:
-        scene.second = [Report(5.0, 0.5), Exit(1.0, reason=reason, code=2**70, detail=detail)]
+        scene.second = [ScriptedReport(5.0, 0.5), ScriptedExit(1.0, reason=reason, code=2**70, detail=detail)]
         async with scene.manager() as manager:
             await limit(manager.control)
             await scene.create(manager)

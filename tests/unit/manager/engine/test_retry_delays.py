@@ -13,10 +13,10 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.in_memory.scripts import Exit, Final, Raw, Report, Start, Step
+from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, ScriptedStart, Step
 
 CONFIG: dict[str, Any] = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
@@ -63,13 +63,19 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("reason", [EndReason.PREEMPTED, EndReason.NODE_LOST, EndReason.OUT_OF_MEMORY])
-@pytest.mark.parametrize("progress", [Report(1.0, 0.5), CHECKPOINT])
+@pytest.mark.parametrize("progress", [ScriptedReport(1.0, 0.5), CHECKPOINT])
 def test_a_trial_waits_longer_and_longer_until_a_job_has_got_on(
     tmp_path: Path, reason: EndReason, progress: Step
 ) -> None:
     async def act(scene: Scene) -> None:
-        end = Exit(1.0, reason=reason, code=None)
-        scene.attempts = [[Start(), end], [Start(), end], [Start(), end], [Start(), progress, end], [Start(), end]]
+        end = ScriptedExit(1.0, reason=reason, code=None)
+        scene.attempts = [
+            [ScriptedStart(), end],
+            [ScriptedStart(), end],
+            [ScriptedStart(), end],
+            [ScriptedStart(), progress, end],
+            [ScriptedStart(), end],
+        ]
         async with scene.manager() as manager:
             await scene.create(manager)
             assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
@@ -81,8 +87,13 @@ def test_a_trial_waits_longer_and_longer_until_a_job_has_got_on(
 
 def test_a_later_manager_knows_that_a_job_has_got_on_and_how_many_have_not(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        end = Exit(100.0, reason=EndReason.PREEMPTED, code=None)
-        scene.attempts = [[Start(), end], [Report(1.0, 0.5), end], [Start(), end], [Start(), end]]
+        end = ScriptedExit(100.0, reason=EndReason.PREEMPTED, code=None)
+        scene.attempts = [
+            [ScriptedStart(), end],
+            [ScriptedReport(1.0, 0.5), end],
+            [ScriptedStart(), end],
+            [ScriptedStart(), end],
+        ]
         for seconds in (50.0, 100.0, 100.0, 100.0):
             async with scene.manager() as manager:
                 if seconds == 50.0:
@@ -97,8 +108,8 @@ def test_a_later_manager_knows_that_a_job_has_got_on_and_how_many_have_not(tmp_p
 
 def test_a_trial_whose_pause_is_over_waits_for_a_place_without_busying_the_loop(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        end = Exit(1.0, reason=EndReason.NODE_LOST, code=None)
-        scene.attempts = [[Start(), end]]
+        end = ScriptedExit(1.0, reason=EndReason.NODE_LOST, code=None)
+        scene.attempts = [[ScriptedStart(), end]]
         async with scene.manager() as manager:
             await scene.create(manager, maxTrialNumber=2)
             await asyncio.sleep(1.5)
@@ -113,7 +124,10 @@ def test_a_trial_whose_pause_is_over_waits_for_a_place_without_busying_the_loop(
 
 def test_an_experiment_that_is_stopped_right_after_its_start_is_soon_going_on_after_a_resume(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        scene.attempts = [[Start(), Report(100.0, 0.5)], [Report(1.0, 0.5), Report(100.0, 0.5)]]
+        scene.attempts = [
+            [ScriptedStart(), ScriptedReport(100.0, 0.5)],
+            [ScriptedReport(1.0, 0.5), ScriptedReport(100.0, 0.5)],
+        ]
         async with scene.manager() as manager:
             await scene.create(manager)
             for _ in range(2):

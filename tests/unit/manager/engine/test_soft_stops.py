@@ -11,8 +11,8 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import TrialJobRow
+from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import (
     EndReason,
     SoftStop,
@@ -21,7 +21,7 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
 )
-from proctor.training_services.in_memory.scripts import Final, Hang, Report, Start, Step
+from proctor.training_services.in_memory.scripts import Final, Hang, ScriptedReport, ScriptedStart, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -69,8 +69,8 @@ class SavingSimulation(Simulation):
 def finish_or_hang(form: TrialJobForm) -> Iterable[Step]:
     """Trial 0 finishes 70 s after its start, trial 1 never, trial 2 never begins."""
     if form.sequence_id == 2:
-        yield Start(10_000.0)
-    yield Report(1.0, 0.5)
+        yield ScriptedStart(10_000.0)
+    yield ScriptedReport(1.0, 0.5)
     if form.sequence_id == 0:
         yield Final(69.0, 0.75)
     else:

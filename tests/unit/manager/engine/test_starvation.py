@@ -14,8 +14,8 @@ from proctor.manager.placement import HOLD_AFTER_SECONDS
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import trials
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import trials
 from proctor.training_services.base import SupportsNodes, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService

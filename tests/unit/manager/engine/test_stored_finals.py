@@ -12,10 +12,10 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import dispatcher_inputs, events, jobs, trials
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs, trials
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.in_memory.scripts import Exit, Final, Hang, Script, Step, Wait
+from proctor.training_services.in_memory.scripts import Final, Hang, Script, ScriptedExit, Step, Wait
 
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
@@ -58,7 +58,7 @@ def test_a_trial_that_is_killed_after_its_final_metric_has_succeeded_and_does_no
 ) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Final(1.0, 0.5 if form.number == 1 else 0.9)
-        yield Exit(1.0, reason, code=None, detail="it was killed")
+        yield ScriptedExit(1.0, reason, code=None, detail="it was killed")
 
     async def scenario(simulation: Simulation, manager: Manager, experiment_id: str) -> None:
         await simulation.ended(manager, experiment_id)
@@ -79,7 +79,7 @@ def test_a_trial_that_is_killed_after_its_final_metric_has_succeeded_and_does_no
 def test_a_command_that_fails_after_its_final_metric_has_failed_and_is_not_retried(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Final(1.0, 0.5)
-        yield Exit(1.0, EndReason.EXITED_ERROR, code=3)
+        yield ScriptedExit(1.0, EndReason.EXITED_ERROR, code=3)
 
     async def scenario(simulation: Simulation, manager: Manager, experiment_id: str) -> None:
         await simulation.ended(manager, experiment_id)
@@ -125,7 +125,7 @@ def test_a_trial_that_the_user_cancels_after_its_final_metric_is_canceled(tmp_pa
 def test_a_waiting_trial_of_an_earlier_version_whose_final_metric_is_stored_does_not_run_again(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Wait(1.0, "waiting: nobody takes it")
-        yield Exit(0.0, EndReason.NODE_LOST, code=None)
+        yield ScriptedExit(0.0, EndReason.NODE_LOST, code=None)
 
     async def main(loop: VirtualTimeLoop) -> None:
         simulation = Simulation(Home(tmp_path / "home"), loop, script=script)

@@ -9,7 +9,8 @@ from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import identity, jobs
+from proctor.manager.store import identity
+from proctor.manager.store.tables import jobs
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 from proctor.trial_keeper.protocol import JobReport, Registration

@@ -14,11 +14,11 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import jobs, trials
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.errors import BrokenPlatform
-from proctor.training_services.in_memory.scripts import Final, Report, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
 
 def three_reports(form: TrialJobForm) -> Iterable[Step]:
     for step in range(3):
-        yield Report(10.0, form.sequence_id + step / 10)
+        yield ScriptedReport(10.0, form.sequence_id + step / 10)
     yield Final(10.0, form.sequence_id)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
-    Progress,
+    ExperimentProgress,
     next_event,
     spent_limit,
     wanted_suggestions,
@@ -181,7 +181,7 @@ def test_a_job_that_was_given_back_after_it_was_to_stop_is_stopped(end: EndReaso
 
 
 progresses = st.builds(
-    Progress,
+    ExperimentProgress,
     status=st.sampled_from(ExperimentStatus),
     created=st.integers(0, 20),
     max_trials=st.none() | st.integers(1, 20),
@@ -194,7 +194,7 @@ progresses = st.builds(
 
 
 @given(progresses, st.integers(1, 10))
-def test_suggestions_never_pass_a_limit_or_the_concurrency(progress: Progress, concurrency: int) -> None:
+def test_suggestions_never_pass_a_limit_or_the_concurrency(progress: ExperimentProgress, concurrency: int) -> None:
     wanted = wanted_suggestions(progress, concurrency)
     assert wanted >= 0
     if wanted:
@@ -204,19 +204,19 @@ def test_suggestions_never_pass_a_limit_or_the_concurrency(progress: Progress, c
 
 
 @given(progresses)
-def test_the_moves_an_experiment_makes_by_itself_are_allowed_and_come_to_rest(progress: Progress) -> None:
+def test_the_moves_an_experiment_makes_by_itself_are_allowed_and_come_to_rest(progress: ExperimentProgress) -> None:
     for _ in range(4):
         move = next_event(progress)
         if move is None:
             break
         status = EXPERIMENT.after("experiment e", progress.status, move[0])
-        progress = Progress(**{**vars(progress), "status": status})
+        progress = ExperimentProgress(**{**vars(progress), "status": status})
     assert next_event(progress) is None
 
 
 def test_a_raised_limit_brings_a_done_experiment_back() -> None:
-    done = Progress(ExperimentStatus.DONE, 5, 5, 0.0, None, 0, 0, False)
+    done = ExperimentProgress(ExperimentStatus.DONE, 5, 5, 0.0, None, 0, 0, False)
     assert next_event(done) is None
     assert "maxTrialNumber 5" in spent_limit(done)
-    raised = Progress(ExperimentStatus.DONE, 5, 6, 0.0, None, 0, 0, False)
+    raised = ExperimentProgress(ExperimentStatus.DONE, 5, 6, 0.0, None, 0, 0, False)
     assert next_event(raised) == (ExperimentEvent.RAISE_LIMIT, "a limit was raised")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import experiments
 from proctor.training_services.base import TrialJobStatus
 
 

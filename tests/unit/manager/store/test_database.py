@@ -11,10 +11,10 @@ import pytest
 
 from proctor.manager.lifecycle.failures import NO_ENDS, TrialEnds
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import events, experiments
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase, ReadTimeout
 from proctor.manager.store.migrations import load_migrations
+from proctor.manager.store.tables import events, experiments
 
 pytestmark = pytest.mark.anyio
 

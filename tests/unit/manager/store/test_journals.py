@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proctor.manager.store import metrics
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import OffsetGap
-from proctor.manager.store.journals import StoredChunk, store_chunk
 from proctor.manager.store.rows import MetricRow
+from proctor.manager.store.tables import metrics
+from proctor.manager.store.tables.journals import StoredChunk, store_chunk
 
 
 def _line(**record: Any) -> bytes:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import dispatcher_inputs, events, experiments, jobs, trials
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, trials
 
 MakeExperiment = Callable[..., ExperimentRow]
 

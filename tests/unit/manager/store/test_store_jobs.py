@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from proctor.manager.store import events, jobs, trials
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import events, jobs, trials
 from proctor.training_services.base import EndReason, TrialJobStatus
 
 pytestmark = pytest.mark.usefixtures("experiment")

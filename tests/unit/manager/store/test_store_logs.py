@@ -4,9 +4,9 @@ import sqlite3
 
 import pytest
 
-from proctor.manager.store import dispatcher_inputs, events, experiments, nodes
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, NodeRow
+from proctor.manager.store.tables import dispatcher_inputs, events, experiments, nodes
 
 
 def test_inputs_keep_their_order_and_their_words(control: sqlite3.Connection, experiment: ExperimentRow) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.store import metrics
+from proctor.manager.store.tables import metrics
 
 
 def _report(

@@ -3,7 +3,7 @@
 import pytest
 
 from proctor.manager.store.errors import BadCursor
-from proctor.manager.store.trials import decode_cursor, encode_cursor
+from proctor.manager.store.tables.trials import decode_cursor, encode_cursor
 
 
 @pytest.mark.parametrize("key", [(0.25, 7), (None, 3), ("é", 1.5)])

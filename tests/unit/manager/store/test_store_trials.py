@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import events, experiments, trials
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import events, experiments, trials
 
 MakeTrial = Callable[..., TrialRow]
 E = "Ab3dE5f7"

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import experiments, trials
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import BadCursor
 from proctor.manager.store.rows import ExperimentRow, TrialRow
-from proctor.manager.store.trials import SORTS, encode_cursor
+from proctor.manager.store.tables import experiments, trials
+from proctor.manager.store.tables.trials import SORTS, encode_cursor
 
 E = "Ab3dE5f7"
 

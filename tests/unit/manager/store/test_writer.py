@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from proctor.manager.store import events
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import DatabaseUnusable
+from proctor.manager.store.tables import events
 
 pytestmark = pytest.mark.anyio
 

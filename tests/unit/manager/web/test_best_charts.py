@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store import experiments, trials
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import experiments, trials
 from proctor.manager.web import best_charts
 from proctor.manager.web.best_charts import BestCharts
 

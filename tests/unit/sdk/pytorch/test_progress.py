@@ -9,7 +9,7 @@ import pytest
 from fakes.trained_models import DigitsData, DigitsModel, Recipe
 
 from proctor.sdk.pytorch import Trainer
-from proctor.sdk.pytorch.observers.base import make_observers
+from proctor.sdk.pytorch.fit import make_observers
 from proctor.sdk.pytorch.observers.progress import REDRAW_SECONDS, Line, NoBar, Progress, RichBar, TqdmBar, find_bars
 from proctor.sdk.pytorch.options import make_settings
 

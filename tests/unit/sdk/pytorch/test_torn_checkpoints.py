@@ -249,8 +249,8 @@ def test_C9_a_save_after_one_that_a_full_disk_refused_warns_and_stores(
 
 def test_C9_tensors_may_change_while_they_are_being_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    write = folders.write_whole
-    monkeypatch.setattr(folders, "write_whole", lambda *a, **k: (go_on.wait(60), write(*a, **k)))
+    write = folders.replace_file
+    monkeypatch.setattr(folders, "replace_file", lambda *a, **k: (go_on.wait(60), write(*a, **k)))
     storage = CheckpointFolder(tmp_path, "run")
     storage.open()
     weight = torch.ones(8)

@@ -11,7 +11,7 @@ from fakes.fake_connection import FakeMachine
 from fakes.provider_scene import Scene, play
 from fakes.remote_nodes import FakeKeeper
 
-from proctor.training_services.errors import CollectionFailed, KeeperError
+from proctor.training_services.errors import CollectionFailed, KeeperUnavailable
 from proctor.training_services.files.mirror import MirrorFolder
 from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.machines.records import read_records
@@ -79,7 +79,7 @@ class Coast(FakeMachine):
         keeper = GatedKeeper(self)
         try:
             await keeper.serve()
-        except* KeeperError:
+        except* KeeperUnavailable:
             pass  # a newer session has begun, or the machine was left
 
 

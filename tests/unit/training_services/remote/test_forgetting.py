@@ -12,7 +12,7 @@ from fakes.provider_scene import Scene, play
 
 from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckVerdict
-from proctor.training_services.remote.machines.records import NodeFolder, NodeRecord, read_records
+from proctor.training_services.remote.machines.records import NodeDirectory, NodeRecord, read_records
 from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, LoginRefused, RemoteError, Unreachable
 
 NODE = "gpu-1"
@@ -106,14 +106,14 @@ def test_a_machine_that_is_claimed_again_while_it_is_being_forgotten_is_used(tmp
 
 
 def test_that_something_is_brought_is_on_the_disk_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: NodeFolder, record: NodeRecord) -> None:
+    def refuse(folder: NodeDirectory, record: NodeRecord) -> None:
         raise OSError("No space left on device")
 
     async def act(scene: Scene) -> None:
         machine = scene.machine(NODE)
         scene.claim(NODE)
         with monkeypatch.context() as full:
-            full.setattr(NodeFolder, "write", refuse)
+            full.setattr(NodeDirectory, "write", refuse)
             await scene.until_status(NODE, "FAILED", "No space left on device")
             assert machine.uploads == []
             assert not machine.exists
@@ -146,7 +146,7 @@ def test_a_record_of_a_machine_that_was_never_entered_is_forgotten_by_the_next_m
 
 
 def test_a_record_that_does_not_say_whether_something_was_brought_is_that_of_a_machine_to_leave(tmp_path: Path) -> None:
-    NodeFolder(tmp_path, NODE).write(NodeRecord(NODE, NODE))
+    NodeDirectory(tmp_path, NODE).write(NodeRecord(NODE, NODE))
     path = tmp_path / NODE / "node.json"
     body = json.loads(path.read_text())
     del body["entered"]

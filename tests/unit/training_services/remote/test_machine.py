@@ -15,7 +15,7 @@ from fakes.provider_scene import Scene, play
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.nodes.pool import NodeStatus
-from proctor.training_services.remote.machines.records import Claim, NodeFolder, NodeRecord, read_records
+from proctor.training_services.remote.machines.records import Claim, NodeDirectory, NodeRecord, read_records
 from proctor.training_services.ssh.errors import LoginRefused, Unreachable
 from proctor.training_services.ssh.route import RouteTrace
 
@@ -456,7 +456,7 @@ def test_no_login_is_written_into_the_record_of_a_machine(tmp_path: Path) -> Non
         scene.machine("gpu-1")
         secrets = {"training_service.machine_list.0.password": "geheim"}
         scene.provider.claim("E1", {"machine_list": [{"host": "gpu-1"}]}, secrets)
-        folder = NodeFolder(tmp_path / "nodes", "gpu-1").path
+        folder = NodeDirectory(tmp_path / "nodes", "gpu-1").path
         texts = [path.read_text() for path in folder.iterdir()]
         assert len(texts) == 2
         assert "geheim" not in "".join(texts)
@@ -494,13 +494,13 @@ def test_a_manager_that_ends_does_not_wait_for_a_machine_that_is_away(tmp_path: 
 def test_a_machine_is_left_even_where_the_home_of_the_manager_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(folder: NodeFolder, record: NodeRecord) -> None:
+    def refuse(folder: NodeDirectory, record: NodeRecord) -> None:
         raise OSError("No space left on device")
 
     async def act(scene: Scene) -> None:
         scene.claim("gpu-1")
         await scene.until_status("gpu-1", "CONNECTED")
-        monkeypatch.setattr(NodeFolder, "write", refuse)
+        monkeypatch.setattr(NodeDirectory, "write", refuse)
         with pytest.raises(OSError, match="No space left"):
             scene.claim("gpu-2")
         assert not scene.provider.has("gpu-2")

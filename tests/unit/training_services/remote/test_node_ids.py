@@ -12,7 +12,7 @@ from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.machines.provider import RemoteProvider
 from proctor.training_services.remote.machines.records import (
     Claim,
-    NodeFolder,
+    NodeDirectory,
     NodeRecord,
     choose_node_id,
     read_claims,
@@ -81,7 +81,7 @@ def test_a_record_that_is_read_again_has_everything_but_a_login_that_is_gone(tmp
     settings = machines({"host": "a"}, {"host": "b", "port": 22, "gpu_indices": [1, 2], "python_path": "/opt/bin"})
     [_, claim] = read_claims("E1", settings, secrets, secrets_file=str(kept))
     assert claim.login.password == "p"
-    NodeFolder(tmp_path, "b").write(NodeRecord("b", "b:22", (claim,), released=True))
+    NodeDirectory(tmp_path, "b").write(NodeRecord("b", "b:22", (claim,), released=True))
     assert read_records(tmp_path) == [NodeRecord("b", "b:22", (claim,), released=True)]
     kept.unlink()
     [record] = read_records(tmp_path)
@@ -97,9 +97,9 @@ def test_a_record_nobody_can_read_is_left_alone(tmp_path: Path, caplog: pytest.L
 
 
 def test_the_secret_of_a_keeper_is_made_once(tmp_path: Path) -> None:
-    secret = NodeFolder(tmp_path, "a").secret()
-    assert NodeFolder(tmp_path, "a").secret() == secret
-    assert NodeFolder(tmp_path, "b").secret() != secret
+    secret = NodeDirectory(tmp_path, "a").secret()
+    assert NodeDirectory(tmp_path, "a").secret() == secret
+    assert NodeDirectory(tmp_path, "b").secret() != secret
 
 
 def test_a_claim_is_written_without_its_login() -> None:

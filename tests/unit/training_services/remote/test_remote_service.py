@@ -202,7 +202,7 @@ async def test_the_code_is_copied_once_for_many_jobs_and_all_are_told_how_far_it
 async def test_changed_code_is_copied_again_and_the_old_archive_removed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proctor.training_services.files.code.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("proctor.training_services.files.code.POLL_INTERVAL_SECONDS", 0.0)
     async with playing(stage, stage.alpha):
         await stage.run_job(stage.form(1), stage.alpha)
         (stage.code / "trial.py").write_text("print(2)\n")

@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Collection
 from typing import Any
 
-from proctor.manager.store import events
 from proctor.manager.store.rows import TrialJobRow, get_row, insert_row, move_row, update_row
 from proctor.manager.store.statements import query
+from proctor.manager.store.tables import events
 from proctor.training_services.base import TrialJobStatus
 
 _TABLE = "jobs"

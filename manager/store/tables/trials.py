@@ -10,10 +10,10 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store import events
 from proctor.manager.store.errors import BadCursor
 from proctor.manager.store.rows import TrialRow, get_row, insert_row, move_row, update_row
 from proctor.manager.store.statements import query
+from proctor.manager.store.tables import events
 
 __all__ = [
     "CurvePoint",
@@ -43,7 +43,7 @@ Key = tuple[str | int | float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class TrialPage(Generic[T]):
     """Some rows of a list in its order; `next_cursor` None: these were the last."""
 
     items: list[T]
@@ -88,7 +88,7 @@ def page(
     sort: str = "sequence_id",
     cursor: str | None = None,
     limit: int = 100,
-) -> Page[TrialRow]:
+) -> TrialPage[TrialRow]:
     """Trials in the order of `sort` ("-": descending; trials without a value come last, by sequence id).
 
     Raises BadCursor; ValueError for another order.
@@ -99,9 +99,9 @@ def page(
     walk = _walk_sequence if sort.endswith("sequence_id") else _walk_value
     rows = list(islice(walk(_Stretches(connection, experiment_id, wanted), sort, cursor), limit + 1))
     if len(rows) <= limit:
-        return Page(rows)
+        return TrialPage(rows)
     last = rows[limit - 1]
-    return Page(rows[:limit], encode_cursor(sort, (last.final_value, last.sequence_id)))
+    return TrialPage(rows[:limit], encode_cursor(sort, (last.final_value, last.sequence_id)))
 
 
 class _Stretches:

@@ -7,9 +7,9 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from proctor.manager.store.journals import KIND_UNREADABLE, StoredChunk, split_value, store_chunk, store_lines
 from proctor.manager.store.rows import CheckpointRow, MetricRow
 from proctor.manager.store.statements import query
+from proctor.manager.store.tables.journals import KIND_UNREADABLE, StoredChunk, split_value, store_chunk, store_lines
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 
 __all__ = [

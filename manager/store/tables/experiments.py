@@ -6,11 +6,12 @@ from typing import Any
 
 from proctor.manager.lifecycle.failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import events, identity
+from proctor.manager.store import identity
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, bind, get_row, insert_row, move_row, trial_end_columns, update_row
 from proctor.manager.store.statements import encode, query, query_with
-from proctor.manager.store.trials import Page, decode_cursor, encode_cursor
+from proctor.manager.store.tables import events
+from proctor.manager.store.tables.trials import TrialPage, decode_cursor, encode_cursor
 
 _TABLE = "experiments"
 _ORDER = "-created_at"
@@ -44,7 +45,7 @@ def page(
     name: str | None = None,
     cursor: str | None = None,
     limit: int = 100,
-) -> Page[ExperimentRow]:
+) -> TrialPage[ExperimentRow]:
     """Experiments, newest first. Raises BadCursor."""
     created_at, last = decode_cursor(cursor, _ORDER, 2) if cursor else (float("inf"), "")
     values = {
@@ -56,9 +57,9 @@ def page(
     }
     rows = [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.page"), values)]
     if len(rows) <= limit:
-        return Page(rows)
+        return TrialPage(rows)
     newest = rows[limit - 1]
-    return Page(rows[:limit], encode_cursor(_ORDER, (newest.created_at, newest.id)))
+    return TrialPage(rows[:limit], encode_cursor(_ORDER, (newest.created_at, newest.id)))
 
 
 def ids(connection: sqlite3.Connection) -> set[str]:

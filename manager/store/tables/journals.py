@@ -62,15 +62,19 @@ def parse_line(line: str) -> dict[str, Any] | None:
 def split_value(reported: Any) -> tuple[float | None, str | None, Any]:
     """What is stored of a reported value: (value, data, as it will be read again).
 
-    `value` is the finite number that stands for it: itself or its "default"; `data` its JSON text, unless it is just
-    that number. Raises RefusedValue for something that cannot be kept.
+    `value` is the finite number that stands for it; `data` its JSON text, unless it is just that number. Raises
+    RefusedValue for something that cannot be kept.
     """
-    number = finite_number(reported)
-    if number is not None:
+    number = metric_number(reported)
+    if number is not None and not isinstance(reported, dict):
         return number, None, number
-    value = finite_number(reported.get("default")) if isinstance(reported, dict) else None
     kept = to_words(clean_value(reported))
-    return value, encode(kept), kept
+    return number, encode(kept), kept
+
+
+def metric_number(reported: Any) -> float | None:
+    """The number that stands for a metric: itself, or its "default"; None when that is not a finite number."""
+    return finite_number(reported.get("default") if isinstance(reported, dict) else reported)
 
 
 def finite_number(value: Any) -> float | None:
