@@ -21,7 +21,7 @@ from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE,
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _NOT_JSON = (StopIteration, ValueError, RecursionError)
-_LARGEST_INTEGER = 2**63
+_LARGEST_INTEGER = 2**53  # as in archives: what is counted on from it stays an integer for SQLite
 
 
 def read_lines(data: bytes) -> Iterator[tuple[int, Any]]:
