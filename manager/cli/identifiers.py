@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.terminal import clean
 
 # ---- completion -----------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
-ENDED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
+ENDED = frozenset(status for status in ExperimentStatus if status.has_ended)
 """Experiments in these statuses are not "running" for a command without an id."""
 MOST_NAMED = 10
 MOST_FOUND = 20
