@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-stop test test-servers check chaos bench
+.PHONY: help setup demo demo-stop test test-fast test-servers check chaos bench
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -17,6 +17,9 @@ setup: $(VENV)/ready  ## make the virtual environment
 WORKERS ?= 3
 test: setup  ## set up and run the whole test suite
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-fast: setup  ## the tests that need no processes of their own: unit, property, contract
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/unit tests/property tests/contract $(ARGS)
 
 test-servers:  ## install what some tests need (an SSH server, nft, faketime), as root on Debian; else they are skipped
 	deploy/test-servers

@@ -17,7 +17,7 @@ class AssessResult(Enum):
     Good = True
     """Go on."""
     Bad = False
-    """Stop it: it ends as EARLY_STOPPED. A built-in tuner learns its last intermediate metric; one of your own does so
+    """Stop it: it ends as EARLY_STOPPED. A built-in tuner receives its last intermediate metric; a custom one does so
     only with `includeIntermediateResults: true`."""
 
 
@@ -33,4 +33,4 @@ class Assessor(Checkpointing):
         raise NotImplementedError(f"{type(self).__name__}.assess_trial is missing")
 
     def trial_end(self, trial_job_id: str, success: bool) -> None:
-        """A trial has ended for good."""
+        """A trial has ended and will not run again."""

@@ -2,8 +2,8 @@
 
 It holds the trial side of this package (standard library only, Python 3.10 or newer), the base classes that custom
 tuners need, the PyTorch trainer (for trials that have torch), and the `nni` stand-in. Its name is a hash of its
-content, so that different versions lie side by side and trials that run are never disturbed. Whoever starts a trial or
-a custom tuner puts it first on PYTHONPATH.
+content, so that different versions lie side by side and trials that run are never disturbed. Trials and
+custom tuners are started with it first on PYTHONPATH.
 """
 
 import errno
@@ -39,7 +39,7 @@ MODULES = (
     "sdk/tuner.py",
 )
 PACKAGES = {"sdk/space": "proctor/sdk/space", "sdk/pytorch": "proctor/sdk/pytorch", "sdk/compat/nni": "nni"}
-_NOT_COMPILED = "/sdk/pytorch"  # who imports it imports torch, which takes a thousand times as long
+_NOT_COMPILED = "/sdk/pytorch"  # importing it imports torch, which takes a thousand times as long
 
 _HASH_LENGTH = 20
 

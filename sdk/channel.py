@@ -107,7 +107,7 @@ class Channel:
 
     def read_stop_request(self) -> "StopRequest | None":
         """What the keeper asks of the trial, if it is to end: one `stat` a call, a read only after a change. The first
-        call tells the keeper that the trial asks, which is why a soft stop waits for it."""
+        call shows the keeper that the trial asks, which is why a soft stop waits for it."""
         if self._mark_at is not None:
             self._mark()
         try:

@@ -1,4 +1,4 @@
-"""Which errors of a file system go away by themselves or once somebody makes room: one list for everything that writes.
+"""Which errors of a file system go away by themselves or once someone makes room: one list for everything that writes.
 
 Imported by trials, so it imports as little as possible.
 """
@@ -7,7 +7,7 @@ import errno
 import os
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""Nothing can be written until somebody frees bytes or inodes, raises the quota, or mounts the disk writable again."""
+"""Nothing can be written until someone frees bytes or inodes, raises the quota, or mounts the disk writable again."""
 
 PASSING = FULL | {errno.EIO, errno.ESTALE}
 """The same, or the disk (most often a network file system) does not answer at the moment."""

@@ -1,4 +1,4 @@
-"""The errors of the SDK, drawn as a tree.
+"""The errors of the SDK, drawn as a tree, and its notices.
 
     ProctorError                        anything the SDK refuses
     ├── MetricError (TypeError)         a reported value that is no metric
@@ -7,10 +7,13 @@
     ├── UnsafeDocumentError             a document of NNI that could be read only by running what it holds
     └── NoMoreTrialError                raised by a tuner: nothing is left to propose
 
-A report raises only for what its caller did wrong. A full disk, a missing keeper or a dead manager never raises.
+A report raises only for what its caller did wrong. A full disk, a missing keeper or a dead manager never raises; what
+the user should know goes to the trial's standard error, once each, and never costs the trial anything.
 """
 
 import sys
+
+_given: "set[str]" = set()
 
 
 class ProctorError(Exception):
@@ -37,14 +40,8 @@ class NoMoreTrialError(ProctorError):
     """A tuner raises this when it has nothing left to propose."""
 
 
-# ---- notices --------------------------------------------------------------------------------------------------------
-# What the SDK has to tell the person at the trial's standard error: once each, and never at the price of the trial.
-
-_given: "set[str]" = set()
-
-
 def notice_once(topic: str, text: str) -> None:
-    """Print `proctor: <text>` to standard error unless this topic has been spoken of in this process."""
+    """Print `proctor: <text>` to standard error unless this process has printed one on this topic."""
     if topic in _given:
         return
     _given.add(topic)

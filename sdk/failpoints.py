@@ -43,6 +43,6 @@ def _count_passage(name: str) -> int:
         return _passages[name]
     descriptor = os.open(_counter_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(descriptor, b".")
-    count = os.lseek(descriptor, 0, os.SEEK_CUR)  # where our own byte ends, whoever writes beside us
+    count = os.lseek(descriptor, 0, os.SEEK_CUR)  # where our own byte ends, even if others write at the same time
     os.close(descriptor)
     return count

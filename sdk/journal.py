@@ -4,7 +4,7 @@ Appending by one `write` makes it safe to share the file between threads, forked
 trial, and a record written is safe from the death of its process (`os._exit` and SIGKILL included).
 
 When the disk is full (or read-only, or over quota) a report waits, for at most `PROCTOR_REPORT_WAIT_SECONDS` (30). Then
-it is counted as lost in the job's reserve (`reserve`), which needs no room, so that the job's end tells how many are
+it is counted as lost in the job's reserve (`reserve`), which needs no room, so that the job's end says how many are
 missing even if nothing can ever be written again; the next write that works is preceded by a record that says how many.
 After one report has waited in vain the next ones do not wait again until a write has worked, so a full disk slows a
 trial once, not at every step. A patient append (the final metric) goes to the reserve instead; only where it does not
@@ -55,11 +55,11 @@ class Journal:
         self._memory = Reserve(memory, member)
         self._descriptor = -1
         self._identity = (0, 0)
-        self._lost = 0  # reports that no record in the journal tells of yet
+        self._lost = 0  # reports that no record in the journal counts yet
         self._uncounted = 0  # those of them that no reserve has counted
         self._has_kept = False  # records in the reserve may belong into the journal before what comes next
         self._moves_at = 0.0  # when they are tried next
-        self._gave_up = False
+        self._has_waited_in_vain = False
         self._wait_seconds = wait_seconds
         self._clock = clock
         self._pause = pause
@@ -101,7 +101,7 @@ class Journal:
     def _insist(self, data: bytes, problem: int, whole: bool, *, patient: bool) -> int:
         """Try again until it works or there is no point in it; returns the error's number. Other threads may append
         while this one pauses."""
-        deadline = self._clock() + (0.0 if self._gave_up else self._wait_seconds)
+        deadline = self._clock() + (0.0 if self._has_waited_in_vain else self._wait_seconds)
         while problem and problem not in HOPELESS and (patient or self._clock() < deadline):
             if patient:
                 self._say_what_is_awaited(problem)
@@ -117,7 +117,7 @@ class Journal:
             if not problem:
                 problem, whole = self._write(b"" if whole else data, whole)
                 if not problem:
-                    self._gave_up = False
+                    self._has_waited_in_vain = False
             return problem, whole
 
     def _settle(self) -> int:
@@ -135,7 +135,7 @@ class Journal:
 
     def _move_kept(self) -> int:
         """Move what the reserve keeps to the journal; returns the error's number. Tried now and then: it reads all of
-        the journal, because whoever moved a record may have been killed before it could mark it."""
+        the journal, because the process that moved a record may have been killed before it marked it."""
         if self._clock() < self._moves_at:
             return errno.EAGAIN
         problem = errno.EAGAIN
@@ -170,7 +170,7 @@ class Journal:
     def _open(self) -> "tuple[int, bytes]":
         """Return the descriptor and what must come before the next record: a newline after a torn one.
 
-        The file itself tells whether its last record is torn, because any process of the trial may have been killed
+        The file itself shows whether its last record is torn, because any process of the trial may have been killed
         in the middle of its write. A write in progress looks the same; then the newline makes an empty line, which
         readers skip. The descriptor is opened anew if user code has closed it or given its number to another file.
         """
@@ -226,7 +226,7 @@ class Journal:
             self._has_kept = True
 
     def _keep(self, data: bytes) -> "bool | None":
-        """Put a record into the reserve. True: it is safe there. False: the end of the job will tell of it, should it
+        """Put a record into the reserve. True: it is safe there. False: the end of the job will report it, should it
         never be written. None: neither."""
         with self._lock:
             is_kept = self._reserve.keep(data)
@@ -245,7 +245,7 @@ class Journal:
                 atexit.register(self._settle_at_exit)
             self._lost += count
             self._uncounted += count
-            self._gave_up = True
+            self._has_waited_in_vain = True
             self._count()
 
     def _count(self) -> None:
@@ -272,11 +272,11 @@ class Journal:
         )
 
     def _start_over(self) -> None:
-        """In a forked child: the lock may be held by a thread that is not here, and losses are the parent's to tell."""
+        """In a forked child: the lock may be held by a thread that is not here, and the parent reports its losses."""
         self._lock = RLock()
         self._lost = self._uncounted = 0
         self._has_kept = False
-        self._gave_up = False
+        self._has_waited_in_vain = False
 
 
 def read_wait_seconds() -> float:

@@ -12,11 +12,9 @@ from typing import Any
 MAX_DEPTH = 100
 """Levels of lists and objects in one value. pydantic serializes about 250, Python's own parser reads about 1,000."""
 MAX_INTEGER_BITS = 1024
-"""What still has a float beside it; a tuner may well use 64-bit seeds."""
-
-
-LATEST_TIME = 253_402_300_800.0
-"""Unix time of the year 10,000, the first moment that no date can show."""
+"""A tuner may well use 64-bit seeds. All but the very largest of these integers convert to a float."""
+LATEST_TIME = 253_402_128_000.0
+"""Unix time of 9999-12-30: the first moment that is not accepted. Every time zone can show a date before it."""
 
 
 class RefusedValue(ValueError):

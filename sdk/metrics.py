@@ -1,7 +1,7 @@
 """How a metric travels: as JSON text, written by hand because every report pays for it.
 
 `NaN` and the infinities have no JSON form; they travel as the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
-NumPy, torch and similar scalars are recognised by their `item` method, so that neither library is imported here.
+NumPy, torch and similar scalars are recognized by their `item` method, so that neither library is imported here.
 """
 
 from proctor.sdk.errors import MetricError
@@ -21,7 +21,7 @@ JSON_WORDS = tuple(_NUMBER_OF)
 
 
 def encode_metric(value: object) -> str:
-    """Return the JSON text of a metric: a number, or a dictionary whose `default` is the number to optimise.
+    """Return the JSON text of a metric: a number, or a dictionary whose `default` is the number to optimize.
 
     :raises MetricError: the value is neither; the text names the key and the type.
     """
@@ -89,7 +89,7 @@ def _require_number(value: "Any", where: str) -> "int | float":
     if found is None:
         expected = "a number" if DEFAULT_KEY in where else f"a number or a dictionary with {DEFAULT_KEY!r}"
         raise MetricError(
-            f"{where} must be {expected}; found {_name_type(value)}. Report float(...) of what is to be optimised."
+            f"{where} must be {expected}; found {_name_type(value)}. Report float(...) of what is to be optimized."
         )
     return int(found) if isinstance(found, bool) else found
 

@@ -14,7 +14,7 @@ _umask_at_start: int | None = None  # beside the kernel's own, which is one for 
 
 
 def keep_files_private() -> None:
-    """What this process creates from now on is for its user only, whoever may enter the folder. Idempotent."""
+    """What this process creates from now on is for its user only, even if others may enter the folder. Idempotent."""
     global _umask_at_start
     before = os.umask(_PRIVATE)
     if _umask_at_start is None:

@@ -76,7 +76,7 @@ ENV_INHERITED_LAUNCHES = "PROCTOR_INHERITED_LAUNCHES"  # `describe_launches` of 
 ENV_MEMORY_RESERVE = "PROCTOR_MEMORY_RESERVE"  # path of the reserve in the reaper's memory
 ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # absolute path of the checkpoint to continue from, or unset
 
-# Of each launcher: the variables of the rank and the number of processes, and those that tell its launches apart.
+# Of each launcher: the variables of the rank and the number of processes, and those that distinguish its launches.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),  # torchrun, accelerate, DeepSpeed
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),  # Open MPI
@@ -102,7 +102,7 @@ def find_rank(environment: "Mapping[str, str]") -> int:
 
 
 def describe_launches(environment: "Mapping[str, str]") -> str:
-    """Return what tells the launches that an environment comes from apart from later ones; "" if there are none."""
+    """Return what distinguishes the launches that an environment comes from from later ones; "" if there are none."""
     found = [names for names in _LAUNCHERS if _launched_rank(environment, names) is not None]
     return ";".join(_describe_launch(environment, names) for names in found)
 

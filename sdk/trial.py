@@ -60,7 +60,7 @@ def get_current_parameter(tag: "str | None" = None) -> "Any":
 
 
 def report_intermediate_result(metric: "Any") -> None:
-    """Report how the trial is doing: a number, or a dictionary with the number to optimise under `default`.
+    """Report how the trial is doing: a number, or a dictionary with the number to optimize under `default`.
 
     :raises MetricError: the metric is neither.
     """
@@ -82,7 +82,7 @@ def report_final_result(metric: "Any") -> None:
 def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, step: "int | None" = None) -> None:
     """Report an intermediate metric together with the checkpoint that goes with it.
 
-    :param metrics: a number, or a dictionary with the number to optimise under `default`.
+    :param metrics: a number, or a dictionary with the number to optimize under `default`.
     :param checkpoint: a folder; it is copied, so it may be changed or removed after the call.
     :param step: the step the metric belongs to, if the trial counts them itself.
     :raises MetricError: the metrics are neither a number nor a dictionary, or the step is not an integer.

@@ -35,7 +35,7 @@ class Checkpointing:
         """Write your state below `get_checkpoint_path()`.
 
         Called, if you override it, whenever results have come and nothing else waits, and before the end. What
-        came later is told again after a restart.
+        came later is replayed after a restart.
         """
 
     def get_checkpoint_path(self) -> str:
@@ -106,7 +106,7 @@ class Tuner(Checkpointing):
         """
 
     def _accept_customized_trials(self, accept: bool = True) -> None:
-        """Ask to be told of trials that the user adds by hand; otherwise they are kept from you."""
+        """Ask to be notified of trials that the user adds by hand; otherwise you do not see them."""
         self._accept_customized = accept
 
 

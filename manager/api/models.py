@@ -178,7 +178,7 @@ class Resource(BaseModel):
             if isinstance(value, str):
                 if not value.isascii():
                     unclean[name] = clean_text(value)
-            elif isinstance(value, list) and value and isinstance(value[0], str):
+            elif isinstance(value, list) and any(isinstance(each, str) and not each.isascii() for each in value):
                 unclean[name] = [clean_text(text) if isinstance(text, str) else text for text in value]
         return {**fields, **unclean} if unclean else fields
 

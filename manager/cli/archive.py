@@ -6,6 +6,7 @@ experiment/…              its folder: logs, outputs, checkpoints; no databases
 code/…                    the code directory, when asked for: the files that travel to a machine
 """
 
+import errno
 import json
 import os
 import re
@@ -13,11 +14,12 @@ import secrets
 import shutil
 import signal
 import stat
+import struct
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -32,14 +34,17 @@ from proctor.manager.cli.machines import find_logins, handed_over
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
-_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What reading a damaged zip raises."""
+_DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+"""What reading a damaged zip raises: a name that is not the UTF-8 that it is said to be is a ValueError. The same as in
+manager/engine/archive/format.py, as are the next four."""
+_COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+MAX_HEAD_BYTES = 16 * 1024 * 1024
+SPARE_BYTES = 256 * 1024 * 1024
+NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
 FORMAT = 1
 FOLDER, CODE = "experiment", "code"
 HEAD = "proctor.json"
 _FIRST_NAME = slice(30, 30 + len(HEAD))  # where a zip that begins with it has it
-NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
-"""The same as in manager/engine/archive/format.py, which refuses archives with such files."""
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
 """Never saved, whatever an ignore file brings back."""
 CODE_ARCHIVES = "code-archives"  # what was made of the code for machines
@@ -150,14 +155,16 @@ def load_archive(
 def read_archive(path: Path) -> dict[str, Any]:
     """The experiment's resource in an archive. Raises CommandError where it is none, or of a newer kind."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            if (member := archive.getinfo(HEAD)).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise zipfile.BadZipFile(f"{HEAD} is compressed in another way than `save` does")
+        with _damage_refused(path), zipfile.ZipFile(path) as archive:
+            member = archive.getinfo(HEAD)
+            _check_compression(member)
+            if member.file_size > MAX_HEAD_BYTES:
+                raise zipfile.BadZipFile(f"its {HEAD} is larger than {MAX_HEAD_BYTES} bytes")
             head = json.loads(archive.read(member))
             found = head["format"]
     except FileNotFoundError as error:
         raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
-    except (*_DAMAGES, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError) as error:
         raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE) from error
     if found != FORMAT:
         raise CommandError(f"{path} has format {found}; this version reads format {FORMAT}", ExitCode.USAGE)
@@ -165,6 +172,29 @@ def read_archive(path: Path) -> dict[str, Any]:
     if not isinstance(experiment, dict) or not isinstance(experiment.get("config"), dict):
         raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE)
     return dict(experiment)
+
+
+@contextmanager
+def _damage_refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGES as error:
+        raise _damaged(path, str(error)) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # what it has for a place before the beginning of the file
+            raise
+        raise _damaged(path, error.strerror or str(error)) from error
+
+
+def _damaged(path: Path, why: str) -> CommandError:
+    text = f"{path} is not an experiment saved by `proctor experiment save`, or is damaged: {why}"
+    return CommandError(text, ExitCode.USAGE)
+
+
+def _check_compression(member: zipfile.ZipInfo) -> None:
+    """The modules of other compressions fail in their own ways. Raises BadZipFile."""
+    if member.compress_type not in _COMPRESSIONS:
+        raise zipfile.BadZipFile(f"{member.filename} is compressed in another way than `save` does")
 
 
 class _Selection:
@@ -366,26 +396,66 @@ def _check_room(path: Path, members: list[zipfile.ZipInfo], target: Path) -> Non
     """Raise CommandError if these members do not fit on the disk of a folder that may not be there yet."""
     needed = sum(member.file_size for member in members)
     there = next(folder for folder in (target, *target.parents) if folder.exists())
-    if needed > (free := shutil.disk_usage(there).free):
+    if needed > (free := shutil.disk_usage(there).free) - SPARE_BYTES:
         raise CommandError(
-            f"the code in {path} takes {needed >> 20} MiB, and the disk of {there} has {free >> 20} left"
+            f"the code in {path} takes {needed >> 20} MiB unpacked, and the disk of {there} has {free >> 20} MiB left, "
+            f"of which {SPARE_BYTES >> 20} MiB are kept free; free some space and load it again"
         )
 
 
 def _unpack_code(path: Path, target: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
+    """Write the saved code into a folder. What is damaged is found before anything is written; where the folder cannot
+    be written, nothing new stays."""
+    with _damage_refused(path), zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if member.filename.startswith(f"{CODE}/")]
         if not members:
             raise CommandError(f"{path} holds no code; it was saved without --code", ExitCode.USAGE)
         root = target.absolute()
         _check_room(path, members, root)
         for member in members:
-            inside = (root / member.filename.removeprefix(f"{CODE}/")).resolve()
-            if not inside.is_relative_to(root.resolve()):
+            if not _place(root, member).resolve().is_relative_to(root.resolve()):
                 raise CommandError(f"{path} wants to write outside of {target}: {member.filename}", ExitCode.USAGE)
-            inside.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(member) as source, inside.open("wb") as copy:
-                shutil.copyfileobj(source, copy)
-            if member.external_attr >> 16 & stat.S_IXUSR:
-                mode = inside.stat().st_mode
-                inside.chmod(mode | (mode & 0o444) >> 2)  # whoever may read it may run it
+            _check_compression(member)
+            with archive.open(member) as source:
+                while source.read(PIECE_BYTES):
+                    pass
+        made: list[Path] = []
+        try:
+            for member in members:
+                _unpack_member(archive, member, _place(root, member), made)
+        except OSError as error:
+            _unmake(made)
+            problem = error.strerror or error
+            raise CommandError(
+                f"the code in {path} cannot be unpacked: {error.filename or target}: {problem}"
+            ) from error
+        except BaseException:
+            _unmake(made)
+            raise
+
+
+def _place(root: Path, member: zipfile.ZipInfo) -> Path:
+    return root / member.filename.removeprefix(f"{CODE}/")
+
+
+def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: Path, made: list[Path]) -> None:
+    """Write one file or folder; `made` gets what was not there before. Raises OSError."""
+    folder = place if member.is_dir() else place.parent
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    made += reversed(missing)
+    if member.is_dir():
+        return
+    if not place.exists():
+        made.append(place)
+    with archive.open(member) as source, place.open("wb") as copy:
+        shutil.copyfileobj(source, copy)
+    if member.external_attr >> 16 & stat.S_IXUSR:
+        mode = place.stat().st_mode
+        place.chmod(mode | (mode & 0o444) >> 2)  # whoever may read it may run it
+
+
+def _unmake(made: list[Path]) -> None:
+    for path in reversed(made):
+        with suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

@@ -96,6 +96,7 @@ class CleanUps:
         await asyncio.wait({owed.task}, timeout=PATIENCE_SECONDS)
         if not owed.task.done():
             owed.is_given_up = False
+            owed.woken.clear()
             raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; ask again")
 
     async def settle(self, experiment: ExperimentRow) -> None:

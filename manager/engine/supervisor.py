@@ -11,7 +11,7 @@ from typing import Any
 
 from proctor.manager import open_files
 from proctor.manager.config import ExperimentConfig
-from proctor.manager.engine.cleanup import CleanUps
+from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.creation import read_secrets
@@ -262,12 +262,15 @@ class ExperimentSupervisor:
 
     async def leave(self, experiment_id: str) -> None:
         """Wait until the engine of an experiment that is over is gone; end that of a failed one. Raises Unavailable
-        when its platform is busy cleaning up after it for too long."""
+        when that takes too long, or its platform is busy cleaning up after it for too long."""
         running = self._running.get(experiment_id)
         if running is not None:
             if running.runner.state.row.status is not ExperimentStatus.STOPPED:
                 running.task.cancel()
-            await asyncio.wait({running.task})
+            await asyncio.wait({running.task}, timeout=PATIENCE_SECONDS)
+            if not running.task.done():
+                text = f"experiment {experiment_id} is still leaving its platform, which is cleaning up after it"
+                raise Unavailable(f"{text}; ask again")
         await self._clean_ups.end_attempts(experiment_id)
 
     def owe_clean_up(self, experiment_id: str) -> None:

@@ -45,7 +45,7 @@ class Client:
         own = "" if address is None else address.url
         self.url = (named or own).rstrip("/")
         given = token or os.environ.get(ENV_TOKEN)
-        self.token = given or (read_token(self.home) if self.url == own else None)  # no stranger is shown our token
+        self.token = given or (read_token(self.home) if self.url == own else None)  # no other server gets our token
         self._transport = Transport(self.url, self.token, timeout_seconds=timeout_seconds)
 
     def __enter__(self) -> Self:
@@ -57,7 +57,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Give the connection back; twice does no harm."""
+        """Close the connection. Idempotent."""
         self._transport.close()
 
     def page_url(self, path: str = "/") -> str:
@@ -83,7 +83,7 @@ class Client:
         return self._get(_path("nodes", node_id))
 
     def check_node(self, node_id: str) -> JsonObject:
-        """Try to reach a machine now; what comes of it is told by events of kind `node`."""
+        """Try to reach a machine now; the outcome is reported by events of kind `node`."""
         return self._post(_path("nodes", node_id, "check"))
 
     def drain_node(self, node_id: str, *, reason: str = "") -> JsonObject:
@@ -95,7 +95,7 @@ class Client:
         return self._post(_path("nodes", node_id, "resume"))
 
     def forget_node(self, node_id: str) -> None:
-        """Give up a machine that nobody needs and that cannot be left; what is there stays there."""
+        """Forget a machine that no experiment uses and that cannot be cleaned up; what is there stays there."""
         self._transport.request("POST", _path("nodes", node_id, "forget"))
 
     def check_platform(

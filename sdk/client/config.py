@@ -4,7 +4,8 @@
     config.objective.direction = "maximize"
     config.tuner.name = "TPE"
 
-They hold values and check only names; the manager checks the rest and answers with every problem at once.
+They hold values and check only names; the manager checks the rest and answers with every problem at once. What people
+write in files and as durations is read here too.
 """
 
 import os
@@ -45,7 +46,7 @@ class AlgorithmConfig:
 
 @dataclass(slots=True)
 class CustomAlgorithmConfig:
-    """A tuner or assessor of one's own: `class_name` is `module.Class`, found in `code_directory`."""
+    """A custom tuner or assessor: `class_name` is `module.Class`, found in `code_directory`."""
 
     class_name: str | None = None
     code_directory: Path | None = "."
@@ -199,10 +200,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-# ---- reading --------------------------------------------------------------------------------------------------------
-# Reads what people write: YAML files and durations.
 
 
 def read_document(path: pathlib.Path) -> Any:

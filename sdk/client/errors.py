@@ -2,7 +2,7 @@
 
 ProctorError
 └── ClientError
-    ├── ManagerUnreachable     nobody answers
+    ├── ManagerUnreachable     no answer
     ├── ManagerNotStarted      it could not be started; the text says why
     └── ProblemError           the manager answered with a problem document
         ├── BadInput      400, 413, 422
@@ -25,7 +25,7 @@ class ClientError(ProctorError):
 
 
 class ManagerUnreachable(ClientError):
-    """Nobody answers where the manager should be."""
+    """There is no answer where the manager should be."""
 
 
 class ManagerNotStarted(ClientError):

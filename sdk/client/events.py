@@ -1,4 +1,7 @@
-"""Reads the manager's stream of changes (server-sent events) and picks it up again where it broke off."""
+"""Reads the manager's stream of changes (server-sent events), and waits for an experiment to change.
+
+The stream is resumed where it broke off. To wait with a deadline, a thread reads it.
+"""
 
 import json
 import queue
@@ -52,8 +55,8 @@ class EventStream:
     """Iterates over changes, oldest first, as JSON objects with `id`, `kind`, `data` and the ids they are about.
 
     A broken connection is opened again with `Last-Event-ID`, so nothing is missed and nothing comes twice. It ends
-    when it is closed, by any thread. Raises ManagerUnreachable when nobody has answered for `patience_seconds`
-    (None: waits for ever), and what the manager answers if it refuses.
+    when it is closed, by any thread. Raises ManagerUnreachable when there was no answer for `patience_seconds`
+    (None: waits for ever), and the manager's error if it refuses.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class EventStream:
         self._delays = reconnect_seconds
         self._closed = threading.Event()
         self.on_open: Callable[[], None] | None = None
-        """Called when a connection stands: what changes from now on is told."""
+        """Called when a connection is open: what changes from now on is reported."""
         self._socket: socket.socket | None = None
 
     def close(self) -> None:
@@ -128,12 +131,8 @@ class EventStream:
             yield line
 
 
-# ---- watch ----------------------------------------------------------------------------------------------------------
-# Waits for an experiment to change: a thread reads the stream of changes, the caller waits with a deadline.
-
-
 class Watch:
-    """The doorbell of one stream. Use it with `with`; the thread ends with the block."""
+    """Waits for changes of one stream, which a thread reads. Use it with `with`; the thread ends with the block."""
 
     def __init__(self, stream: EventStream, *, least_interval_seconds: float = 0.25) -> None:
         """:param least_interval_seconds: `wait` returns no more often than this, however much changes."""

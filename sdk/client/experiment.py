@@ -1,4 +1,4 @@
-"""`Experiment`: NNI's Python API for one experiment, on a manager that may run many."""
+"""`Experiment`: NNI's Python API for one experiment, on a manager that may run many and is started if none runs."""
 
 import atexit
 import os
@@ -24,16 +24,18 @@ from proctor.sdk.client.events import Watch
 from proctor.sdk.client.home import ENV_HOME, ENV_URL, find_home
 from proctor.sdk.client.results import Results, TrialJob, TrialMetricData, TrialResult, metric_data, numbers
 
-# ---- starting -------------------------------------------------------------------------------------------------------
-# Starts a manager in the background when none is running.
-
 START_TIMEOUT_SECONDS = 60.0
+FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
+"""Statuses in which nothing happens any more by itself."""
+RECHECK_SECONDS = 10.0
+"""How long a wait trusts that nothing has changed when no change was reported."""
+Source = ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str] | Sequence[str]
 
 
 def connect_or_start(home: Path, *, port: int | None = None) -> Client:
     """A client of the home's manager, which is started if it does not run.
 
-    :param port: where a manager that must be started shall listen; one that runs stays where it is.
+    :param port: where a manager that must be started listens; one that runs stays where it is.
     Raises ManagerNotStarted with the manager's own words.
     """
     try:
@@ -70,15 +72,6 @@ def start_manager(home: Path, *, port: int | None = None) -> None:
         raise ManagerNotStarted(done.stderr.strip().removeprefix("Error: ") or f"exit code {done.returncode}")
 
 
-FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
-"""Statuses in which nothing happens any more by itself."""
-
-RECHECK_SECONDS = 10.0
-"""How long a wait trusts that nothing has changed when no change was told."""
-
-Source = ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str] | Sequence[str]
-
-
 class Experiment:
     """One experiment: to be started from a configuration, or there already and named by its id.
 
@@ -100,7 +93,7 @@ class Experiment:
         self._mode = RunMode.Background
         self.config: Any = self._read(config)
 
-    # Life
+    # Start and stop
 
     def start(self, port: int | None = None, debug: bool = False, run_mode: RunMode = RunMode.Background) -> None:
         """Start the experiment and return; a manager is started if none runs.
@@ -200,7 +193,7 @@ class Experiment:
                 watch.wait(min(rest, RECHECK_SECONDS))
         return status == "DONE"
 
-    # Questions
+    # Reading
 
     @property
     def client(self) -> Client:
@@ -273,7 +266,7 @@ class Experiment:
         """All trials as they are now."""
         return Results(self.client, self._need_id())
 
-    # Wishes
+    # Changes
 
     def update_trial_concurrency(self, value: int) -> None:
         """How many trials run at a time."""

@@ -16,7 +16,7 @@ ENV_TOKEN = "PROCTOR_TOKEN"
 
 @dataclass(frozen=True)
 class ManagerAddress:
-    """Where a running manager has said that it is reached. `url` has no slash at the end."""
+    """Where a running manager is reached, as it has written down. `url` has no slash at the end."""
 
     url: str
     pid: int
@@ -34,7 +34,7 @@ def find_home(path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def read_address(home: Path) -> ManagerAddress | None:
-    """What the home's manager.json says; None where no manager has said anything."""
+    """What the home's manager.json says; None where no manager has written it."""
     try:
         document = json.loads((home / "manager.json").read_text(encoding="utf-8"))
         return ManagerAddress(

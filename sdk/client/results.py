@@ -1,4 +1,7 @@
-"""The outcome of an experiment, read once: its trials, the best one, curves, and what failed."""
+"""The outcome of an experiment, read once: its trials, the best one, curves, and what failed.
+
+What `Experiment` returns has the field names of NNI's Python API.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -8,15 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.sdk.metrics import from_json_word
 
-# ---- records --------------------------------------------------------------------------------------------------------
-# What `Experiment` returns, with the field names of NNI's Python API.
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
 
 JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class TrialHyperParameters:
-    """One set of parameters a trial was given: a dictionary, or any JSON value that a tuner of the user's proposed."""
+    """One set of parameters a trial was given: a dictionary, or any JSON value that a custom tuner proposed."""
 
     parameters: Any
     parameter_id: int
@@ -119,10 +122,6 @@ def milliseconds(moment: str | None) -> int | None:
     return round(datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() * 1000)
 
 
-if TYPE_CHECKING:
-    from proctor.sdk.client.client import Client
-
-
 @dataclass(frozen=True)
 class TrialOutcome:
     """One trial. `value` is its final metric (None: it has none), `data` the metric as it was reported."""
@@ -132,7 +131,7 @@ class TrialOutcome:
     status: str
     reason: str
     parameters: Any
-    """A dictionary; any JSON value if a tuner of one's own proposed it."""
+    """A dictionary; any JSON value if a custom tuner proposed it."""
     value: float | None
     data: Any
     directory: str
@@ -177,7 +176,7 @@ class Results:
 
     @property
     def errors(self) -> list[TrialOutcome]:
-        """The trials that failed or were given up; their `reason` says why."""
+        """The trials that failed or were abandoned; their `reason` says why."""
         return [trial for trial in self._trials if trial.status in ("FAILED", "SYS_CANCELED")]
 
     def curves(self) -> dict[str, list[tuple[int, float]]]:

@@ -12,7 +12,7 @@ from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
 from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
-from proctor.sdk.pytorch.determinism.kernels import kernel_switches, tell_gaps
+from proctor.sdk.pytorch.determinism.kernels import kernel_switches, report_gaps
 from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
@@ -151,12 +151,12 @@ def find_end(run: Run) -> "StopReason | None":
 
 
 def begin(run: Run, content: "dict[str, Any] | None") -> None:
-    """Begin to train: tell or refuse what is not exact or cannot be saved, cut the history, open what looks on.
+    """Begin to train: report or refuse what is not exact or cannot be saved, cut the history, start the observers.
 
     All ranks call it (collective).
     """
     run.state.stop_reason = ""
-    _tell_inexact(run, content)
+    _report_inexact(run, content)
     if run.storage is not None:
         check_state(run)
     if content is not None and run.storage is not None and run.ranks.is_main:
@@ -165,11 +165,11 @@ def begin(run: Run, content: "dict[str, Any] | None") -> None:
     run.model._log = run.log
 
 
-def _tell_inexact(run: Run, content: "dict[str, Any] | None") -> None:
-    """Tell, or refuse, on all ranks alike, what keeps a resumed run, or one that is to be exact, from being so."""
+def _report_inexact(run: Run, content: "dict[str, Any] | None") -> None:
+    """Report, or refuse, on all ranks alike, what keeps a resumed run, or one that is to be exact, from being so."""
     settings = run.settings
     if content is not None or settings.enable_deterministic or settings.strict_resume:
-        tell_gaps(run.gaps, ranks=run.ranks, strict=settings.strict_resume)
+        report_gaps(run.gaps, ranks=run.ranks, strict=settings.strict_resume)
     if content is None:
         return
     compare_on_ranks(

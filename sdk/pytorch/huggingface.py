@@ -5,8 +5,9 @@
     trainer = Trainer(model, arguments, callbacks=[callback], ...)
     trainer.train(resume_from_checkpoint=callback.find_checkpoint())
 
-The Trainer writes its checkpoints in place; a mark, written last, tells the whole ones from those that a kill has torn.
-docs/trainer.md says what the Trainer does not allow.
+The Trainer writes each checkpoint as a folder, in place. A small file, the mark, is written last and tells the complete
+ones from those that a kill has torn; its content is what an exact resume depends on. docs/trainer.md says what the
+Trainer does not allow.
 """
 
 import json
@@ -28,17 +29,17 @@ from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointE
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
 from proctor.sdk.trial import is_in_trial
 
-# ---- marks ----------------------------------------------------------------------------------------------------------
-# Checkpoints that another framework writes in place, for its callback: each a folder, with a mark when it is whole.
-#
-# The mark is a small file, written last; its content is what an exact resume depends on.
+try:
+    from transformers import TrainerCallback
+except ImportError:
+    raise ImportError("transformers is not installed; run pip install 'proctor[huggingface]'") from None
 
 MARK = "proctor.json"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
-class MarkedFolder:
-    """The folders `checkpoint-<step>` in `root/run_name`, in a trial in `root/<trial id>/run_name`.
+class HuggingFaceCheckpoints:
+    """The checkpoints of one run: `root/run_name/checkpoint-<step>`, in a trial in `root/<trial id>/run_name`.
 
     Every process may look; only the main one marks.
 
@@ -98,18 +99,12 @@ class MarkedFolder:
         return [(int(match[1]), path) for match, path in found if match]
 
 
-try:
-    from transformers import TrainerCallback
-except ImportError:
-    raise ImportError("transformers is not installed; run pip install 'proctor[huggingface]'") from None
-
-
 class ProctorCallback(TrainerCallback):
     """Marks whole checkpoints, registers them with the trial, reports what is logged, ends when the manager wants it.
 
     `folder` is what `output_dir` must be: `folder/run_name`, in a trial `folder/<trial id>/run_name`.
 
-    :param run_name: what tells this run from others of the trial; it continues only what bears its name.
+    :param run_name: what distinguishes this run from others of the trial; it continues only what bears its name.
     :param metric: the one that becomes the `default` of the reports, such as "eval_accuracy".
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be exact.
     :raises ConfigurationError: the name cannot be that of a folder.
@@ -123,7 +118,7 @@ class ProctorCallback(TrainerCallback):
         metric: "str | None" = None,
         strict_resume: bool = False,
     ) -> None:
-        self._storage = MarkedFolder(folder, run_name)
+        self._storage = HuggingFaceCheckpoints(folder, run_name)
         self.folder = self._storage.path
         self._metric = metric
         self._strict_resume = strict_resume
@@ -142,7 +137,7 @@ class ProctorCallback(TrainerCallback):
         return None if found is None else str(found)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell, or refuse, what keeps a resume from being exact (collective)."""
+        """Report, or refuse, what keeps a resume from being exact (collective)."""
         if Path(args.output_dir) != self.folder or args.save_only_model:
             raise ConfigurationError(
                 f"output_dir must be the callback's folder, {self.folder}, and save_only_model False; found "

@@ -5,7 +5,8 @@
     trainer = Trainer(callbacks=[callback], ...)
     trainer.fit(module, loader, ckpt_path=callback.find_checkpoint(), weights_only=True)
 
-docs/trainer.md says what Lightning does not allow.
+Lightning writes each checkpoint as a file. As in the trainer's own folder, a pointer decides what a run continues from,
+and names only what is on the disk. docs/trainer.md says what Lightning does not allow.
 """
 
 import os
@@ -27,17 +28,22 @@ from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointE
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
 from proctor.sdk.trial import is_in_trial
 
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    try:
+        from pytorch_lightning import Callback
+    except ImportError:
+        raise ImportError("Lightning is not installed; run pip install 'proctor[lightning]'") from None
+
 __all__ = ["ProctorCallback", "ResumableLoader"]
+_KEY = "proctor"
 
 
-# ---- guests ---------------------------------------------------------------------------------------------------------
-# Checkpoints that another framework writes, for its callback: one run's folder of them, each a file.
-#
-# As in the trainer's own folder, a pointer decides what a run continues from, and names only what is on the disk.
+class LightningCheckpoints:
+    """The checkpoints of one run: the folder `root/run_name`, in a trial `root/<trial id>/run_name`.
 
-
-class GuestFolder:
-    """The folder `root/run_name`, in a trial `root/<trial id>/run_name`; only the main rank adds to it.
+    Only the main rank adds to it.
 
     :param keep_last: how many of the newest checkpoints stay.
     :raises ConfigurationError: none would stay.
@@ -107,24 +113,12 @@ class GuestFolder:
                     path.unlink()
 
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    try:
-        from pytorch_lightning import Callback
-    except ImportError:
-        raise ImportError("Lightning is not installed; run pip install 'proctor[lightning]'") from None
-
-
-_KEY = "proctor"
-
-
 class ProctorCallback(Callback):
     """Saves whole checkpoints, registers them with the trial, reports metrics, and ends when the manager wants it.
 
     :param folder: for the checkpoints, which lie in `folder/run_name`, in a trial in `folder/<trial id>/run_name`.
     :param every_n_steps: how many optimizer steps lie between two of them.
-    :param run_name: what tells this run from others of the trial; it continues only what bears its name.
+    :param run_name: what distinguishes this run from others of the trial; it continues only what bears its name.
     :param metric: the one that becomes the `default` of the reports.
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be exact.
     :param keep_last: how many of the newest checkpoints stay.
@@ -143,13 +137,13 @@ class ProctorCallback(Callback):
     ) -> None:
         if every_n_steps < 1:
             raise ConfigurationError(f"every_n_steps must be at least 1; found {every_n_steps}.")
-        self._storage = GuestFolder(folder, run_name, keep_last=keep_last)
+        self._storage = LightningCheckpoints(folder, run_name, keep_last=keep_last)
         self._every_n_steps = every_n_steps
         self._metric = metric
         self._strict = strict_resume
         self._step = self._saved_step = 0  # the last optimizer step that was seen, and that was saved
         self._is_postponed = False
-        self._left_step = self._reported_step = -1  # where the manager's wish was met, where metrics were reported
+        self._left_step = self._reported_step = -1  # where the run stopped for the manager, where metrics were reported
         self._loaded: list[Any] = []
 
     def find_checkpoint(self) -> "str | None":
@@ -172,7 +166,7 @@ class ProctorCallback(Callback):
         self._loaded = [checkpoint.get(_KEY)]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Count from where the run goes on; tell, or refuse, what keeps it from being exact."""
+        """Count from where the run goes on; report, or refuse, what keeps it from being exact."""
         self._step = self._saved_step = trainer.global_step
         while self._loaded:
             describe = partial(_describe, trainer, is_resumed=True)

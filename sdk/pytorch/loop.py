@@ -5,7 +5,9 @@ stops, the stop, the question for the next phase of the data. A resumed run goes
 that nothing before it happens twice and nothing after it is left out.
 
 A boundary lies where an optimizer window ends. In the unit EPOCH the last batch of an epoch always ends a window, and
-only there are validations and checkpoints due; a wish to stop is also met inside the epoch, at the window's end.
+only there are validations and checkpoints due; a request to stop is also met inside the epoch, at the window's end.
+
+Validations and tests judge the model on data, without gradients, by the same steps.
 """
 
 from typing import Any
@@ -19,9 +21,6 @@ from proctor.sdk.pytorch.options import Phase, StopReason
 from proctor.sdk.pytorch.plugins import Override
 from proctor.sdk.pytorch.run import Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
-
-# ---- evaluation -----------------------------------------------------------------------------------------------------
-# Validations and tests: the model judged on data, without gradients, by the same steps for both.
 
 
 def validate(run: Run) -> bool:
@@ -96,7 +95,7 @@ class TrainingLoop:
         self._print = settings.print_frequency or 0
         self._plugins = list(run.plugins)
         self._moves = run.plugins.claims(Override.TRAINING_BATCH) is None
-        self._stop_wish = False
+        self._wants_stop = False
 
     def run(self) -> StopReason:
         """Train until a rule stops the run; a checkpoint has been made by then if there is a place for one."""
@@ -153,7 +152,7 @@ class TrainingLoop:
         state.end_batch()
         run.observers.on_batch_end(state)
         if run.wants_stop():
-            self._stop_wish = True
+            self._wants_stop = True
         if is_last:
             self._end_epoch()
 
@@ -169,7 +168,7 @@ class TrainingLoop:
         is_validated = bool(is_due and settings.valid_frequency and done % settings.valid_frequency == 0)
         if is_validated:
             validate(run)
-            self._stop_wish = self._stop_wish or run.wants_stop()
+            self._wants_stop = self._wants_stop or run.wants_stop()
         reason = self._decide(done)
         if reason is not None:
             self.state.stop_reason = "" if reason is StopReason.REQUESTED else reason.value
@@ -192,9 +191,9 @@ class TrainingLoop:
             return StopReason.COMPLETED
         if settings.early_stop_cycles is not None and self.state.early_stop_count >= settings.early_stop_cycles:
             return StopReason.EARLY_STOP
-        if not ranks.any(self._stop_wish or trial.should_stop()):
+        if not ranks.any(self._wants_stop or trial.should_stop()):
             return None
-        return StopReason.MODEL if ranks.any(self._stop_wish) else StopReason.REQUESTED
+        return StopReason.MODEL if ranks.any(self._wants_stop) else StopReason.REQUESTED
 
     def _advance_phase(self) -> bool:
         """Go to the next phase of the data if the model wants to, and say whether the epoch has ended for it."""

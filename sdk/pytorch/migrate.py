@@ -20,7 +20,7 @@ from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, is_foreign, read_any, translate, upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, HistoryPosition
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer, write_pointer
-from proctor.sdk.pytorch.checkpoints.serialization import serialise
+from proctor.sdk.pytorch.checkpoints.serialization import serialize
 from proctor.sdk.pytorch.errors import TrainerError, UnreadableCheckpointError
 
 
@@ -50,7 +50,7 @@ def migrate_checkpoints(
         raise TrainerError(f"{source} has no checkpoints: expected files named *{SUFFIX}; found none.")
     done: list[Migrated] = []
     for name, (content, origin) in translated.items():
-        data = serialise(content, safe_types)
+        data = serialize(content, safe_types)
         entry = _describe(name, data, content)
         is_new = _is_new(target / name, entry)
         if is_new and not dry_run:

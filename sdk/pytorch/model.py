@@ -13,6 +13,10 @@
 
 `test` calls setup, load_state_dict (or load_for_testing), eval, on_testing_start, then for each batch
 on_testing_batch_start, test_step, on_testing_batch_end, and at the end on_testing_end.
+
+A model is refused if it has parts that no checkpoint would hold: networks in a list, bare parameters, optimizers in a
+dictionary, and random generators wherever they are. What is only another name for something that is saved is not such a
+part: `list(network.parameters())`, a layer of a network, a list of optimizers that are attributes too.
 """
 
 import random
@@ -33,14 +37,17 @@ from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.options import Phase
 from proctor.sdk.pytorch.state import TrainingState
 
-# ---- unsaved --------------------------------------------------------------------------------------------------------
-# Parts of a model that no checkpoint would hold: networks in a list, bare parameters, optimizers in a dictionary, and
-# random generators wherever they are.
-#
-# What is only another name for something that is saved is none: `list(network.parameters())`, a layer of a network, a
-# list of optimizers that are attributes too.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from proctor.sdk.pytorch.data.module import DataModule
+    from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+    from proctor.sdk.pytorch.ranks import Ranks
 
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
+_OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
+_GIVEN = (*_OWN_PARTS, "device", "ranks", "queue", "datamodule", "_log")  # by the trainer
 
 
 def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
@@ -71,7 +78,7 @@ def find_generator(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str |
 
 def _generator_kinds() -> "tuple[type, ...]":
     kinds: tuple[type, ...] = (torch.Generator, random.Random, DefaultNumpyRNG)
-    if (numpy := sys.modules.get("numpy.random")) is not None:  # nobody has one of its generators before
+    if (numpy := sys.modules.get("numpy.random")) is not None:  # none of its generators exists before
         kinds += (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
     return kinds
 
@@ -102,18 +109,6 @@ def _identify(part: Any) -> "set[int]":
     if isinstance(part, torch.nn.Module):
         return {id(tensor) for tensor in [*part.parameters(), *part.buffers()]}
     return {id(part)}
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from proctor.sdk.pytorch.data.module import DataModule
-    from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-    from proctor.sdk.pytorch.ranks import Ranks
-
-_OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
-_GIVEN = (*_OWN_PARTS, "device", "ranks", "queue", "datamodule", "_log")  # by the trainer
 
 
 class Model:

@@ -1,4 +1,4 @@
-"""The words of a training run: its units, its phases, and every keyword argument of `Trainer`."""
+"""The options of a run: the keyword arguments of `Trainer`, what each may be, and the frozen settings made of them."""
 
 import os
 import re
@@ -13,10 +13,10 @@ from typing import Any, TypedDict
 from proctor.sdk.pytorch.determinism.seeding import get_default_seed
 from proctor.sdk.pytorch.errors import ConfigurationError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
+_LARGEST_SEED = 2**64 - 1  # what torch takes
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
+
+_Rule = tuple[str, Callable[[Any], bool]]  # the words for an error, and the check
 
 
 class TrainUnit(str, Enum):
@@ -113,13 +113,6 @@ class TrainerOptions(TypedDict, total=False):
     background_writes: bool
 
 
-# ---- ranges ---------------------------------------------------------------------------------------------------------
-# What each option of a run may be, as a table: the words that an error says, and the rule.
-
-_LARGEST_SEED = 2**64 - 1  # what torch takes
-_Rule = tuple[str, Callable[[Any], bool]]
-
-
 def check_ranges(options: "Mapping[str, Any]") -> None:
     """Check the options that are given.
 
@@ -213,15 +206,10 @@ _RULES: "dict[str, _Rule]" = {
 }
 
 
-# ---- settings -------------------------------------------------------------------------------------------------------
-# The options of a run, checked once, frozen, and picklable so that they can be handed to other processes.
-
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
-
-
 @dataclass(frozen=True)
 class Settings:
-    """What `TrainerOptions` describes, with the defaults. Construction raises `ConfigurationError`."""
+    """What `TrainerOptions` describes, with the defaults; picklable, for other processes. Construction raises
+    `ConfigurationError`."""
 
     run_name: str
     train_unit: TrainUnit = TrainUnit.EPOCH

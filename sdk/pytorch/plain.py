@@ -18,8 +18,8 @@
                 if save_if_due(run):                      # the manager wants the run to stop; it will be continued
                     return
 
-What your loop remembers from one call of `save_if_due` to the next must be in the parts (each has `state_dict` and
-`load_state_dict`), in `run.state` or in the random streams, or a resumed run does not know of it.
+What your loop keeps from one call of `save_if_due` to the next must be in the parts (each has `state_dict` and
+`load_state_dict`), in `run.state` or in the random streams, or a resumed run does not have it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,11 +42,13 @@ from proctor.sdk.pytorch.run import Place, Run
 from proctor.sdk.pytorch.snapshots import restore_streams, save_checkpoint
 from proctor.sdk.pytorch.trainer import choose_device
 
-# ---- parts ----------------------------------------------------------------------------------------------------------
-# What a run of a loop of one's own is made of: its parts, its data, the options that are left to it, its saves.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from proctor.sdk.pytorch.options import TrainerOptions
 
 Parts = Callable[[], "dict[str, Any]"]
-
 _DECIDED_BY_THE_LOOP = {
     "train_unit": "it counts batches",
     "total_steps": "the run ends where the loop does",
@@ -113,13 +115,6 @@ class OneDataset(DataModule):
 
     def setup(self) -> None:
         self.add_train_phase(self._dataset, self._params)
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from proctor.sdk.pytorch.options import TrainerOptions
 
 
 @contextmanager

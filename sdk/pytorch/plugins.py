@@ -1,6 +1,7 @@
 """Plug-ins: named additions to a run that keep a state of their own in the checkpoints.
 
-A plug-in may look on and may change batches. Four things only one plug-in can decide; it claims them in `overrides`.
+A plug-in may observe the run and change batches. Four things only one plug-in can decide; it claims them in
+`overrides`.
 """
 
 from collections.abc import Iterator

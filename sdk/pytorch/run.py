@@ -68,7 +68,7 @@ class Run:
         self.metrics: dict[str, float] = {}  # the last value of each metric
         self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None
-        self.reports = True  # whether a trial's tuner is to learn of the metrics
+        self.reports = True  # whether metrics are reported to a trial's tuner
         self.has_saved = False  # since this start
         self._logged: dict[str, int] = {}  # the batch at which each metric was logged last
 

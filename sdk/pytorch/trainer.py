@@ -1,4 +1,7 @@
-"""The trainer: options in, a trained model and a folder of checkpoints out."""
+"""The trainer: options in, a trained model and a folder of checkpoints out.
+
+Its task runs here on one device, in a new process for each of several devices, or where torchrun has put this process.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +25,11 @@ from proctor.sdk.pytorch.plugins import Plugin, Plugins
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.run import Outcome, Place, Run
 
-# ---- launching ------------------------------------------------------------------------------------------------------
-# Where a task runs: here on one device, in a new process for each of several, or where torchrun has put this one.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from proctor.sdk.pytorch.options import TrainerOptions
 
 
 @dataclass(frozen=True)
@@ -91,13 +97,6 @@ def _execute(task: Task, ranks: Ranks, device: torch.device, queue: HandoverQueu
 
 def _group_options(task: Task) -> GroupOptions:
     return GroupOptions(task.settings.backend, task.settings.group_timeout_seconds)
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from proctor.sdk.pytorch.options import TrainerOptions
 
 
 class Trainer:

@@ -1,4 +1,4 @@
-"""The run inside a trial: its metrics are reported, its checkpoints registered, its manager's wish to stop obeyed.
+"""The run inside a trial: metrics are reported, checkpoints registered, and it stops when the manager wants that.
 
 Outside an experiment nothing here does anything. Inside, a retried trial finds the checkpoint of the attempt before
 through the SDK, wherever that attempt ran, and the trainer continues from it without a line of the user's code.
@@ -16,7 +16,7 @@ from typing import Any
 from proctor.sdk import trial as sdk
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.registration import find_refusal, find_runs
+from proctor.sdk.pytorch.checkpoints.registration import find_refusal, find_registered_runs
 from proctor.sdk.pytorch.errors import CheckpointWarning
 from proctor.sdk.pytorch.options import Settings, check_name
 from proctor.sdk.pytorch.state import Record
@@ -45,7 +45,7 @@ def choose_folder(root: "str | os.PathLike[str]", run_name: str) -> Path:
 
 
 class _Termination:
-    """Whether SIGTERM has come while it is only noted."""
+    """Whether SIGTERM has come while it is deferred."""
 
     received = False
 
@@ -55,21 +55,21 @@ def should_stop() -> bool:
     return is_in_trial() and (sdk.should_stop() or _Termination.received)
 
 
-def note_termination() -> bool:
-    """From now on have SIGTERM only noted, so that `should_stop` is true and no save is cut off; SIGKILL follows after
+def defer_termination() -> bool:
+    """Defer SIGTERM from now on, so that `should_stop` is true and no save is cut off; SIGKILL follows after
     the keeper's grace. False: this is no trial, not the main thread, or the user's code handles SIGTERM."""
     is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not is_in_trial() or not is_default or threading.current_thread() is not threading.main_thread():
         return False
-    signal.signal(signal.SIGTERM, _note)
+    signal.signal(signal.SIGTERM, _record_termination)
     return True
 
 
 @contextmanager
 def deferring_termination() -> "Iterator[None]":
-    """Have a SIGTERM that comes meanwhile end this process afterwards: with the checkpoint made, and still as a process
-    that was signaled, which a trial that nobody has asked to stop must be seen as."""
-    if not note_termination():
+    """Have a SIGTERM that comes meanwhile end this process afterwards, with the checkpoint made. It still ends by the
+    signal, because that is how a trial that was not asked to stop must appear."""
+    if not defer_termination():
         yield
         return
     try:
@@ -81,13 +81,13 @@ def deferring_termination() -> "Iterator[None]":
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _note(number: int, frame: Any) -> None:
+def _record_termination(number: int, frame: Any) -> None:
     _Termination.received = True
 
 
 def _forget_termination() -> None:
-    """In a forked child: it has nothing to save, and who ends it by SIGTERM (a pool of workers) waits for its end."""
-    if signal.getsignal(signal.SIGTERM) is _note:
+    """In a forked child: it has nothing to save, and what ends it by SIGTERM (a pool of workers) waits for its end."""
+    if signal.getsignal(signal.SIGTERM) is _record_termination:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -118,11 +118,11 @@ def find_registered(run_name: str, *, is_new: bool) -> "Path | None":
     Another run's is never returned, nor what the user's code has registered.
 
     :param is_new: whether the run has no other checkpoint, so that it begins anew; if it does so although the trial was
-        handed something, a `CheckpointWarning` tells it.
+        handed something, a `CheckpointWarning` says so.
     """
     if not is_in_trial():
         return None
-    found = find_runs().get(run_name)
+    found = find_registered_runs().get(run_name)
     if found is None and is_new and (refusal := find_refusal(run_name, sdk.get_trial_id())) is not None:
         warnings.warn(CheckpointWarning(refusal), stacklevel=3)
     return found

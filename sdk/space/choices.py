@@ -148,7 +148,7 @@ class NestedChoice(Parameter):
         return self._value(branch, {name: child.from_unit(rest) for name, child in branch.parameters.items()})
 
     def to_unit(self, value: Any) -> float:
-        """Return the middle of the slice of the branch; its parameters cannot be told from one number."""
+        """Return the middle of the slice of the branch; its parameters cannot be derived from one number."""
         return (self.index_of(value) + 0.5) / len(self.branches)
 
     def value_at(self, index: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The numeric parameter kinds of an NNI search space, each one an inverse distribution function.
 
-Every kind draws its values through `from_unit`, so that sampling, walking a grid and asking an optimiser that knows
+Every kind draws its values through `from_unit`, so that sampling, walking a grid and asking an optimizer that knows
 only the unit interval are the same operation with another source of numbers.
 """
 

@@ -18,7 +18,7 @@ from proctor.manager.store.tables import events
 
 WRITER = """
 import asyncio, sys
-from proctor.manager.store import events
+from proctor.manager.store.tables import events
 from proctor.manager.store.database import Database
 
 def note(c):

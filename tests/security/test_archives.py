@@ -145,6 +145,37 @@ def test_an_archive_with_flipped_bytes_is_taken_in_or_refused(loader: Loader, tm
     loader.load(tmp_path / "x.zip")
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_an_archive_with_a_damaged_directory_is_read_or_refused(loader: Loader, tmp_path: Path, seed: int) -> None:
+    """Names, sizes and places stand there, once more before each member: most of the flips hit them."""
+    draw = random.Random(seed)
+    sound = zipped(tmp_path / "sound.zip", loader.members() | {"experiment/é.txt": b"x" * 500}).read_bytes()
+    directory, refused = sound.index(b"PK\x01\x02"), 0
+    for number in range(100):
+        data = bytearray(sound)
+        for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
+            place = draw.randrange(directory if draw.random() < 0.8 else 0, len(data))
+            data[place] = draw.choice([0, 255, 128, draw.randrange(256), data[place] ^ 1 << draw.randrange(8)])
+        (tmp_path / "x.zip").write_bytes(data)
+        refused += not is_read(ExperimentArchive(tmp_path / "x.zip"), tmp_path / str(number))
+    assert 0 < refused < 100
+
+
+def is_read(archive: ExperimentArchive, folder: Path) -> bool:
+    """Whether all of it could be read; if not, it was refused."""
+    folder.mkdir()
+    try:
+        archive.experiment()
+        archive.check_room(folder.parent)
+        archive.trials()
+        archive.jobs()
+        list(archive.metrics())
+        archive.unpack(folder, but=frozenset())
+    except (BadRequest, Unavailable):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_an_archive_with_strange_records_is_taken_in_or_refused(loader: Loader, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)

@@ -50,8 +50,12 @@ from proctor.trial_keeper.settings import PACKAGE_ROOT, SPAWNER_CODE
 BUNDLE_VARIABLE = "PROCTOR_PYTHONPATH"
 """The variable of a trial's environment that names the folder first on PYTHONPATH."""
 
-_ASSIGNMENT = re.compile(r"""(?<![^\s;&|(`"'])PYTHONPATH=(?P<end>[\s;&|)]|$)?""")
-"""PYTHONPATH=… where a shell or `env` takes it for an assignment; `end` matches where the value is empty."""
+_END = r"(?:[\s;&|)]|$)"
+_ASSIGNMENT = re.compile(
+    rf"""(?<![^\s;&|(`"'])(?:(?<=(?P<quote>["'])))?PYTHONPATH=(?P<end>(?:''|"")?{_END}|(?P=quote){_END})?"""
+)
+"""PYTHONPATH=… where a shell or `env` takes it for an assignment; `end` matches where the value is empty: PYTHONPATH=,
+PYTHONPATH='' and "PYTHONPATH=". A path that ended with a colon would put the working directory on sys.path."""
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 _KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_COUNTER")

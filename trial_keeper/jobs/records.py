@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.json_input import LATEST_TIME
 from proctor.sdk.protocol import EXIT_FILE
 from proctor.trial_keeper.linux.files import (
     open_regular_file,
@@ -26,7 +27,6 @@ from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, t
 _RECORD_SUFFIX = ".json"
 _PROCESS_SUFFIX = ".process"
 _UNREADABLE_SUFFIX = ".unreadable"
-_LAST_TIME = 253_402_300_799.0  # of the year 9999
 _MOST_EXIT_BYTES = 1024 * 1024  # it holds a reserve of 64 KiB at most
 
 
@@ -197,7 +197,7 @@ def parse_exit(data: bytes) -> Exit | None:
         end = from_json(Exit, json.loads(data.strip(b"\0")))  # zeros: room that was allocated for it (a power cut)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    are_times = all(0 <= time <= _LAST_TIME for time in (end.started_at, end.ended_at))  # NaN is none either
+    are_times = all(0 <= time < LATEST_TIME for time in (end.started_at, end.ended_at))  # NaN is none either
     are_numbers = all(number is None or 0 <= number < 2**31 for number in (end.code, end.signal))
     return end if are_times and are_numbers else None
 

@@ -70,12 +70,14 @@ def _is_connecting(experiment: dict[str, Any]) -> bool:
 
 
 def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode:
-    """Say which machines cannot be used. OK while a trial may run on one of them."""
+    """Say which machines cannot be used, and whether the experiment has started. OK while a trial may run on one of
+    them."""
     identifier, machines = experiment["id"], experiment.get("machines")
     if experiment["status"] == "ERROR":
         session.say(f"Experiment {identifier} cannot run: {experiment['reason']}")
         return ExitCode.EXPERIMENT_FAILED
     if not machines:
+        session.say(f"Experiment {identifier} has started.")
         return ExitCode.OK
     if machines["never"]:
         session.say(f"No trial of experiment {identifier} can ever run: {machines['never']}")
@@ -88,6 +90,8 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
         session.say(f"  {machine['reason']}")
     if pending:
         session.say(f"Still being connected: {', '.join(pending)}")
+    if usable:
+        session.say(f"Experiment {identifier} has started.")
     if usable or pending:
         return ExitCode.OK
     session.say(f"No trial can run until one of them can be used; to give up: proctor stop {identifier}")
@@ -149,7 +153,7 @@ def submit(
 
 def _say_what_next(session: CliSession, created: dict[str, Any], foreground: bool) -> None:
     identifier = created["id"]
-    session.say(f"Experiment {identifier} ({created['name']}) has started.")
+    session.say(f"Experiment {identifier} ({created['name']}) is created.")
     session.say(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")
     session.say(f"  files:  {created['directory']}")
     if not foreground:

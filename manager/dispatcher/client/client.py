@@ -109,7 +109,8 @@ class DispatcherClient:
         self._shot_for = ""
         self._late: list[ToDispatcher] = []  # told since the conversation began, not sent yet
         self._told = 0
-        self._has_suggested = False
+        self._has_suggested = False  # this dispatcher
+        self._has_ever_suggested = False  # any of them
         self._awaited: set[int] = set()  # parameter ids that were asked for and not answered
         self._awaited_since = 0.0  # or since the last answer, by this clock, the loop's
         self._monotonic: Callable[[], float] = lambda: 0.0
@@ -133,7 +134,8 @@ class DispatcherClient:
         seconds = self._monotonic() - self._awaited_since if self._awaited else 0.0
         if seconds < SLOW_TUNER_SECONDS:
             return ""
-        return f"the tuner has been computing for {seconds:.0f} s and has not suggested anything yet"
+        what = "made its next suggestion" if self._has_ever_suggested else "suggested anything yet"
+        return f"the tuner has been computing for {seconds:.0f} s and has not {what}"
 
     def finish(self) -> None:
         """Nothing more will be told: the dispatcher handles what it was told and leaves, in FINISH_SECONDS at most;
@@ -200,7 +202,6 @@ class DispatcherClient:
     async def _converse(self) -> str:
         """One dispatcher's life; returns why it ended."""
         self._told, self._unanswered, self._shot_for = 0, False, ""
-        self._awaited.clear()
         self._monotonic = asyncio.get_running_loop().time
         self._late.clear()
         nonsense: protocol.ProtocolError | None = None
@@ -219,7 +220,7 @@ class DispatcherClient:
                         task.cancel()
             finally:
                 self._pulse = self._limit = None
-                self._awaited.clear()
+                self._awaited.clear()  # its successor owes that from when it is asked again
         if nonsense is not None:
             raise nonsense
         return f"{self._shot_for}; {channel.exit_message()}" if self._shot_for else channel.exit_message()
@@ -245,7 +246,7 @@ class DispatcherClient:
             self._unanswered = False
             return
         if isinstance(message, protocol.NewTrial):
-            self._has_suggested = True
+            self._has_suggested = self._has_ever_suggested = True
             self._note_answer([message.parameter_id])
         elif isinstance(message, protocol.NoMoreTrials):
             self._note_answer(message.parameter_ids)
@@ -263,6 +264,7 @@ class DispatcherClient:
                     self._awaited_since = self._monotonic()
                 self._awaited.update(message.parameter_ids)
                 self._awaited.difference_update(answer.parameter_id for answer in message.answers)
+                self._has_ever_suggested |= bool(message.answers)
 
     async def _watch(self, channel: LineChannel, patience: Patience) -> None:
         """Ping the dispatcher, and kill one that will not answer any more."""

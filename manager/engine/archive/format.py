@@ -4,11 +4,13 @@ manager/cli/archive.py writes them and says what is in them. They may come from 
 every record is checked, and no member can write outside of its folder or bring what must not travel.
 """
 
+import errno
 import itertools
 import math
 import re
 import shutil
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
 
 FORMAT = 1
+_LONGEST_SHOWN = 200
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 MAX_RECORD_BYTES = 4 * 1024 * 1024
 """More than a trial's parameters or a report may take."""
@@ -42,6 +45,13 @@ HEAD = "proctor.json"
 RECORDS = ("trials.jsonl", "jobs.jsonl", "metrics.jsonl")
 NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
 
+DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+"""What reading a damaged zip raises: a name that is not the UTF-8 that it is said to be is a ValueError."""
+ARCHIVES_FAULTS = frozenset(
+    {errno.EINVAL, errno.EOVERFLOW}  # a place before the beginning of the file, or beyond any
+    | {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ}  # a name that no file can have
+)
+"""Errors of the system that an archive causes, however healthy the disk."""
 COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 """Those that `save` uses. The modules of others fail in their own ways."""
 
@@ -50,16 +60,24 @@ def _storable(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     if not 0.0 <= (moment - datetime.fromtimestamp(0, UTC)).total_seconds() < LATEST_TIME:
-        raise ValueError("a time must be after 1970")
+        latest = datetime.fromtimestamp(LATEST_TIME, UTC)
+        raise ValueError(f"a time must lie from 1970-01-01 to before {latest:%Y-%m-%d} (UTC)")
     return moment
 
 
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}$")]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+"""Of numbers that are counted on from. SQLite's integers end at 2**63; those that other programs read exactly, here."""
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
 Moment = Annotated[datetime, AfterValidator(_storable)]
 R = TypeVar("R", bound=BaseModel)
+
+
+def shown(value: str | float) -> str:
+    """A value of an archive, for a message."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 class SavedExperiment(BaseModel):
@@ -105,7 +123,7 @@ class SavedJob(BaseModel):
     """What is taken over of a job's resource."""
 
     trial_id: TrialId
-    number: Annotated[int, Field(ge=1, lt=2**63)]
+    number: Annotated[int, Field(ge=1, lt=2**53)]
     status: TrialJobStatus
     stop_reason: EndReason | None = None
     end_reason: EndReason | None = None
@@ -130,9 +148,9 @@ class SavedJob(BaseModel):
 class SavedMetric(BaseModel):
     """What is taken over of a report."""
 
-    id: Annotated[int, Field(ge=1, lt=2**63)]
+    id: Annotated[int, Field(ge=1, lt=2**53)]
     trial_id: TrialId
-    job: Annotated[int, Field(ge=1, lt=2**63)]
+    job: Annotated[int, Field(ge=1, lt=2**53)]
     member: Count = 0
     kind: Annotated[str, Field(pattern=f"^({KIND_INTERMEDIATE}|{KIND_FINAL}|{KIND_LOST}|unreadable)$")]
     sequence: Count
@@ -187,9 +205,15 @@ class ExperimentArchive:
                 if member.is_dir() or inside.parts[0] != FOLDER or inside.parts[1] in but:
                     continue
                 target = folder.joinpath(*inside.parts[1:])
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with file.open(member) as source, target.open("xb") as copy:
-                    shutil.copyfileobj(source, copy)
+                try:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with file.open(member) as source, target.open("xb") as copy:
+                        shutil.copyfileobj(source, copy)
+                except OSError as error:
+                    if error.errno in ARCHIVES_FAULTS:
+                        problem = f"its member {shown(member.filename)} cannot be unpacked: {error.strerror}"
+                        raise self._bad(problem) from error
+                    raise
 
     def check_room(self, folder: Path) -> None:
         """Raises Unavailable if the disk of `folder` has not the room that the unpacked archive takes."""
@@ -212,8 +236,12 @@ class ExperimentArchive:
         try:
             with zipfile.ZipFile(self._path) as file:
                 yield file
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except DAMAGES as error:
             raise self._bad(f"it is damaged or no zip ({error})") from error
+        except OSError as error:
+            if error.errno not in ARCHIVES_FAULTS:
+                raise
+            raise self._bad(f"it is damaged or no zip ({error.strerror})") from error
 
     def _check_names(self, file: zipfile.ZipFile) -> None:
         seen: set[str] = set()
@@ -230,7 +258,8 @@ class ExperimentArchive:
                 raise self._bad(f"its member {name!r} is a link")
             if name == FOLDER:
                 raise self._bad(f"its member {name!r} is no folder")
-            if parts[0] == FOLDER and NEVER_SAVED.fullmatch(parts[-1]):
+            is_reserved = any(NEVER_SAVED.fullmatch(part) for part in (*parts[1:2], parts[-1]))
+            if parts[0] == FOLDER and is_reserved:
                 raise self._bad(f"it holds {name!r}, which is never saved")
             if name in seen:
                 raise self._bad(f"it holds {name!r} twice")
@@ -261,7 +290,9 @@ class ExperimentArchive:
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(step) for step in first["loc"])
-            raise self._bad(f"{where}: {key}: {first['msg']}") from error
+            given = first["input"]
+            found = f", found {shown(given)}" if isinstance(given, str | int | float) else ""
+            raise self._bad(f"{where}: {key}: {first['msg']}{found}") from error
 
     def _bad(self, what: str) -> BadRequest:
         return BadRequest(f"the archive {self._path.name} cannot be loaded: {what}; save the experiment again")

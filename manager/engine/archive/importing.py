@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.engine import creation
 from proctor.manager.engine.archive.format import ExperimentArchive, SavedExperiment, SavedJob, SavedTrial
 from proctor.manager.engine.creation import new_seed
@@ -27,6 +28,7 @@ from proctor.manager.store.tables import dispatcher_inputs, events, experiments,
 from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
 from proctor.trial_keeper.linux.files import sync_tree
 
@@ -118,6 +120,7 @@ def read_config(saved: SavedExperiment, code_directory: str | None) -> Experimen
         first = error.errors()[0]
         key = ".".join(str(step) for step in first["loc"])
         raise BadRequest(f"the saved configuration cannot be used by this version: {key}: {first['msg']}") from error
+    _check_spaces(saved, config)
     body = config.canonical() | {"experiment_working_directory": None}
     if code_directory is not None:
         before, after = Path(config.trial_code_directory), Path(code_directory)
@@ -128,6 +131,14 @@ def read_config(saved: SavedExperiment, code_directory: str | None) -> Experimen
             if algorithm["code_directory"] is not None:
                 algorithm["code_directory"] = str(_moved(Path(algorithm["code_directory"]), before, after))
     return ExperimentConfig.from_canonical(body)
+
+
+def _check_spaces(saved: SavedExperiment, config: ExperimentConfig) -> None:
+    for what, space in (("search space", saved.search_space), ("configuration's search space", config.search_space)):
+        try:
+            read_search_space(config.canonical()["tuner"], space, is_new=False)
+        except SearchSpaceError as error:
+            raise BadRequest(f"the saved {what} cannot be used by this version: {error}") from error
 
 
 def _moved(path: Path, before: Path, after: Path) -> Path:

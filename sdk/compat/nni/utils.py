@@ -21,7 +21,7 @@ class OptimizeMode(Enum):
 
 
 class MetricType:
-    """The kinds of metric an advisor is told of."""
+    """The kinds of metric an advisor receives."""
 
     FINAL = "FINAL"
     PERIODICAL = "PERIODICAL"

@@ -34,18 +34,16 @@ from proctor.sdk.pytorch.checkpoints.pointer import (
     write_pointer,
 )
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialise
+from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, UnreadableCheckpointError
-
-# ---- naming ---------------------------------------------------------------------------------------------------------
-# What a checkpoint's file is called; people read these names, the trainer never does.
 
 SUFFIX = ".pth"
 _METADATA = re.compile(r"[A-Za-z0-9._+=-]*")
+PIN_SUFFIX = ".pinned"
 
 
 def name_checkpoint(run_name: str, *, epoch: int, iteration: int, metadata: "str | None" = None) -> str:
-    """Return `<run>_epoch_<e>_iter_<i>[_<metadata>].pth`.
+    """Return `<run>_epoch_<e>_iter_<i>[_<metadata>].pth`; people read these names, the trainer never does.
 
     :param metadata: what the model adds to the name, never the whole name; nothing or None for no more than that.
     :raises ConfigurationError: the metadata cannot be part of a file's name.
@@ -59,9 +57,6 @@ def name_checkpoint(run_name: str, *, epoch: int, iteration: int, metadata: "str
             f"such as 'acc=0.93'); found {metadata!r} for {beginning}."
         )
     return f"{beginning}_{metadata}{SUFFIX}" if metadata else f"{beginning}{SUFFIX}"
-
-
-PIN_SUFFIX = ".pinned"
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ class CheckpointFolder:
         remove_unfinished(str(self.path), is_only_writer=True)
 
     def close(self) -> None:
-        """Wait until everything is stored and let the folder go.
+        """Wait until everything is stored and release the folder.
 
         :raises CheckpointNotStoredError: the last checkpoint could not be stored.
         """
@@ -155,7 +150,7 @@ class CheckpointFolder:
         epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])
         name = name_checkpoint(self.run_name, epoch=epoch, iteration=iteration, metadata=metadata)
         position = self.history.position
-        data = serialise({**content, "history": position.to_json()}, self._safe_types)
+        data = serialize({**content, "history": position.to_json()}, self._safe_types)
 
         def store() -> None:
             self.history.sync()
@@ -215,7 +210,7 @@ class CheckpointFolder:
         return read_pointer(self.path) or []
 
     def pin(self, name: str) -> None:
-        """Keep a checkpoint for good, until its file `<name>.pinned` is removed; anyone may make or remove that file.
+        """Keep a checkpoint until its file `<name>.pinned` is removed; anyone may make or remove that file.
 
         :raises FileNotFoundError: there is no checkpoint of that name.
         """
@@ -332,7 +327,7 @@ class CheckpointFolder:
     def _read_entries(self, *, but: "Sequence[Entry]" = ()) -> "list[Entry]":
         """What the files say, the furthest first.
 
-        :param but: those whose hash tells that they are damaged, though they might look whole.
+        :param but: those whose hash proves that they are damaged, though they might look whole.
         """
         found: list[tuple[int, Entry]] = []
         for path in sorted(set(self.path.glob(f"*{SUFFIX}")) - {self.path / entry.name for entry in but}):

@@ -1,8 +1,12 @@
-"""Checkpoints of Helios 1.x and 2.x, read without Helios and without running what they hold.
+"""Checkpoints of older versions and of Helios 1.x and 2.x, brought to the present format.
 
-Their files name classes of Helios and of `pathlib`; here stand-ins take the places of these, and nothing else is
-accepted. What cannot be carried over is told: the order of the samples is another trainer's, and only rank 0's streams
-were saved.
+Older versions are recognized by their format number and upgraded step by step. The number changes only when the
+content's form does, so a checkpoint of a newer version with the same number is read, and one with a higher number is
+refused with the reason.
+
+Checkpoints of Helios are read without Helios and without running what they hold. Their files name classes of Helios and
+of `pathlib`; here stand-ins take the places of these, and nothing else is accepted. What cannot be carried over is
+reported: the order of the samples is another trainer's, and only rank 0's streams were saved.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,19 +16,15 @@ from typing import Any
 from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
-# ---- migration ------------------------------------------------------------------------------------------------------
-# Checkpoints of older versions: recognised by their format number and brought to the present one, step by step.
-#
-# The number changes only when the content's form does, so a checkpoint of a newer version with the same number is read,
-# and one with a higher number is refused with the reason.
-
 FORMAT = 1
 COMMAND = "python -m proctor.sdk.pytorch.migrate"
-
 Content = dict[str, Any]
 # What turns a content of format n into one of format n + 1, by n.
 STEPS: "dict[int, Callable[[Content], Content]]" = {}
 _PARTS = ("training_state", "model", "rng")
+_COUNTERS = ("current_iteration", "global_iteration", "global_epoch", "validation_cycles", "early_stop_count")
+_OWN_KEYS = {"version", "training_state", "model", "rng", "loggers", "datamodule", "log_path", "run_path"}
+_PATHS = ("pathlib", "pathlib._local")
 
 
 def upgrade(content: Content, name: str) -> Content:
@@ -52,11 +52,6 @@ def upgrade(content: Content, name: str) -> Content:
     if missing := [part for part in _PARTS if part not in content]:
         raise UnreadableCheckpointError(f"{name} is incomplete: it has no {', '.join(missing)}.")
     return content
-
-
-_COUNTERS = ("current_iteration", "global_iteration", "global_epoch", "validation_cycles", "early_stop_count")
-_OWN_KEYS = {"version", "training_state", "model", "rng", "loggers", "datamodule", "log_path", "run_path"}
-_PATHS = ("pathlib", "pathlib._local")
 
 
 class _State:

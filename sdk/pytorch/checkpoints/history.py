@@ -53,8 +53,8 @@ class HistoryPosition:
 class History:
     """The metrics of one run. A row is in the file (safe from the death of this process) once `append` has returned.
 
-    Where the disk has no room, rows wait in memory, told once by a `CheckpointWarning`, and are written in their order
-    by a later `append`, `sync` or `close`. May be used by the thread that trains and the one that stores.
+    Where the disk has no room, rows wait in memory, reported once by a `CheckpointWarning`, and are written in their
+    order by a later `append`, `sync` or `close`. May be used by the thread that trains and the one that stores.
 
     :param path: the file, made at the first row; None keeps only the digest.
     """
@@ -66,7 +66,7 @@ class History:
         self._written = 0  # bytes of whole rows in the file
         self._waiting: list[bytes] = []
         self._is_torn = False  # whether there may be more in the file than what is written
-        self._is_told = False
+        self._has_warned = False
         self._lock = threading.Lock()
 
     @property
@@ -97,7 +97,7 @@ class History:
         self._position = HistoryPosition(self._position.rows + 1, self._position.size + len(line), digest)
 
     def cut(self, position: HistoryPosition) -> None:
-        """Forget what was written after `position`; a file that is shorter is told and continued as it is."""
+        """Drop what was written after `position`; a file that is shorter gives a warning and is continued as it is."""
         self.close()
         found = self._size()
         if found > position.size:
@@ -151,8 +151,8 @@ class History:
             if problem.errno not in PASSING:
                 self._waiting.pop()
                 raise
-            if not self._is_told:
-                self._is_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 text = f"the disk does not take rows of the history {self._path}: {problem}. They wait in memory, and "
                 warnings.warn(f"{text}training goes on; make room before it ends.", CheckpointWarning, stacklevel=4)
 

@@ -1,7 +1,10 @@
-"""The `latest` pointer: a small file that decides what a run continues from.
+"""The `latest` pointer: a small file that decides what a run continues from, and which checkpoints stay.
 
 It lists the stored checkpoints newest first with their digests and is replaced as a whole, only after the checkpoint
 that it names is on the disk. Names of files decide nothing.
+
+What to resume from and what is best are two questions. The newest checkpoints stay for resuming, so that a torn one has
+one before it; the best ones stay besides, and a run that gets worse never loses its best by going on.
 """
 
 import json
@@ -16,11 +19,8 @@ from proctor.sdk.files import replace_file
 from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
 from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
 
-# ---- retention ------------------------------------------------------------------------------------------------------
-# Which checkpoints stay: pure, nothing of the file system.
-#
-# What to resume from and what is best are two questions. The newest ones stay for resuming, so that a torn one has one
-# before it; the best ones stay besides, and a run that gets worse never loses its best by going on.
+POINTER_FILE = "latest.json"
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Retention:
-    """How many checkpoints are kept."""
+    """How many checkpoints are kept; pure."""
 
     keep_last: "int | None" = 3  # None keeps all
     keep_best: int = 0
@@ -92,10 +92,6 @@ class Retention:
         judged = [entry for entry in entries if entry.score is not None and not math.isnan(entry.score)]
         sign = -1.0 if self.best_mode == "max" else 1.0
         return sorted(judged, key=lambda entry: sign * (entry.score or 0.0))
-
-
-POINTER_FILE = "latest.json"
-_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -137,7 +133,7 @@ def read_owner(folder: Path) -> "Owner | None":
 
 
 def is_whole(folder: Path, entry: Entry) -> bool:
-    """Whether a checkpoint in a folder is what was stored; a `CheckpointWarning` tells if it is not.
+    """Whether a checkpoint in a folder is what was stored; a `CheckpointWarning` says if it is not.
 
     :raises UnreadableCheckpointError: the disk does not say, and the checkpoint may be as good as ever.
     """
@@ -162,7 +158,7 @@ def find_damage(folder: Path, entry: Entry) -> str:
         found = "no file"
     except OSError as problem:
         raise UnreadableCheckpointError(
-            f"the checkpoint {path} cannot be read, so nobody knows whether it is whole: {problem}. Start again when "
+            f"the checkpoint {path} cannot be read, so it is unknown whether it is whole: {problem}. Start again when "
             "the disk answers, or move the file away to continue from the one before it."
         ) from problem
     stored = f"{entry.size} bytes, sha256 {entry.sha256[:12]}…"

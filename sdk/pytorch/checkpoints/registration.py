@@ -1,8 +1,12 @@
 """The run's checkpoints as its trial's: what a retry, a move to another machine or another trial continues from.
 
+A trial hands its next attempt one folder, with a checkpoint of every run that the trial has made. The run that
+registered the folder is at its top; those that the trial trained before or beside it lie under `runs/<run name>`. A run
+takes over only what bears its own name: the folds of a cross-validation never mix.
+
 Registering copies the checkpoint into the job's own folder. A run that saves all the time registers the newest one
-every few seconds and when it ends; the copies that it has superseded are removed, but only after a while, because a
-trial that is just starting may have been told to continue from one of them.
+every few seconds and when it ends. The copies that it has superseded are removed, but only after a while, because a
+trial that is just starting may continue from one of them.
 """
 
 import errno
@@ -22,18 +26,21 @@ from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_RESUM
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_owner, read_pointer
 from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
 
-# ---- handover -------------------------------------------------------------------------------------------------------
-# What a trial hands to its next attempt: one folder, with a checkpoint of every run that the trial has made.
-#
-# The run that registered the folder is at its top, those that the trial trained before or beside it lie under
-# `runs/<run name>`. A run takes over only what bears its own name: the folds of a cross-validation never mix.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 
 RUNS_FOLDER = "runs"
 _PATIENCE_SECONDS = 60.0
 _RETRY_SECONDS = 0.25
+INTERVAL_SECONDS = 5.0
+KEPT_SECONDS = 60.0
+KEPT_COUNT = 2
+_made_at: "dict[str, float]" = {}
+"""By path of a registered copy: when it was made, in this process's monotonic time."""
 
 
-def list_runs(folder: Path) -> "dict[str, Path]":
+def list_registered_runs(folder: Path) -> "dict[str, Path]":
     """Return where in a registered folder each run's checkpoint lies; nothing if the trainer did not make it."""
     found: dict[str, Path] = {}
     for place in [folder, *sorted(folder.glob(f"{RUNS_FOLDER}/*"))]:
@@ -47,24 +54,24 @@ def list_runs(folder: Path) -> "dict[str, Path]":
     return found
 
 
-def find_runs() -> "dict[str, Path]":
+def find_registered_runs() -> "dict[str, Path]":
     """Return the newest checkpoint of each run of this trial: registered by this job, else handed to it."""
     found: dict[str, Path] = {}
     for folder in [*reversed(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])), os.environ.get(ENV_RESUME_CHECKPOINT)]:
         if folder:
-            found = {**list_runs(Path(folder)), **found}
+            found = {**list_registered_runs(Path(folder)), **found}
     return found
 
 
 def find_refusal(run_name: str, trial: str) -> "str | None":
-    """Return why nothing can be continued though the trial was handed a checkpoint; None if that is as it should be.
+    """Return why nothing can be continued though the trial was handed a checkpoint; None if nothing is wrong.
 
-    That a retried trial has a run which its earlier attempts had not come to is as it should be.
+    A retried trial may well have a run that its earlier attempts did not reach.
     """
     handed = os.environ.get(ENV_RESUME_CHECKPOINT)
     if not handed:
         return None
-    runs = list_runs(Path(handed))
+    runs = list_registered_runs(Path(handed))
     beginning = f"the trial was handed the checkpoint {handed} to continue from"
     if not runs:
         return (
@@ -82,7 +89,7 @@ def find_refusal(run_name: str, trial: str) -> "str | None":
 
 def carry_others(target: Path, run_name: str) -> None:
     """Put what is known of the trial's other runs into a folder that is about to be registered, as links."""
-    for name, place in find_runs().items():
+    for name, place in find_registered_runs().items():
         if name == run_name:
             continue
         folder = target / RUNS_FOLDER / name
@@ -107,7 +114,7 @@ def registering(job_directory: str) -> "Iterator[None]":
             sleep(_RETRY_SECONDS)
         yield
     finally:
-        with suppress(OSError):  # said aloud, because a worker that was forked meanwhile holds the folder open too
+        with suppress(OSError):  # explicitly, because a worker that was forked meanwhile holds the folder open too
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
@@ -118,15 +125,6 @@ def _try_lock(descriptor: int) -> bool:
     except OSError as problem:
         return problem.errno not in {errno.EACCES, errno.EAGAIN}
     return True
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-
-INTERVAL_SECONDS = 5.0
-KEPT_SECONDS = 60.0
-KEPT_COUNT = 2
 
 
 class Registrar:
@@ -199,12 +197,8 @@ def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:
         if ages[path] > older_than_seconds:
             del _made_at[path]
             unfinished = name_unfinished(os.path.dirname(path))
-            os.rename(path, unfinished)  # first out of sight, so that nobody takes half of it for a checkpoint
+            os.rename(path, unfinished)  # renamed first, so that half of it is never taken for a checkpoint
             remove_tree(unfinished)
-
-
-_made_at: "dict[str, float]" = {}
-"""By path of a registered copy: when it was made, in this process's monotonic time."""
 
 
 def _age(path: str) -> float:

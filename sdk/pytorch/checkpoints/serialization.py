@@ -18,10 +18,10 @@ _MAPPINGS = frozenset({dict, OrderedDict, Counter})
 _SEQUENCES = frozenset({list, tuple, set})
 
 
-def serialise(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> memoryview:
+def serialize(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> memoryview:
     """Return the bytes of a checkpoint; the tensors may change as soon as this has returned.
 
-    :param safe_types: classes of the user that `load` will be told to accept.
+    :param safe_types: classes of the user that `load` will accept.
     :raises TypeError: something in it could not be read again safely; the text says where.
     """
     check_content(content, "checkpoint", safe_types=frozenset(safe_types))

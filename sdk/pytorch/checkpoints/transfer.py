@@ -1,9 +1,9 @@
-"""A checkpoint on every rank: read where the main rank's file is at hand, sent where it is not.
+"""A checkpoint on every rank: read where the main rank's file is reachable, sent where it is not.
 
 Only the main rank needs the folder of the checkpoints. A rank that can open the very same file (the same inode of the
 same running kernel, not merely the same path) reads it. All others, on other machines or in other containers, get its
-bytes through the process group in blocks, into a nameless temporary file: so nobody has more than a block of them in
-memory, and no rank reads another file that happens to have that name.
+bytes through the process group in blocks, into a nameless temporary file. So no process has more than a block of them
+in memory, and no rank reads another file that happens to have that name.
 """
 
 import os
@@ -30,7 +30,7 @@ _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 class _Identity:
     """What two openings of one file have in common, and openings of two files never."""
 
-    boot_id: str  # of the running kernel; empty where it tells none, and then nothing is the same
+    boot_id: str  # of the running kernel; empty where it has none, and then nothing is the same
     device: int
     inode: int
     size: int
@@ -67,17 +67,17 @@ def deliver(path: Path, ranks: Ranks) -> "Iterator[BinaryIO]":
 def refuse_to_leave_behind(storage: CheckpointFolder, ranks: Ranks) -> None:
     """Called where the main rank has no checkpoint: nor may any other rank have one at its place (collective).
 
-    In a trial the manager has said what an attempt continues from, and what else a machine has does not count.
+    In a trial the manager decides what an attempt continues from, and what else a machine has does not count.
 
     :raises UnreadableCheckpointError: there is one; the main rank was on another machine before.
     """
     found = "" if is_in_trial() or storage.is_empty() else f"{storage.path} on {platform.node()} (rank {ranks.rank})"
-    told = ranks.broadcast([place for place in ranks.gather(found) or () if place])
-    if told:
+    strays = ranks.broadcast([place for place in ranks.gather(found) or () if place])
+    if strays:
         raise UnreadableCheckpointError(
-            f"the main rank, which reads the checkpoints, has none, and there are some in {', '.join(told)}. Start the "
-            "ranks so that the main one is where it was, give all machines one shared chkpt_root, or begin anew with "
-            "resume=False."
+            f"the main rank, which reads the checkpoints, has none, and there are some in {', '.join(strays)}. Start "
+            "the ranks so that the main one is where it was, give all machines one shared chkpt_root, or begin anew "
+            "with resume=False."
         )
 
 

@@ -25,12 +25,12 @@ from proctor.sdk.pytorch.determinism.seeding import derive_seed, seed_worker
 from proctor.sdk.pytorch.distributed.processes import die_with_parent
 from proctor.sdk.pytorch.errors import ConfigurationError
 
-# ---- batches --------------------------------------------------------------------------------------------------------
-# Batches as trees of tensors: dictionaries, lists, tuples (named ones too), dataclasses.
-
 
 def move_to(batch: Any, device: Any) -> Any:
-    """Return the batch with every tensor on the device; whatever is no tensor stays as it is."""
+    """Return the batch with every tensor on the device; what is no tensor stays as it is.
+
+    A batch is a tree of tensors: dictionaries, lists, tuples (named ones too), dataclasses.
+    """
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
@@ -44,15 +44,11 @@ def move_to(batch: Any, device: Any) -> Any:
     return batch
 
 
-# ---- rows -----------------------------------------------------------------------------------------------------------
-# Tensors whose rows are the samples, read a batch at a time.
-#
-# PyTorch takes a `TensorDataset` apart into samples and stacks them again, which costs more than a small model's step.
-# Indexing the tensors once gives the same batches, to the bit.
-
-
 class TensorRows:
-    """The rows of equally long tensors; only whole batches can be read.
+    """The rows of equally long tensors, which are the samples; only whole batches can be read.
+
+    PyTorch takes a `TensorDataset` apart into samples and stacks them again, which costs more than a small model's
+    step. Indexing the tensors once gives the same batches, to the bit.
 
     :param tensors: contiguous, so that their rows stacked are laid out as PyTorch lays batches out.
     """

@@ -1,4 +1,7 @@
-"""What a run reads: a data module names its datasets, the trainer makes the loaders."""
+"""What a run reads: a data module names its datasets, the trainer makes the loaders.
+
+For frameworks that save what has `state_dict` and `load_state_dict`, as Lightning does, there is a loader with both.
+"""
 
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
@@ -120,12 +123,12 @@ class DataModule:
         return self._loaders[phase, number]
 
     def bind(self, seed: int, ranks: Ranks) -> None:
-        """Forget earlier datasets, take over the seed and the ranks of a run; the trainer calls it before `setup`."""
+        """Drop earlier datasets, take over the seed and the ranks of a run; the trainer calls it before `setup`."""
         self._parts, self._loaders, self._samplers = {}, {}, {}
         self._seed, self._ranks, self._train_phase = seed, ranks, 0
 
     def unbind(self) -> None:
-        """Let go of the loaders and their workers; the trainer calls it after `teardown`."""
+        """Release the loaders and their workers; the trainer calls it after `teardown`."""
         self._loaders, self._samplers = {}, {}
 
     def describe(self) -> "dict[str, dict[str, Fact]]":
@@ -181,7 +184,7 @@ class DataModule:
         return self._samplers[phase, number]
 
     def _find_own_sampler(self, phase: Phase, number: int) -> "ResumableSampler | None":
-        """The user's own, None for the automatic choice: other facts tell all that decides that one."""
+        """The user's own, None for the automatic choice: other facts have all that decides that one."""
         _, params = self._require_parts()[phase, number]
         is_automatic = params.sampler is None and type(self).make_sampler is DataModule.make_sampler
         return None if is_automatic else self._choose_sampler(phase, number)
@@ -192,13 +195,6 @@ class DataModule:
                 "a data module names its datasets in setup(), which the trainer calls; not before."
             )
         return self._parts
-
-
-# ---- stateful -------------------------------------------------------------------------------------------------------
-# A loader for frameworks that save what has `state_dict` and `load_state_dict`, as Lightning does.
-#
-# Its state is the position in the epoch and the random streams of all ranks, which it gives back right before the first
-# batch is fetched: whatever the framework draws while it starts up does not matter.
 
 
 def describe_loaders(loaders: Any) -> "dict[str, dict[str, Fact]] | None":
@@ -216,7 +212,10 @@ def describe_loaders(loaders: Any) -> "dict[str, dict[str, Fact]] | None":
 
 
 class ResumableLoader:
-    """The batches to train on, one epoch at each iteration.
+    """The batches to train on, one epoch at each iteration, for frameworks that save a loader's state.
+
+    Its state is the position in the epoch and the random streams of all ranks, which it restores right before the first
+    batch is fetched: whatever the framework draws while it starts up does not matter.
 
     :param seed: of the order and the workers' draws; None is the default seed.
     """

@@ -1,7 +1,7 @@
 """What a run's bits depend on besides its checkpoint: versions, devices, sizes, switches.
 
 The fingerprint goes into every checkpoint. A resume under another one may still be right, but it is not bit-exact, and
-that is told, one difference at a time, or refused with `strict_resume`; it is never accepted in silence.
+that is reported, one difference at a time, or refused with `strict_resume`; it is never accepted in silence.
 """
 
 import os
@@ -85,14 +85,16 @@ def find_differences(saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> 
     """Return one sentence for each fact that is not as it was, in the order of the facts' names."""
     names = sorted(set(saved) | set(now))
     return [
-        _tell(name, saved, now) for name in names if name not in saved or name not in now or saved[name] != now[name]
+        _describe_difference(name, saved, now)
+        for name in names
+        if name not in saved or name not in now or saved[name] != now[name]
     ]
 
 
 def compare_fingerprints(
     saved: "Mapping[str, Fact] | None", now: "Mapping[str, Fact]", *, strict: bool = False
 ) -> "list[str]":
-    """Tell every difference by a `NotExactWarning` of its own, and return them.
+    """Report every difference by a `NotExactWarning` of its own, and return them.
 
     :raises NotExactError: `strict` is set and there is a difference.
     """
@@ -134,11 +136,11 @@ def compare_on_ranks(
             compare_fingerprints(saved, describe(devices), strict=strict)
         except NotExactError as error:
             problem = str(error)
-    if (told := ranks.broadcast(problem)) is not None:
-        raise NotExactError(told)
+    if (found := ranks.broadcast(problem)) is not None:
+        raise NotExactError(found)
 
 
-def _tell(name: str, saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> str:
+def _describe_difference(name: str, saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> str:
     if name not in saved:
         return f"not exact: {name} was not there, is {now[name]!r}"
     if name not in now:
@@ -169,7 +171,7 @@ def describe_device(device: "torch.device | str") -> Fingerprint:
 
 
 def _join_ranks(devices: "Sequence[Mapping[str, Fact]]") -> Fingerprint:
-    """One fact where the ranks are alike, so that another number of them is told once; else all, in their order."""
+    """One fact where the ranks are alike, so that another number of them is reported once; else all, in their order."""
     joined: Fingerprint = {}
     for name in devices[0]:
         values = [facts.get(name) for facts in devices]
@@ -205,7 +207,7 @@ def _numpy_version() -> "str | None":
 
 @lru_cache(maxsize=1)
 def _cpu_model() -> str:
-    """The name of the first processor as Linux tells it; elsewhere what Python knows."""
+    """The name of the first processor as Linux gives it; elsewhere what Python knows."""
     try:
         with open("/proc/cpuinfo", errors="replace") as lines:  # long on large machines, and the name comes early
             for line in lines:

@@ -1,4 +1,8 @@
-"""The switches that decide whether a kernel of PyTorch gives the same bits twice: set for a run, put back after it."""
+"""The switches that decide whether a kernel of PyTorch gives the same bits twice: set for a run, put back after it.
+
+PyTorch has two sets of switches for the precision of float32, an older one and (since 2.9) one for each backend and
+operation. Where a user has set a newer one, an older one that contradicts it cannot be read; so each is read by itself.
+"""
 
 import os
 import warnings
@@ -11,18 +15,17 @@ import torch
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
 from proctor.sdk.pytorch.ranks import Ranks
 
-# ---- precisions -----------------------------------------------------------------------------------------------------
-# How exactly float32 is multiplied: read, made full for a while, and put back.
-#
-# PyTorch has two sets of switches for that, an older one and (since 2.9) one for each backend and operation. Where a
-# user has set a newer one, an older one that contradicts it refuses to be read; so each is asked by itself.
-
 _FULL = "ieee"
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_EXACT_WORKSPACES = (":4096:8", ":16:8")
 
 
 def read_precisions() -> "dict[str, Any]":
     """Return every switch as it is, by its name; None for an older one that PyTorch refuses to read."""
-    older = {"float32 matmul precision": _ask(torch.get_float32_matmul_precision), "cuDNN TF32": _ask(_get_cudnn_tf32)}
+    older = {
+        "float32 matmul precision": _read_switch(torch.get_float32_matmul_precision),
+        "cuDNN TF32": _read_switch(_get_cudnn_tf32),
+    }
     return {**older, **{name: owner.fp32_precision for name, owner in _find_owners().items()}}
 
 
@@ -59,15 +62,11 @@ def _get_cudnn_tf32() -> bool:
     return bool(torch.backends.cudnn.allow_tf32)
 
 
-def _ask(read: "Callable[[], Any]") -> Any:
+def _read_switch(read: "Callable[[], Any]") -> Any:
     try:
         return read()
     except RuntimeError:
         return None
-
-
-_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-_EXACT_WORKSPACES = (":4096:8", ":16:8")
 
 
 @contextmanager
@@ -88,20 +87,20 @@ def kernel_switches(device: torch.device, *, deterministic: bool, benchmark: boo
         _restore(before)
 
 
-def tell_gaps(gaps: "Sequence[str]", *, ranks: Ranks, strict: bool) -> None:
-    """Tell what the switches leave open on any rank, each once, by a `NotExactWarning` on the main rank (collective).
+def report_gaps(gaps: "Sequence[str]", *, ranks: Ranks, strict: bool) -> None:
+    """Report what the switches leave open on any rank, each once, by a `NotExactWarning` on the main rank (collective).
 
     :raises NotExactError: `strict` is set and there is something; on all ranks alike.
     """
     found = [gap for part in ranks.gather(list(gaps)) or () for gap in part]
-    told: list[str] = ranks.broadcast(list(dict.fromkeys(found)))
-    if told and strict:
+    reported: list[str] = ranks.broadcast(list(dict.fromkeys(found)))
+    if reported and strict:
         raise NotExactError(
-            f"strict_resume forbids a run that no resume could repeat bit for bit: {'; '.join(told)}. Do that, or run "
-            "with strict_resume=False."
+            f"strict_resume forbids a run that no resume could repeat bit for bit: {'; '.join(reported)}. Do that, or "
+            "run with strict_resume=False."
         )
     if ranks.is_main:
-        for gap in told:
+        for gap in reported:
             warnings.warn(NotExactWarning(f"not exact: {gap}"), stacklevel=2)
 
 
@@ -129,8 +128,8 @@ def _find_gaps(*, deterministic: bool, benchmark: bool) -> "list[str]":
 def _is_gpu_used() -> bool:
     """Whether this process has ever taken memory of a GPU.
 
-    cuBLAS reads its setting once, when it is first used, and its workspace is such memory. That CUDA is initialised
-    tells nothing: to choose a device is enough for that.
+    cuBLAS reads its setting once, when it is first used, and its workspace is such memory. That CUDA is initialized
+    proves nothing: choosing a device is enough for that.
     """
     if not torch.cuda.is_initialized():
         return False

@@ -1,4 +1,7 @@
-"""The ranks of a run with several processes, over a process group of PyTorch; the device follows the tensor."""
+"""The ranks of a run with several processes, over a process group of PyTorch, and what a model may call of them.
+
+The device follows the tensor. Without a process group each function is harmless or raises an error that says so.
+"""
 
 import os
 from collections.abc import Sequence
@@ -38,7 +41,7 @@ class GroupRanks(Ranks):
         return int(count.item()) > 0
 
     def barrier(self) -> None:
-        self.any(False)  # nobody has the sum before everybody is here; dist.barrier would ask for a GPU
+        self.any(False)  # no rank has the sum before all are here; dist.barrier would need a GPU
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         part = tensor.detach().contiguous()
@@ -76,7 +79,7 @@ class GroupOptions:
 def join_group(device: torch.device, options: GroupOptions, **where: Any) -> None:
     """Enter the default process group, which waits for all ranks.
 
-    :param where: store, rank and world_size, or nothing, if the environment tells them.
+    :param where: store, rank and world_size, or nothing, if the environment has them.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -84,15 +87,8 @@ def join_group(device: torch.device, options: GroupOptions, **where: Any) -> Non
     dist.init_process_group(choose_backend(device, options.backend), timeout=timeout, **where)
 
 
-# ---- distributed ----------------------------------------------------------------------------------------------------
-# What a model of several processes may call. Without a process group each is harmless or says so.
-#
-# The first three are collective: all ranks call them at the same point, or none. Results are on the tensor's own
-# device.
-
-
 class _Process:
-    """Who this process is, once a launcher has told it."""
+    """Who this process is, once a launcher has set it."""
 
     ranks: "Ranks | None" = None
 

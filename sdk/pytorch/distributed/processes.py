@@ -1,4 +1,7 @@
-"""Exceptions on their way from one process to another: themselves where possible, told in full where not."""
+"""What the processes of a run share: their failures, the death of their parent, and the values they hand over.
+
+An exception reaches the launcher as itself where possible, and described in full where not.
+"""
 
 import multiprocessing
 import os
@@ -19,6 +22,7 @@ import torch.distributed as dist
 from proctor.sdk.pytorch.errors import RankFailedError
 
 _LOST_PEER_WORDS = ("connection closed by peer", "connection reset", "broken pipe", "gloo", "nccl")
+_PR_SET_PDEATHSIG = 1
 
 
 class RankTraceback(Exception):
@@ -41,11 +45,11 @@ class Failure:
 
 
 def describe_failure(rank: int, problem: BaseException) -> Failure:
-    """Return what another process is to be told of an exception."""
+    """Return what another process needs to know of an exception."""
     return Failure(
         rank,
         time.monotonic(),
-        _tells_of_lost_peer(problem),
+        _is_about_lost_peer(problem),
         f"{type(problem).__name__}: {problem}",
         "".join(traceback.format_exception(type(problem), problem, problem.__traceback__)),
         _pack(problem),
@@ -53,7 +57,7 @@ def describe_failure(rank: int, problem: BaseException) -> Failure:
 
 
 def describe_death(rank: int, exit_code: "int | None", *, has_begun: bool) -> Failure:
-    """Return what is known of a rank that ended without a word."""
+    """Return what is known of a rank that ended without a message."""
     code = exit_code or 0
     text = f"rank {rank} was ended by {_name_signal(-code)}" if code < 0 else f"rank {rank} ended with exit code {code}"
     if code == -signal.SIGKILL:
@@ -72,19 +76,19 @@ def find_reason(failures: "list[Failure]") -> Failure:
 
 
 def make_error(failure: Failure) -> BaseException:
-    """Return the exception to raise in this process: the rank's own one, or a `RankFailedError` that tells it."""
-    told = RankTraceback(failure.traceback) if failure.traceback else None
+    """Return the exception to raise in this process: the rank's own one, or a `RankFailedError` that describes it."""
+    cause = RankTraceback(failure.traceback) if failure.traceback else None
     error = None if failure.error is None else _unpack(failure.error)
     if error is None:
         text = failure.summary if not failure.traceback else f"rank {failure.rank} failed: {failure.summary}"
         error = RankFailedError(f"{text}. The other ranks were ended; the run continues from its latest checkpoint.")
     elif isinstance(error, SystemExit):  # a rank's must not end the caller, least of all with 0
         error = RankFailedError(f"rank {failure.rank} raised {failure.summary}.")
-    error.__cause__ = told
+    error.__cause__ = cause
     return error
 
 
-def _tells_of_lost_peer(problem: "BaseException | None") -> bool:
+def _is_about_lost_peer(problem: "BaseException | None") -> bool:
     while problem is not None:
         if isinstance(problem, getattr(dist, "DistError", ())):
             return True
@@ -96,8 +100,8 @@ def _tells_of_lost_peer(problem: "BaseException | None") -> bool:
 
 def _pack(problem: BaseException) -> "bytes | None":
     """Pickle an exception; if its constructor takes other arguments than `args`, in a way that does not call it."""
-    kind, told = type(problem), tuple(str(arg) for arg in problem.args)
-    forms: tuple[Any, ...] = (problem, (kind, problem.args, vars(problem)), (kind, told, {}))
+    kind, texts = type(problem), tuple(str(arg) for arg in problem.args)
+    forms: tuple[Any, ...] = (problem, (kind, problem.args, vars(problem)), (kind, texts, {}))
     for form in forms:
         try:
             packed = pickle.dumps(form)
@@ -129,12 +133,6 @@ def _name_signal(number: int) -> str:
         return f"signal {number}"
 
 
-# ---- lifelines ------------------------------------------------------------------------------------------------------
-# Processes that do not outlive the one that started them, however that one ends.
-
-_PR_SET_PDEATHSIG = 1
-
-
 def die_with_parent(parent: "int | None" = None) -> None:
     """Have this process killed as soon as its parent is gone, even by SIGKILL.
 
@@ -147,31 +145,27 @@ def die_with_parent(parent: "int | None" = None) -> None:
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if parent is not None and os.getppid() != parent:
-            _die()
+            _kill_self()
     elif parent is not None:
-        threading.Thread(target=_watch, name="proctor-lifeline", daemon=True).start()
+        threading.Thread(target=_watch_parent, name="proctor-parent-watch", daemon=True).start()
 
 
-def _watch() -> None:
+def _watch_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
-        _die()
+        _kill_self()
 
 
-def _die() -> None:
+def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-# ---- queues ---------------------------------------------------------------------------------------------------------
-# The way of values from the processes of a run back to the one that called `fit`.
 
 
 class HandoverQueue:
     """What a model puts here is there for the caller of `fit`, whether the run has one process or several.
 
     In a process that the trainer has started, `put` sends the value (pickled) to the caller's process; it has arrived
-    there when `fit` returns or raises. Under torchrun nobody called for all: each process has a queue of its own.
+    there when `fit` returns or raises. Under torchrun no process is the caller of all: each has a queue of its own.
     """
 
     def __init__(self, send: "Callable[[Any], None] | None" = None) -> None:

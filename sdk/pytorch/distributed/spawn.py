@@ -1,10 +1,11 @@
 """Several processes on one machine, one for each device: started, supervised, and none of them left behind.
 
-Each rank has a pipe of its own to the launcher, on which it tells that it has begun, hands values over, and says what
-came of its work. What the ranks need to find each other is a store in the launcher, on a port that the system chooses.
-They are told it when all have been started: the store has a thread, and nothing is started beside a thread.
+Each rank has a pipe of its own to the launcher, through which it reports that it has begun, hands values over, and
+returns the result of its work. To find each other, the ranks need a store, which is in the launcher, on a port that the
+system chooses. They learn the port when all have been started: the store has a thread, and no process is started beside
+a thread.
 
-A rank that fails tells it and ends; the others, which would wait for it, notice by themselves or are killed after
+A rank that fails reports it and ends; the others, which would wait for it, notice by themselves or are killed after
 `SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks.
 """
 
@@ -43,20 +44,20 @@ from proctor.sdk.pytorch.distributed.processes import (
 )
 from proctor.sdk.pytorch.errors import ConfigurationError, RankFailedError
 from proctor.sdk.pytorch.ranks import Ranks
-from proctor.sdk.pytorch.trial import note_termination
-
-# ---- supervision ----------------------------------------------------------------------------------------------------
-# What a launcher does while its ranks work: it listens to them, and notices when one is gone.
+from proctor.sdk.pytorch.trial import defer_termination
 
 # Kinds of messages of a rank; each is a pair of its kind and a body.
 BEGUN = "begun"  # the process runs and could import what it needs
 VALUE = "value"  # for the queue
 RESULT = "result"  # what the work returned; the main rank's counts
 FAILURE = "failure"  # a `Failure`
-
 SETTLE_SECONDS = 5.0  # for the ranks that are left to notice a failure and to tear down
-END_SECONDS = 30.0  # for a rank that has told its result to end
-CHECK_SECONDS = 2.0  # an ended rank may leave a child behind that keeps its pipes open: then only asking helps
+END_SECONDS = 30.0  # for a rank that has sent its result to end
+CHECK_SECONDS = 2.0  # an ended rank may leave a child behind that keeps its pipes open: then only polling helps
+START_METHOD = "spawn"  # a fork would share CUDA and the locks of threads that are not there
+START_SECONDS = 600.0
+_ADDRESS = "127.0.0.1"
+Work = Callable[[Ranks, torch.device, HandoverQueue], Any]
 
 
 @dataclass
@@ -73,15 +74,15 @@ class Child:
 
 
 @dataclass
-class _Hearing:
-    """What has been heard so far."""
+class _Messages:
+    """What the ranks have sent so far, received by the launcher while they work."""
 
     children: "list[Child]"
     queue: HandoverQueue
     failures: "list[Failure]" = field(default_factory=list)
     result: Any = None
 
-    def listen(self, until: float = inf) -> None:
+    def receive(self, until: float = inf) -> None:
         """Take in what comes next; returns after a while, and when the time is over, without it."""
         sources: dict[Any, Child] = {child.process.sentinel: child for child in self.children if not child.has_ended}
         sources.update((child.pipe, child) for child in self.children if not child.pipe.closed)
@@ -105,7 +106,9 @@ class _Hearing:
             child.pipe.close()
             return
         except Exception as problem:
-            self._note(child, RankFailedError(f"what rank {child.rank} handed over cannot be read here: {problem!r}."))
+            self._add_failure(
+                child, RankFailedError(f"what rank {child.rank} handed over cannot be read here: {problem!r}.")
+            )
             return
         self._take(child, kind, body)
 
@@ -122,7 +125,7 @@ class _Hearing:
             self.result = body if child.rank == 0 else self.result
 
     def _end(self, child: Child) -> None:
-        """Take the last words of a rank that has ended, and note it if there was none."""
+        """Read the last messages of a rank that has ended; if there was no result, its death is a failure."""
         while not child.pipe.closed and child.pipe.poll():
             self._read(child)
         child.pipe.close()
@@ -130,7 +133,7 @@ class _Hearing:
         if not child.has_failed and not child.has_result:
             self.failures.append(describe_death(child.rank, child.process.exitcode, has_begun=child.has_begun))
 
-    def _note(self, child: Child, problem: Exception) -> None:
+    def _add_failure(self, child: Child, problem: Exception) -> None:
         child.has_failed = True
         self.failures.append(Failure(child.rank, time.monotonic(), False, str(problem), "", None))
 
@@ -141,24 +144,24 @@ def supervise(children: "list[Child]", queue: HandoverQueue, *, start_seconds: f
     :param start_seconds: how long the processes may take until they have begun.
     :raises BaseException: what came of the rank that failed first; see `make_error`.
     """
-    hearing = _Hearing(children, queue)
+    messages = _Messages(children, queue)
     start_until = time.monotonic() + start_seconds
-    while not hearing.failures and not all(child.has_result for child in children):
-        hearing.listen()
+    while not messages.failures and not all(child.has_result for child in children):
+        messages.receive()
         late = [child.rank for child in children if not child.has_begun]
-        if late and not hearing.failures and time.monotonic() > start_until:
+        if late and not messages.failures and time.monotonic() > start_until:
             raise RankFailedError(
                 f"ranks {late} had not begun {start_seconds:g} s after their start; is the machine out of memory, "
                 "or does an import of the script that calls fit not return?"
             )
-    _settle(hearing)
-    if hearing.failures:
-        raise make_error(find_reason(hearing.failures))
-    return hearing.result
+    _settle(messages)
+    if messages.failures:
+        raise make_error(find_reason(messages.failures))
+    return messages.result
 
 
 def end_children(children: "list[Child]") -> None:
-    """Kill what still runs and let go of everything; returns when no process is left."""
+    """Kill what still runs and release everything; returns when no process is left."""
     for child in children:
         child.process.kill()
     for child in children:
@@ -168,27 +171,20 @@ def end_children(children: "list[Child]") -> None:
             child.process.close()
 
 
-def _settle(hearing: _Hearing) -> None:
-    """Let the ranks end by themselves; a failure that only tells of a lost peer waits longer for that peer's own."""
+def _settle(messages: _Messages) -> None:
+    """Let the ranks end by themselves; where a failure only reports a lost peer, wait longer for that peer's own."""
     begin = time.monotonic()
-    while not all(child.has_ended for child in hearing.children):
-        is_known = any(not failure.is_consequence for failure in hearing.failures)
+    while not all(child.has_ended for child in messages.children):
+        is_known = any(not failure.is_consequence for failure in messages.failures)
         until = begin + (SETTLE_SECONDS if is_known else END_SECONDS)
         if time.monotonic() >= until:
             return
-        hearing.listen(until)
-
-
-START_METHOD = "spawn"  # a fork would share CUDA and the locks of threads that are not there
-START_SECONDS = 600.0
-_ADDRESS = "127.0.0.1"
-
-Work = Callable[[Ranks, torch.device, HandoverQueue], Any]
+        messages.receive(until)
 
 
 @dataclass(frozen=True)
 class _Start:
-    """What a rank is told besides its work."""
+    """What a rank gets besides its work."""
 
     rank: int
     world_size: int
@@ -227,7 +223,7 @@ def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", options: Group
         return supervise(children, queue, start_seconds=START_SECONDS)
     finally:
         end_children(children)
-        del store  # now, and not when an error's traceback is let go: it has a thread and a port
+        del store  # now, and not when an error's traceback is released: it has a thread and a port
 
 
 def _pack(work: Work) -> bytes:
@@ -262,10 +258,10 @@ def _open_store(children: "list[Child]") -> Any:
 
 
 def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> None:
-    """The life of a rank, from its first statement to its last word."""
+    """The life of a rank, from its first statement to its last message."""
     die_with_parent(start.launcher)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the launcher decides
-    note_termination()  # so does the keeper's SIGTERM
+    defer_termination()  # so does the keeper's SIGTERM
     os.environ[ENV_MEMBER] = str(start.rank)  # what it and its loaders' workers report is this rank's
     # A spawned process would spawn its loaders' workers, too, and each would import torch at every epoch.
     multiprocessing.set_start_method(start.loader_method, force=True)
@@ -276,7 +272,7 @@ def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> No
         ranks = _join(start, line.receive_port())
         with on_device(start.device):
             result = work(ranks, start.device, HandoverQueue(line.send_value))
-        ranks.barrier()  # nobody leaves while others still talk
+        ranks.barrier()  # no rank leaves while others still communicate
         line.send(RESULT, result if ranks.is_main else None)
         _leave(0)
     except BaseException as problem:
@@ -328,7 +324,7 @@ class _Line:
             self._pipe.send_bytes(data)
 
     def receive_port(self) -> int:
-        """Wait until the launcher tells where the store is; it ends this process if it cannot."""
+        """Wait until the launcher sends the port of the store; it ends this process if it cannot."""
         return int(self._pipe.recv())
 
     def send_value(self, value: Any) -> None:

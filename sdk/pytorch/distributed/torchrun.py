@@ -77,7 +77,7 @@ def join_torchrun(place: TorchrunPlace, device: torch.device, options: GroupOpti
 def _leave() -> None:
     """Destroy the group, which must not be left to the interpreter's end.
 
-    The group's thread lets go of the tensors of the last collective, for which it needs the interpreter's lock. If a
+    The group's thread releases the tensors of the last collective, for which it needs the interpreter's lock. If a
     replica is what keeps the group then, its end would hold that lock and wait for the thread, for ever.
     """
     if dist.is_initialized():

@@ -1,8 +1,12 @@
-"""Those who look on at a run: logs, TensorBoard, progress bars. They see everything and change nothing.
+"""Observers of a run: logs, TensorBoard, progress bars. They see everything and change nothing.
 
 Observers exist on the main rank only. What an observer must find again after a resume (the name of its file) it
-returns from `state_dict`. Only the run itself is given that back: what another run goes on writing, one that began from
-a copy of its checkpoint must not touch.
+returns from `state_dict`. Only the run itself gets that back: another run that began from a copy of its checkpoint must
+not touch what the first one goes on writing.
+
+What an observer writes lies in a file or a folder named after the run, its trial, and its first start. That is made
+once, when the run starts for the first time; a resumed run goes back to it. Two runs never share one, even if they
+start in the same second or one continues from the other's checkpoint.
 """
 
 import os
@@ -21,13 +25,8 @@ from proctor.sdk.pytorch.state import Record, TrainingState
 from proctor.sdk.pytorch.trial import choose_root
 from proctor.sdk.trial import is_in_trial
 
-# ---- places ---------------------------------------------------------------------------------------------------------
-# Where what people see of a run is kept: a file or a folder named after the run, its trial, and its first start.
-#
-# A place is made once, when the run starts for the first time; a resumed run goes back to it. Two runs never share one,
-# also if they start in the same second, or if one continues from the other's checkpoint.
-
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_OWNER = "owner"  # the run that the states of its observers belong to; no observer is called so
 
 
 def identify_run(settings: Settings) -> str:
@@ -89,9 +88,6 @@ def _candidates(name: str) -> "Iterator[str]":
     return (name if number == 1 else f"{name}_{number}" for number in count(1))
 
 
-_OWNER = "owner"  # the run that the states of its observers belong to; no observer is called so
-
-
 class Observer:
     """The contract; every method may be left as it is. An exception ends the run."""
 
@@ -131,7 +127,7 @@ class Observer:
         """Called when the run has ended or was stopped; not when it failed."""
 
     def close(self) -> None:
-        """Called last, however the run ended, also where `open` was not come to."""
+        """Called last, however the run ended, even if `open` was never called."""
 
     def state_dict(self) -> "dict[str, Any]":
         """Plain values to be kept in the checkpoint."""
@@ -144,7 +140,7 @@ class Observer:
 class Observers(Observer):
     """All observers of a run, called in their order.
 
-    :param owner: the run, see `places.identify_run`.
+    :param owner: the run, see `identify_run`.
     """
 
     def __init__(self, observers: "list[Observer]", owner: str = "") -> None:
@@ -205,19 +201,17 @@ class Observers(Observer):
         return {_OWNER: self._owner, **states} if any(states.values()) else states
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
-        if state.get(_OWNER) != self._owner:  # another run's, or from before checkpoints said whose
+        if state.get(_OWNER) != self._owner:  # another run's, or from before checkpoints named the run
             return
         for observer in self.all:
             if observer.name in state:
                 observer.load_state_dict(state[observer.name])
 
 
-# ---- expecting ------------------------------------------------------------------------------------------------------
-# Tells a run that the metric that is to judge it does not come, before days have gone by without a best checkpoint.
-
-
 class ExpectedMetric(Observer):
-    """Warns once, after the first validation of this start; of a run without validations, after the first epoch.
+    """Warns a run that the metric that is to judge it does not come, before days pass without a best checkpoint.
+
+    It warns once, after the first validation of this start; in a run without validations, after the first epoch.
 
     :param metric: `best_metric`.
     :param validates: whether the run has validations.
@@ -231,7 +225,7 @@ class ExpectedMetric(Observer):
         self._logged: dict[str, None] = {}  # the names, in their order
         self._phase = ""
         self._has_ended_epoch = False
-        self._is_told = False
+        self._has_warned = False
 
     def on_metrics(self, record: Record) -> None:
         """Remember the names."""
@@ -263,9 +257,9 @@ class ExpectedMetric(Observer):
             self._look("epoch")
 
     def _look(self, after: str) -> None:
-        if self._is_told or self._metric in self._logged:
+        if self._has_warned or self._metric in self._logged:
             return
-        self._is_told = True
+        self._has_warned = True
         logged = ", ".join(repr(name) for name in self._logged) or "nothing"
         warnings.warn(
             MetricWarning(

@@ -1,12 +1,15 @@
 """The log file of a run: what happened, line by line, in one file from the first start to the end.
 
 The file takes whatever goes to the logger `proctor.sdk.pytorch`; a model may log there too. A resumed run appends to
-the file that it was started with. Only its checkpoint tells which one that is, so the lines of its set-up wait until
+the file that it was started with. Only its checkpoint says which one that is, so the lines of its set-up wait until
 it was read; if it fails before, they begin a new file. A resume that finds nothing left to do writes none.
 
-Lines are not taken back when a run is cut off and steps are done again: the file tells what happened. Metrics that
-stand there once for each step are in the history and in TensorBoard. A disk without room makes lines wait, and never
-ends a run.
+Lines are not taken back when a run is cut off and steps are done again: the file records what happened. Metrics that
+stand there once for each step are in the history and in TensorBoard.
+
+A log must not cost the training it describes. So what the disk refuses in the middle of a run is reported once, by a
+`LogWarning`; it waits in memory and is written, in order, when the disk takes it. No thread does this: a process that
+forks the workers of its loaders must not have one.
 """
 
 import errno
@@ -26,23 +29,26 @@ from proctor.sdk.pytorch.observers.base import Observer, make_file, name_start
 from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.state import Record, TrainingState
 
-# ---- appending ------------------------------------------------------------------------------------------------------
-# Files for people, which grow by whole pieces and never end a run: what does not fit waits until there is room.
-#
-# A log must not cost the training that it tells of. So whatever the disk says in the middle of a run is told once, by a
-# `LogWarning`; the pieces wait in memory and are written, in their order, when the disk takes them. No thread is behind
-# this: a process that forks the workers of its loaders must not have one.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 RETRY_SECONDS = 1.0
 WAITING_BYTES = 64 << 20
+LOGGER = logging.getLogger("proctor.sdk.pytorch")
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_EARLY_LINES = 10_000
+_RUN = "proctor_run"  # the attribute of a record that says which run logs; a model's records have none
 
 
-class PatientFile:
-    """A file that is appended to. Others may read it meanwhile, or append whole pieces of their own.
+class NonBlockingFile:
+    """A file that is appended to in whole pieces and never ends a run; pieces without room on the disk wait in memory.
+
+    Others may read it meanwhile, or append whole pieces of their own.
 
     :param what: names it in warnings, such as "log file".
     :param make_path: makes the file's folder, or the file, and returns the file's path; called until it succeeds.
-    :param interval_seconds: how long pieces may wait for company before they are written.
+    :param interval_seconds: how long pieces may wait to be written together.
     :param clock: seconds.
     """
 
@@ -64,10 +70,10 @@ class PatientFile:
         self._descriptor = -1
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        self._is_told = False
+        self._has_warned = False
 
     def open(self) -> None:
-        """Make the file now, so that a wrong path is noticed at once; that there is no room is no error here either.
+        """Make the file now, so that a wrong path is noticed at once; lack of room does not raise here either.
 
         :raises OSError: the file cannot be made or written to, whatever room there is.
         """
@@ -76,7 +82,7 @@ class PatientFile:
         except OSError as problem:
             if problem.errno not in PASSING:
                 raise
-            self._tell(problem)
+            self._warn(problem)
 
     def append(self, piece: bytes) -> None:
         """Add a piece, which is written whole, at once or when it is due."""
@@ -96,16 +102,16 @@ class PatientFile:
         except OSError as problem:
             self._release()  # a network file system may want the file to be opened anew
             self._due = self._clock() + max(self._interval_seconds, RETRY_SECONDS)
-            self._tell(problem)
+            self._warn(problem)
             return False
         self._waiting.clear()
         self._waiting_bytes = 0
         self._due = self._clock() + self._interval_seconds
-        self._is_told = False
+        self._has_warned = False
         return self.lost == 0
 
     def close(self) -> None:
-        """Write what waits, if that is possible now, and let the file go."""
+        """Write what waits, if that is possible now, and close the file."""
         self.write()
         self._release()
 
@@ -130,10 +136,10 @@ class PatientFile:
             with suppress(OSError):  # a network file system may refuse even that
                 os.close(descriptor)
 
-    def _tell(self, problem: OSError) -> None:
-        if self._is_told:
+    def _warn(self, problem: OSError) -> None:
+        if self._has_warned:
             return
-        self._is_told = True
+        self._has_warned = True
         warnings.warn(
             LogWarning(
                 f"the {self._what}{'' if self.path is None else f' {self.path}'} could not be written: {problem}. What "
@@ -141,16 +147,6 @@ class PatientFile:
             ),
             stacklevel=2,
         )
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-LOGGER = logging.getLogger("proctor.sdk.pytorch")
-_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-_EARLY_LINES = 10_000
-_RUN = "proctor_run"  # the attribute of a record that says which run speaks; a model's records have none
 
 
 class FileLog(Observer):
@@ -163,7 +159,7 @@ class FileLog(Observer):
         self._folder = folder
         self._log = logging.LoggerAdapter(LOGGER, {_RUN: run_name})
         self._path: Path | None = None  # the file that the run was started with
-        self._file: PatientFile | None = None
+        self._file: NonBlockingFile | None = None
         self._handler: _LineHandler | None = None
         self._level_before = logging.NOTSET
         self._handled = sys.exc_info()[1]  # by the caller, while it makes and runs this
@@ -209,7 +205,7 @@ class FileLog(Observer):
         self._log.info("run %s ended: %s", self._run_name, reason)
 
     def close(self) -> None:
-        """Say what the run failed of, if it did, and let the file go."""
+        """Log what the run failed of, if it did, and close the file."""
         problem = sys.exc_info()[1]
         if problem is not None and problem is not self._handled:
             with suppress(OSError):  # a wrong folder is no reason to hide what the run failed of
@@ -239,7 +235,7 @@ class FileLog(Observer):
         if self._file is not None:
             return
         self.open()
-        file = PatientFile("log file", self._make_path)
+        file = NonBlockingFile("log file", self._make_path)
         file.open()
         if self._path is not None and _is_torn(self._path):
             file.append(b"\n")
@@ -257,11 +253,11 @@ class _LineHandler(logging.Handler):
     def __init__(self, run_name: str) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter(_FORMAT))
-        self.addFilter(lambda record: getattr(record, _RUN, run_name) == run_name)  # not what another open run says
+        self.addFilter(lambda record: getattr(record, _RUN, run_name) == run_name)  # not what another open run logs
         self._early: deque[bytes] = deque(maxlen=_EARLY_LINES)
-        self._file: PatientFile | None = None
+        self._file: NonBlockingFile | None = None
 
-    def write_to(self, file: PatientFile) -> None:
+    def write_to(self, file: NonBlockingFile) -> None:
         """Give the file what has waited for it, and from now on everything."""
         self.acquire()
         try:

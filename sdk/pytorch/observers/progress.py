@@ -1,7 +1,7 @@
 """Progress on a terminal: bars for epochs and an epoch's batches, one for iterations, one for an evaluation.
 
-Bars are drawn by tqdm or, without it, by rich; without both, an epoch and an evaluation are a line each. Nothing is
-drawn if standard error is no terminal, and nothing of it ever is in the log file.
+Bars are drawn by tqdm or, without it, by rich; without both, an epoch and an evaluation are a line each. None of them
+starts a thread, because loaders fork. Nothing is drawn if standard error is no terminal, or written to the log file.
 """
 
 import math
@@ -16,8 +16,8 @@ from proctor.sdk.pytorch.observers.base import Observer
 from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.state import TrainingState
 
-# ---- bars -----------------------------------------------------------------------------------------------------------
-# What draws a bar: tqdm, rich, or plain lines, whichever is there. None starts a thread: loaders fork.
+_STAYING = ("epochs", "iterations")  # the bar of the whole run stays on the screen
+REDRAW_SECONDS = 0.1
 
 
 class Bar(Protocol):
@@ -147,12 +147,6 @@ class RichBar:
         if self._title not in _STAYING:
             self._progress.remove_task(self._task)
         self._drawing.end_one()
-
-
-_STAYING = ("epochs", "iterations")  # the bar of the whole run stays on the screen
-
-
-REDRAW_SECONDS = 0.1
 
 
 class Progress(Observer):

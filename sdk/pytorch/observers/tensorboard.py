@@ -1,7 +1,7 @@
 """A run's metrics in TensorBoard, each step once however often the run was cut off.
 
 Every checkpoint holds how far the event files had come. A resumed run cuts them back to that, removes the ones that are
-younger, and tells a TensorBoard that is looking on to forget the steps it had seen. Where the files are not (on another
+younger, and has a TensorBoard that reads them drop the steps it has seen. Where the files are not (on another
 machine) or are another run's (whose checkpoint this one continues from), or the disk had no room for all of them, the
 run gets a new folder, filled from the history that came with the checkpoint.
 
@@ -21,7 +21,7 @@ from typing import Any
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, read_history
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.observers.base import Observer, make_folder, name_start
-from proctor.sdk.pytorch.observers.log_file import PatientFile
+from proctor.sdk.pytorch.observers.log_file import NonBlockingFile
 from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.state import Record, TrainingState
 
@@ -50,14 +50,14 @@ class TensorBoardRun(Observer):
         self._root = root
         self._folder: Path | None = None
         self._sizes: dict[str, int] = {}
-        self._file: PatientFile | None = None
+        self._file: NonBlockingFile | None = None
         self._events: Any = None  # writes encoded events to the file
 
     def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
         """Open the folder at the step from which the run goes on."""
         if self._folder is not None and _cut(self._folder, self._sizes):
             self._open()
-            self._tell_to_forget(state.current_iteration + 1)
+            self._drop_from(state.current_iteration + 1)
             return
         self._folder = None
         self._open()
@@ -72,7 +72,7 @@ class TensorBoardRun(Observer):
             self._add_point(name, value, step=record.step)
 
     def close(self) -> None:
-        """Write what is waiting and let the file go."""
+        """Write what is waiting and close the file."""
         if self._file is not None:
             self._file.close()
             self._file = self._events = None
@@ -103,13 +103,13 @@ class TensorBoardRun(Observer):
             self._folder = self._folder or make_folder(self._root, name_start(self._run_name))
             return self._folder / _name_events(self._folder, suffix)
 
-        self._file = PatientFile("TensorBoard run", make_path, interval_seconds=_INTERVAL_SECONDS)
+        self._file = NonBlockingFile("TensorBoard run", make_path, interval_seconds=_INTERVAL_SECONDS)
         self._file.open()
         self._events = RecordWriter(SimpleNamespace(write=self._file.append))
         self._add(file_version=_VERSION)
 
-    def _tell_to_forget(self, step: int) -> None:
-        """Have a TensorBoard that looks on drop what it has seen from this step on."""
+    def _drop_from(self, step: int) -> None:
+        """Have a TensorBoard that reads the files drop what it has seen from this step on."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         self._add(step=step, file_version=_VERSION)

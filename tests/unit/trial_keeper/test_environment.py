@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,11 @@ def test_the_launch_lies_over_the_captured_and_ours_over_both() -> None:
         ("PYTHONPATH=. python3 t.py", "PYTHONPATH=/b/1:. python3 t.py"),
         ("PYTHONPATH= python3 t.py", "PYTHONPATH=/b/1 python3 t.py"),
         ("PYTHONPATH=", "PYTHONPATH=/b/1"),
+        ("PYTHONPATH='' a; PYTHONPATH=\"\"", "PYTHONPATH=/b/1'' a; PYTHONPATH=/b/1\"\""),
+        ("env \"PYTHONPATH=\" a; env 'PYTHONPATH=' b", "env \"PYTHONPATH=/b/1\" a; env 'PYTHONPATH=/b/1' b"),
+        ("sh -c \"PYTHONPATH='' a\"", "sh -c \"PYTHONPATH=/b/1'' a\""),
+        ("PYTHONPATH=''src a", "PYTHONPATH=/b/1:''src a"),
+        ('env "PYTHONPATH="src a', 'env "PYTHONPATH=/b/1:"src a'),
         ("export A=1 PYTHONPATH='my src' && x", "export A=1 PYTHONPATH=/b/1:'my src' && x"),
         ('PYTHONPATH="$PYTHONPATH:." x', 'PYTHONPATH=/b/1:"$PYTHONPATH:." x'),
         ("a;PYTHONPATH=.;b", "a;PYTHONPATH=/b/1:.;b"),
@@ -92,6 +98,21 @@ def test_a_bundle_below_a_folder_with_an_odd_name_needs_no_quotes(tmp_path: Path
     kept = keep_bundle(command, str(bundle))
     done = subprocess.run(["bash", "-c", kept], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"{bundle}:/mine\n"
+
+
+@pytest.mark.parametrize(
+    "assignment", ["PYTHONPATH=", "PYTHONPATH=''", 'PYTHONPATH=""', 'env "PYTHONPATH="', "export PYTHONPATH='';"]
+)
+def test_an_empty_value_does_not_put_the_working_directory_on_the_path(tmp_path: Path, assignment: str) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "t.py").write_text("import sys; print(*sys.path, sep='\\n')")
+    environment = {**os.environ, **build_environment(LAUNCH, {}, "/bundle")}
+    kept = keep_bundle(f"{assignment} {sys.executable} below/t.py", "/bundle")
+    done = subprocess.run(
+        ["bash", "-c", kept], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "/bundle" in done.stdout.splitlines()
+    assert not {str(tmp_path), os.path.realpath(tmp_path)} & set(done.stdout.splitlines())
 
 
 def test_the_launch_that_a_trial_inherits_is_recorded_and_left_as_it_is() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from fakes.rest import FakeRest
 
-from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, size_text
+from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, MAX_HEAD_BYTES, SPARE_BYTES, size_text
 from proctor.manager.engine.archive.format import ExperimentArchive
 
 
@@ -95,6 +96,90 @@ def test_an_archive_whose_head_is_no_experiment_is_refused(rest: FakeRest, invok
     result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
     assert result.exit_code == 2
     assert "is not an experiment saved by" in result.stderr
+
+
+def test_a_head_of_unreasonable_size_is_not_read(rest: FakeRest, invoke, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("proctor.json", b" " * (MAX_HEAD_BYTES + 1))
+    result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
+    assert result.exit_code == 2
+    assert f"its proctor.json is larger than {MAX_HEAD_BYTES} bytes" in result.stderr
+
+
+def flipped(saved: Path, at: int, byte: int) -> None:
+    data = bytearray(saved.read_bytes())
+    data[at] = byte
+    saved.write_bytes(data)
+
+
+def refused(invoke, saved: Path, target: Path) -> str:
+    """Why the code of an archive cannot be unpacked; nothing of it stays."""
+    before = sorted(target.rglob("*"))
+    result = invoke("experiment", "load", "-p", str(saved), "--codeDir", str(target))
+    assert result.exit_code in {1, 2}, result.exception
+    assert sorted(target.rglob("*")) == before
+    return str(result.stderr)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("damage", ["data", "name", "place", "compression"])
+def test_damaged_code_is_refused_and_nothing_of_it_stays(
+    rest: FakeRest, invoke, saved: Path, tmp_path: Path, damage: str, is_there: bool
+) -> None:
+    if damage == "compression":
+        with zipfile.ZipFile(saved, "a") as archive:
+            archive.writestr("code/a.py", "print()", compress_type=zipfile.ZIP_LZMA)
+    else:
+        with zipfile.ZipFile(saved, "a") as archive:
+            archive.writestr("code/é", os.urandom(1000) + bytes(1000), compress_type=zipfile.ZIP_DEFLATED)
+            start = archive.getinfo("code/é").header_offset
+        data = saved.read_bytes()
+        if damage == "data":
+            flipped(saved, start + 30 + len("code/é".encode()) + 20, data[start + 56] ^ 0xFF)
+        elif damage == "name":
+            flipped(saved, data.rindex("code/é".encode()) + 6, 0xFF)
+        else:  # of the directory, so that the zip begins before its first byte
+            flipped(saved, data.rindex(b"PK\x05\x06") + 19, 0x7F)
+    target = tmp_path / "unpacked" / "here"
+    if is_there:
+        target.mkdir(parents=True)
+        (target / "mine").write_text("x")
+    assert "is damaged" in refused(invoke, saved, tmp_path / "unpacked" / "here")
+    assert (tmp_path / "unpacked").exists() == is_there
+    assert not rest.requests("POST")
+
+
+def test_code_with_a_file_and_a_folder_of_one_name_is_refused(
+    rest: FakeRest, invoke, saved: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(saved, "a") as archive:
+        archive.writestr("code/new/a", "a file")
+        archive.writestr("code/new/a/b", "a file in it")
+    assert "cannot be unpacked" in refused(invoke, saved, tmp_path / "unpacked")
+    assert not (tmp_path / "unpacked").exists()
+
+
+def test_a_folder_in_the_saved_code_becomes_a_folder(rest: FakeRest, invoke, saved: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(saved, "a") as archive:
+        archive.writestr("code/empty/", "")
+        archive.writestr("code/full/", "")
+        archive.writestr("code/full/a", "x")
+    assert invoke("experiment", "load", "-p", str(saved), "--codeDir", str(tmp_path / "unpacked")).exit_code == 0
+    assert (tmp_path / "unpacked" / "empty").is_dir()
+    assert (tmp_path / "unpacked" / "full" / "a").read_text() == "x"
+
+
+@pytest.mark.parametrize("size", ["far too much", "all but what is kept free"])
+def test_code_that_the_disk_has_no_room_for_is_refused_before_it_is_unpacked(
+    rest: FakeRest, invoke, saved: Path, tmp_path: Path, size: str
+) -> None:
+    with zipfile.ZipFile(saved, "a") as archive:
+        archive.writestr("code/large", "x")
+        free = shutil.disk_usage(tmp_path).free
+        archive.getinfo("code/large").file_size = 2**60 if size == "far too much" else free - SPARE_BYTES // 2
+    said = refused(invoke, saved, tmp_path / "unpacked")
+    assert " ".join(said.split()).count(" MiB") == 3
+    assert "are kept free; free some space" in " ".join(said.split())
 
 
 def test_an_archive_of_a_newer_kind_is_refused(rest: FakeRest, invoke, tmp_path: Path) -> None:

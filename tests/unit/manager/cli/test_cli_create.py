@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fakes.rest import FakeRest
 
+from proctor.manager.cli.commands import create as create_module
 from proctor.manager.cli.commands.create import submit
 from proctor.sdk.client import Client, credentials
 
@@ -41,6 +42,7 @@ def test_it_posts_the_configuration_as_written_and_prints_the_id(rest: FakeRest,
     assert body["directory"] == str(file.parent)
     assert f"{rest.url}/experiments/mine?token=" in result.stderr
     assert "proctor stop mine" in result.stderr
+    assert result.stderr.endswith("Experiment mine has started.\n")
 
 
 def test_the_environment_goes_through_a_private_file(rest: FakeRest, invoke, file: Path, monkeypatch) -> None:
@@ -116,12 +118,33 @@ def test_no_machine_at_all_is_an_error_that_says_what_goes_on(rest: FakeRest, in
     assert "No trial can run until one of them can be used; to give up: proctor stop mine" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("machines", "has_started"),
+    [
+        ({"total": 2, "pending": ["b"], "unusable": [], "never": ""}, True),
+        ({"total": 2, "pending": ["a", "b"], "unusable": [], "never": ""}, False),
+        ({"total": 1, "pending": [], "unusable": [{"node_id": "a", "reason": "it is off"}], "never": ""}, False),
+        ({"total": 2, "pending": [], "unusable": [{"node_id": "a", "reason": "it is off"}], "never": ""}, True),
+    ],
+)
+def test_it_is_said_to_have_started_once_a_machine_can_run_trials(
+    rest: FakeRest, invoke, file: Path, monkeypatch, machines: dict[str, object], has_started: bool
+) -> None:
+    monkeypatch.setattr(create_module, "CONNECTING_SECONDS", 0.0)
+    rest.machines = machines
+    result = invoke("create", "--config", str(file), "--id", "mine")
+    assert "Experiment mine (" in result.stderr
+    assert ") is created.\n" in result.stderr
+    assert ("has started" in result.stderr) == has_started
+
+
 def test_what_can_never_run_is_an_error(rest: FakeRest, invoke, file: Path) -> None:
     never = "needs 1 GPU, node local has no GPU"
     rest.machines = {"total": 1, "pending": [], "unusable": unusable("local"), "never": never}
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert (result.exit_code, result.stdout) == (100, "mine\n")
     assert f"No trial of experiment mine can ever run: {never}" in result.stderr
+    assert "has started" not in result.stderr
 
 
 def test_an_experiment_that_fails_meanwhile_is_an_error(rest: FakeRest, invoke, file: Path) -> None:

@@ -3,12 +3,29 @@
 import csv
 import io
 import json
+import time
 
 import pytest
 from fakes.rest import FakeRest
 from ruamel.yaml import YAML
 
+from proctor.manager.api.json_types import rfc3339, utc
 from proctor.manager.cli import columns
+from proctor.sdk.json_input import LATEST_TIME
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "Pacific/Kiritimati", "Etc/GMT-14", "Etc/GMT+12", "UTC"])
+@pytest.mark.parametrize("seconds", [0.0, LATEST_TIME, 1e18])
+def test_every_time_that_a_manager_sends_can_be_shown_in_every_time_zone(
+    monkeypatch: pytest.MonkeyPatch, zone: str, seconds: float
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert columns.local_time(rfc3339(utc(seconds)))[:4] in {"1969", "1970", "9999"}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -93,6 +94,42 @@ def test_one_that_is_suspended_for_less_than_the_patience_goes_on() -> None:
     stage = play(scenario)
     assert stage.dispatchers.kills == 0
     assert list(stage.suggestions()) == [0]
+
+
+def test_a_dispatcher_that_has_died_owes_nothing() -> None:
+    """Neither while there is none, nor is its successor blamed for the time that it took."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.dispatchers.computing = True
+        stage.request(0)
+        await asyncio.sleep(100.0)
+        assert stage.client.trouble == "the tuner has been computing for 100 s and has not suggested anything yet"
+        stage.dispatchers.channels[-1].close()
+        await asyncio.sleep(0.1)
+        assert (len(stage.dispatchers.channels), stage.client.trouble) == (1, "")
+        await asyncio.sleep(10.0)
+        assert (len(stage.dispatchers.channels), stage.client.trouble) == (2, "")
+        await asyncio.sleep(10.0)
+        assert re.match(r"the tuner has been computing for (19|20) s ", stage.client.trouble)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_tuner_that_has_suggested_before_is_not_said_to_have_suggested_nothing(is_restarted: bool) -> None:
+    async def scenario(stage: Stage) -> None:
+        if is_restarted:  # an earlier manager has stored the answer
+            answer = protocol.Answer(0, {"x": 0.5})
+            stage.log.append(protocol.RequestTrialJobs(1, [0], [answer]))
+        else:
+            stage.request(0)
+            await asyncio.sleep(1.0)
+        stage.dispatchers.computing = True
+        stage.request(1)
+        await asyncio.sleep(100.0)
+        assert stage.client.trouble.endswith(" s and has not made its next suggestion")
+
+    play(scenario)
 
 
 def test_one_that_stays_suspended_is_killed_with_the_reason_and_its_successor_told_everything() -> None:

@@ -153,3 +153,65 @@ def test_what_is_no_zip_and_a_damaged_member_are_refused(write: Write, tmp_path:
     path.write_bytes(path.read_bytes().replace(b"a text that will", b"a text that WILL"))
     with pytest.raises(BadRequest, match="damaged or no zip"):
         archive.unpack(tmp_path / "folder", but=frozenset())
+
+
+@pytest.mark.parametrize("where", [b"PK\x01\x02", b"PK\x03\x04"], ids=["directory", "member"])
+def test_a_name_that_is_not_the_utf_8_it_is_said_to_be_is_refused(write: Write, tmp_path: Path, where: bytes) -> None:
+    write({"experiment/é": "x"})
+    data = bytearray((tmp_path / "e.zip").read_bytes())
+    name = "experiment/é".encode()
+    place = data.rindex(name) if where == b"PK\x01\x02" else data.index(name)
+    data[place + len(name) - 1] = 0xFF
+    (tmp_path / "e.zip").write_bytes(data)
+    archive = ExperimentArchive(tmp_path / "e.zip")
+    with pytest.raises(BadRequest, match="it is damaged or no zip"):
+        archive.experiment()
+        archive.unpack(tmp_path / "folder", but=frozenset())
+
+
+def test_a_place_before_the_beginning_of_the_file_is_refused(write: Write, tmp_path: Path) -> None:
+    write()
+    data = bytearray((tmp_path / "e.zip").read_bytes())
+    end = data.rindex(b"PK\x05\x06")
+    data[end + 16 : end + 20] = b"\xff\xff\xff\x7f"  # where the directory is said to begin
+    (tmp_path / "e.zip").write_bytes(data)
+    with pytest.raises(BadRequest, match="it is damaged or no zip"):
+        ExperimentArchive(tmp_path / "e.zip").experiment()
+
+
+@pytest.mark.parametrize(
+    ("member", "change"),
+    [
+        ("trials.jsonl", {"sequence_id": 2**63 - 3}),
+        ("trials.jsonl", {"parameter_id": 2**53}),
+        ("trials.jsonl", {"jobs": 2**60}),
+        ("metrics.jsonl", {"id": 2**63 - 1}),
+        ("metrics.jsonl", {"sequence": 2**53}),
+        ("metrics.jsonl", {"member": 2**53}),
+        ("jobs.jsonl", {"number": 2**53}),
+        ("jobs.jsonl", {"resumed_from_step": 2**53}),
+    ],
+)
+def test_a_number_that_could_not_be_counted_on_from_is_named_with_its_bound(
+    write: Write, member: str, change: dict[str, int]
+) -> None:
+    job = {"trial_id": "a", "number": 1, "status": "ENDED", "parameter_id": 0, "parameters": {}}
+    metric = {"id": 1, "trial_id": "a", "job": 1, "kind": "final", "sequence": 0, "data": 1.0, "time": NOW}
+    record = {"trials.jsonl": TRIAL, "jobs.jsonl": job, "metrics.jsonl": metric}[member]
+    [(key, value)] = change.items()
+
+    def read(record: dict[str, Any]) -> None:
+        archive = write({member: json.dumps(record) + "\n"})
+        list({"trials.jsonl": archive.trials, "jobs.jsonl": archive.jobs, "metrics.jsonl": archive.metrics}[member]())
+
+    read({**record, key: 2**53 - 1})
+    with pytest.raises(BadRequest, match=f"{member}:1: {key}: .* less than {2**53}, found {value}"):
+        read({**record, **change})
+
+
+@pytest.mark.parametrize("time", ["1969-12-31T23:59:59Z", "9999-12-30T00:00:00Z", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_not_every_time_zone_can_show_is_refused_with_both_ends(write: Write, time: str) -> None:
+    archive = write({"trials.jsonl": json.dumps({**TRIAL, "ended_at": time}) + "\n"})
+    with pytest.raises(BadRequest, match=f"from 1970-01-01 to before 9999-12-30.*, found '{time}'"):
+        archive.trials()
+    write({"trials.jsonl": json.dumps({**TRIAL, "ended_at": "9999-12-29T23:59:59Z"}) + "\n"}).trials()

@@ -49,6 +49,8 @@ class CountingService(InMemoryTrainingService):
 
     async def clean_up(self) -> None:
         self._scene.begun += 1
+        if delay := self._scene.delays.pop(self._scene.begun, 0.0):
+            await asyncio.sleep(delay)
         if self._scene.obstacles:
             raise self._scene.obstacles.pop(0)
         if self._scene.hangs:
@@ -65,6 +67,7 @@ class Scene(Simulation):
         self.folder = folder
         self.failures: list[Exception] = []  # of services that run, one after another
         self.obstacles: list[Exception] = []  # of clean-ups, one after another
+        self.delays: dict[int, float] = {}  # of clean-ups, by their number, before anything else
         self.hangs = False
         self.broken = ""  # why no service can be made
         self.trials_hang = False
@@ -204,6 +207,51 @@ def test_an_experiment_that_is_resumed_is_not_cleaned_up_under_its_trials(tmp_pa
             assert (scene.begun, scene.cleaned) == (2, 1)
 
     play(tmp_path, act)
+
+
+@pytest.mark.parametrize("act", ["resume_experiment", "delete_experiment"])
+def test_who_has_waited_long_enough_for_an_attempt_changes_nothing_about_the_next_ones(
+    tmp_path: Path, act: str
+) -> None:
+    """Nor do they follow each other without a pause: there are obstacles for a thousand of them."""
+
+    async def main(scene: Scene) -> None:
+        scene.obstacles += [RuntimeError("the cluster does not answer")] * 1000
+        scene.delays[2] = 100.0
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            await asyncio.sleep(2.0)
+            with pytest.raises(Unavailable, match="the platform of experiment exp is still cleaning up after it"):
+                await getattr(manager, act)("exp")
+            await asyncio.sleep(5.0)
+            assert scene.begun == 2
+            await asyncio.sleep(1000.0)
+            assert 8 <= scene.begun <= 12
+            scene.obstacles.clear()
+            await asyncio.sleep(600.0)
+            assert scene.cleaned == 1
+            await manager.delete_experiment("exp")
+
+    play(tmp_path, main)
+
+
+@pytest.mark.parametrize("act", ["resume_experiment", "delete_experiment"])
+def test_who_resumes_or_deletes_while_the_first_clean_up_hangs_gets_an_answer(tmp_path: Path, act: str) -> None:
+    async def main(scene: Scene) -> None:
+        scene.delays[1] = 1000.0
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            with pytest.raises(Unavailable, match="exp is still leaving its platform"):
+                async with asyncio.timeout(500.0):
+                    await getattr(manager, act)("exp")
+            assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED
+            await asyncio.sleep(1000.0)
+            assert (scene.begun, scene.cleaned) == (1, 1)
+            await manager.delete_experiment("exp")
+
+    play(tmp_path, main)
 
 
 def test_a_resume_that_fails_leaves_the_clean_up_owed(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ async def compute_long(dispatchers: SuspendableDispatchers, manager: Manager, ex
     assert manager.trouble_of(row) == ""
     await asyncio.sleep(110.0)
     trouble = manager.trouble_of(row)
-    assert re.fullmatch(r"the tuner has been computing for 1[01]\d s and has not suggested anything yet", trouble)
+    assert re.fullmatch(r"the tuner has been computing for 1[01]\d s and has not made its next suggestion", trouble)
     with ThreadPoolExecutor() as threads:  # as the reader of a list of experiments asks
         assert threads.submit(manager.trouble_of, row).result() == trouble
     assert dispatchers.kills == 0

@@ -88,7 +88,7 @@ def test_a_record_without_a_time_gets_that_of_its_arrival(metrics_database: sqli
     assert [row.time for row in _rows(metrics_database)] == [99.0, 99.0]
 
 
-@pytest.mark.parametrize("time", ["1e18", "-1.0", "NaN", "253402300800.0", "253402300800", "true", '"noon"'])
+@pytest.mark.parametrize("time", ["1e18", "-1.0", "NaN", "253402128000.0", "253402128000", "true", '"noon"'])
 @pytest.mark.parametrize("record", ['"kind":"intermediate","value":1.0', '"kind":"lost","count":1'])
 def test_a_record_with_a_time_that_no_calendar_has_gets_that_of_its_arrival(
     metrics_database: sqlite3.Connection, record: str, time: str

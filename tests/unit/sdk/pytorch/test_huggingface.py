@@ -23,7 +23,7 @@ from proctor.sdk.pytorch import (
     seed_rngs,
 )
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import list_runs
+from proctor.sdk.pytorch.checkpoints.registration import list_registered_runs
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.options import Phase
 from proctor.sdk.pytorch.ranks import Ranks
@@ -113,7 +113,7 @@ def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
     with pytest.raises(Killed):
         fit(ours, tmp_path / "one", run_name="fold1", seed=1, kill=4)
     carried = shutil.move(find_newest_checkpoint(str(tmp_path / "first")) or "", tmp_path / "carried")
-    assert set(list_runs(Path(carried))) == {"fold0", "fold1"}
+    assert set(list_registered_runs(Path(carried))) == {"fold0", "fold1"}
     begin_attempt(monkeypatch, tmp_path / "second", resume=str(carried))
     found = [fit(ours, tmp_path / "two", run_name=f"fold{seed}", seed=seed) for seed in range(2)]
     assert [training.hash() for training in found] == whole

@@ -15,21 +15,33 @@ from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 
 from proctor.sdk.pytorch import (
     ConfigurationError,
+    DataModule,
+    Model,
     NotExactError,
     NotExactWarning,
     StopReason,
     Trainer,
     get_default_numpy_rng,
-    run,
     seed_rngs,
 )
 from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict
+from proctor.sdk.pytorch.fit import fit as run_fit
+from proctor.sdk.pytorch.fit import make_observers
+from proctor.sdk.pytorch.fit import test as run_test
+from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.plugins import Plugins
 from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.run import Place, Run
 
 
 class NoLuck(Exception):
     """What a model raises."""
+
+
+def make_run(settings: Settings, model: Model, data: DataModule, place: Place) -> Run:
+    """A run without plug-ins, as the trainer makes it."""
+    observers = make_observers(settings, is_main=place.ranks.is_main)
+    return Run(settings, model, datamodule=data, plugins=Plugins(), place=place, observers=observers)
 
 
 def fail(state: object) -> None:
@@ -281,8 +293,8 @@ def draw_on(rank: int, world_size: int = 3, **options: Any) -> "tuple[list[float
             seen.append(([float(torch.rand(1))], hash_state(self.net.state_dict())))
 
     settings = Trainer("run", total_steps=1, use_cpu=True, **options).settings
-    place = run.Place(torch.device("cpu"), OneOf(rank, world_size))
-    run.fit(run.Run(settings, Drawing(), datamodule=DigitsData(), plugins=Plugins(), place=place))
+    place = Place(torch.device("cpu"), OneOf(rank, world_size))
+    run_fit(make_run(settings, Drawing(), DigitsData(), place))
     drawn: tuple[list[float], str] = seen[0]
     return drawn
 
@@ -311,8 +323,8 @@ def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
                 assert self.kept is get_default_numpy_rng().generator
 
         settings = Trainer("run", use_cpu=True).settings
-        place = run.Place(torch.device("cpu"), OneOf(rank, 3))
-        run.test(run.Run(settings, Drawing(), datamodule=RangeData(1, valid=3), plugins=Plugins(), place=place))
+        place = Place(torch.device("cpu"), OneOf(rank, 3))
+        run_test(make_run(settings, Drawing(), RangeData(1, valid=3), place))
         return drawn
 
     found = [draw(rank) for rank in range(3)]
@@ -325,9 +337,9 @@ def test_S8_ranks_that_are_new_after_a_resume_draw_on_their_own(tmp_path: Path) 
     found: list[float] = []
 
     def fit(ranks: Ranks, **options: Any) -> None:
-        place = run.Place(torch.device("cpu"), ranks)
+        place = Place(torch.device("cpu"), ranks)
         model = RecordingModel(**options)
-        run.fit(run.Run(settings, model, datamodule=RangeData(4), plugins=Plugins(), place=place))
+        run_fit(make_run(settings, model, RangeData(4), place))
 
     fit(OneOf(0, 1), stop_after=1)
     newest = next((tmp_path / "run").glob("*.pth"))
@@ -346,8 +358,8 @@ def test_S7_each_rank_gets_its_own_streams_back(tmp_path: Path) -> None:
 
     def fit(ranks: Ranks, **options: Any) -> RecordingModel:
         model = RecordingModel(**options)
-        place = run.Place(torch.device("cpu"), ranks)
-        run.fit(run.Run(settings, model, datamodule=RangeData(4), plugins=Plugins(), place=place))
+        place = Place(torch.device("cpu"), ranks)
+        run_fit(make_run(settings, model, RangeData(4), place))
         return model
 
     fit(OneOf(0, 2, streams), stop_after=1)

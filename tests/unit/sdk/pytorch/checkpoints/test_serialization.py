@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from proctor.sdk.pytorch.checkpoints.serialization import _relocate, load, serialise
+from proctor.sdk.pytorch.checkpoints.serialization import _relocate, load, serialize
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
 
@@ -41,7 +41,7 @@ class Attack:
 
 
 def store(path: Path, content: "dict[str, Any]", *types: type) -> Path:
-    path.write_bytes(serialise(content, types))
+    path.write_bytes(serialize(content, types))
     return path
 
 
@@ -82,7 +82,7 @@ def test_C11_an_arbitrary_pickle_is_refused(tmp_path: Path, monkeypatch: pytest.
 )
 def test_C11_what_could_not_be_loaded_again_is_refused_when_it_is_saved(value: Any) -> None:
     with pytest.raises(TypeError, match=r"checkpoint\['model'\].*types_for_safe_load"):
-        serialise({"model": value})
+        serialize({"model": value})
 
 
 def test_C11_the_users_own_types_are_loaded_when_they_are_named(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_C11_a_refusal_names_the_class_and_repeats_no_advice_to_run_the_code(tmp
     with pytest.raises(UnreadableCheckpointError) as refused:
         load(path)
     text = str(refused.value)
-    assert "test_serialising.Extra was not an allowed global by default. Only plain values" in text
+    assert "test_serialization.Extra was not an allowed global by default. Only plain values" in text
     assert "weights_only" not in text
     assert "\x1b" not in text
 

@@ -13,7 +13,7 @@ from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import NotExactError, NotExactWarning, Trainer
 from proctor.sdk.pytorch.determinism.fingerprint import find_differences, take_fingerprint
-from proctor.sdk.pytorch.determinism.kernels import kernel_switches, read_precisions, restore_precisions, tell_gaps
+from proctor.sdk.pytorch.determinism.kernels import kernel_switches, read_precisions, report_gaps, restore_precisions
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -113,9 +113,9 @@ def test_X8_each_gap_of_any_rank_is_told_once_by_the_main_one() -> None:
     parts = [["one"], ["one", "two"]]
 
     with pytest.warns(NotExactWarning) as told:
-        assert call_on_ranks(lambda ranks: tell_gaps(parts[ranks.rank], ranks=ranks, strict=False)) == [None, None]
+        assert call_on_ranks(lambda ranks: report_gaps(parts[ranks.rank], ranks=ranks, strict=False)) == [None, None]
     assert [str(warning.message) for warning in told] == ["not exact: one", "not exact: two"]
-    for problem in call_on_ranks(lambda ranks: tell_gaps(parts[ranks.rank], ranks=ranks, strict=True)):
+    for problem in call_on_ranks(lambda ranks: report_gaps(parts[ranks.rank], ranks=ranks, strict=True)):
         assert isinstance(problem, NotExactError)
         assert "bit for bit: one; two. " in str(problem)
 

@@ -8,7 +8,7 @@ from fakes.full_disk import FullDisk
 
 from proctor.sdk.pytorch import LogWarning
 from proctor.sdk.pytorch.observers import log_file
-from proctor.sdk.pytorch.observers.log_file import PatientFile
+from proctor.sdk.pytorch.observers.log_file import NonBlockingFile
 
 
 class Clock:
@@ -31,19 +31,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def file(tmp_path: Path, clock: Clock) -> PatientFile:
+def file(tmp_path: Path, clock: Clock) -> NonBlockingFile:
     """A file that writes at once."""
-    return PatientFile("log file", lambda: tmp_path / "log", clock=clock)
+    return NonBlockingFile("log file", lambda: tmp_path / "log", clock=clock)
 
 
-def append(file: PatientFile, clock: Clock, *pieces: bytes) -> None:
+def append(file: NonBlockingFile, clock: Clock, *pieces: bytes) -> None:
     for piece in pieces:
         file.append(piece)
         clock.now += 10.0
 
 
 def test_what_did_not_fit_comes_in_its_order_when_there_is_room(
-    file: PatientFile, clock: Clock, disk: FullDisk, tmp_path: Path
+    file: NonBlockingFile, clock: Clock, disk: FullDisk, tmp_path: Path
 ) -> None:
     append(file, clock, b"one\n")
     disk.room = 6
@@ -57,7 +57,7 @@ def test_what_did_not_fit_comes_in_its_order_when_there_is_room(
     file.close()
 
 
-def test_a_disk_that_is_full_again_is_told_again(file: PatientFile, clock: Clock, disk: FullDisk) -> None:
+def test_a_disk_that_is_full_again_is_told_again(file: NonBlockingFile, clock: Clock, disk: FullDisk) -> None:
     for _ in range(2):
         disk.room = 0
         with pytest.warns(LogWarning, match="No space left"):
@@ -67,7 +67,7 @@ def test_a_disk_that_is_full_again_is_told_again(file: PatientFile, clock: Clock
     file.close()
 
 
-def test_a_full_disk_is_not_asked_at_every_piece(file: PatientFile, clock: Clock, disk: FullDisk) -> None:
+def test_a_full_disk_is_not_asked_at_every_piece(file: NonBlockingFile, clock: Clock, disk: FullDisk) -> None:
     disk.room = 0
     with pytest.warns(LogWarning):
         file.append(b"a")
@@ -80,7 +80,7 @@ def test_a_full_disk_is_not_asked_at_every_piece(file: PatientFile, clock: Clock
 
 
 def test_pieces_wait_for_company_as_long_as_they_may(tmp_path: Path, clock: Clock, disk: FullDisk) -> None:
-    file = PatientFile("log file", lambda: tmp_path / "log", interval_seconds=5.0, clock=clock)
+    file = NonBlockingFile("log file", lambda: tmp_path / "log", interval_seconds=5.0, clock=clock)
     for _ in range(11):
         file.append(b"a")
         clock.now += 1.0
@@ -91,7 +91,7 @@ def test_pieces_wait_for_company_as_long_as_they_may(tmp_path: Path, clock: Cloc
 
 
 def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
-    file: PatientFile, clock: Clock, disk: FullDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: NonBlockingFile, clock: Clock, disk: FullDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_file, "WAITING_BYTES", 5)
     disk.room = 0
@@ -103,7 +103,7 @@ def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
     file.close()
 
 
-def test_a_file_that_is_closed_on_a_full_disk_raises_nothing(file: PatientFile, disk: FullDisk) -> None:
+def test_a_file_that_is_closed_on_a_full_disk_raises_nothing(file: NonBlockingFile, disk: FullDisk) -> None:
     disk.room = 0
     with pytest.warns(LogWarning) as told:
         file.append(b"a")
@@ -114,7 +114,7 @@ def test_a_file_that_is_closed_on_a_full_disk_raises_nothing(file: PatientFile, 
 def test_a_file_is_opened_anew_after_a_problem_as_network_file_systems_want_it(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "log"
     path.symlink_to("/dev/full")
-    file = PatientFile("log file", lambda: path, clock=clock)
+    file = NonBlockingFile("log file", lambda: path, clock=clock)
     with pytest.warns(LogWarning, match="No space left"):
         append(file, clock, b"one\n")
     path.unlink()
@@ -133,11 +133,11 @@ def test_a_disk_without_room_for_the_file_itself_is_waited_for_and_a_wrong_folde
             raise refusals.pop()
         return tmp_path / "log"
 
-    file = PatientFile("log file", make_path, clock=clock)
+    file = NonBlockingFile("log file", make_path, clock=clock)
     with pytest.warns(LogWarning, match="the log file could not be written: .*quota"):
         file.open()
     append(file, clock, b"one\n", b"two\n")
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
     file.close()
     with pytest.raises(NotADirectoryError), warnings.catch_warnings():
-        PatientFile("log file", lambda: tmp_path / "log" / "below").open()
+        NonBlockingFile("log file", lambda: tmp_path / "log" / "below").open()

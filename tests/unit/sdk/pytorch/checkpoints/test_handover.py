@@ -18,7 +18,7 @@ from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import find_runs, list_runs, registering
+from proctor.sdk.pytorch.checkpoints.registration import find_registered_runs, list_registered_runs, registering
 
 Attempt = Callable[..., None]
 
@@ -50,14 +50,14 @@ def test_runs_of_one_trial_do_not_take_over_each_others_checkpoints(attempt: Att
     attempt(tmp_path / "job")
     fit("one")
     assert fit("other").resumed_from is None
-    assert set(find_runs()) == {"one", "other"}
+    assert set(find_registered_runs()) == {"one", "other"}
 
 
 def test_a_registered_folder_has_every_run_once(attempt: Attempt, tmp_path: Path) -> None:
     attempt(tmp_path / "job")
     for name in ("one", "other", "third", "one"):
         fit(name, epochs=2 if name == "one" else 1)
-    runs = list_runs(Path(find_newest_checkpoint(str(tmp_path / "job")) or ""))
+    runs = list_registered_runs(Path(find_newest_checkpoint(str(tmp_path / "job")) or ""))
     assert set(runs) == {"one", "other", "third"}
     assert not [path for place in runs.values() for path in place.glob("runs/*/runs")]
     assert not [path for path in runs["other"].rglob("*") if path.is_symlink()]
@@ -141,7 +141,7 @@ def test_a_damaged_registered_folder_is_passed_over_for_the_one_before(attempt: 
     older, newest = list_checkpoints(str(tmp_path / "job"))[-2:]
     (Path(newest) / POINTER_FILE).write_bytes(b"{")
     with pytest.warns(CheckpointWarning, match="passed over.*damaged"):
-        assert find_runs() == {"run": Path(older)}
+        assert find_registered_runs() == {"run": Path(older)}
 
 
 def test_one_run_of_a_trial_registers_at_a_time(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialise
+from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
 from proctor.sdk.pytorch.determinism import fingerprint as fingerprints
 from proctor.sdk.pytorch.determinism.fingerprint import (
     compare_fingerprints,
@@ -129,7 +129,7 @@ def test_R6_a_checkpoint_without_a_fingerprint_is_not_accepted_in_silence(saved:
 
 def test_a_fingerprint_survives_a_checkpoint(saved: "fingerprints.Fingerprint", tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
-    path.write_bytes(serialise({"fingerprint": saved}))
+    path.write_bytes(serialize({"fingerprint": saved}))
     assert find_differences(load(path)["fingerprint"], saved) == []
 
 

@@ -1,0 +1,101 @@
+"""Archives whose parts are sound, but of which no experiment can be made, are refused; nothing of one stays."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.config import load_experiment_mapping
+from proctor.manager.errors import BadRequest, ManagerError
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.settings import Home
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+
+CONFIG: dict[str, Any] = {
+    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+    "trialCommand": "python trial.py",
+    "trialConcurrency": 1,
+    "tuner": {"name": "Random"},
+    "trainingService": {"platform": "local"},
+}
+
+
+def load(tmp_path: Path, members: Mapping[str, str], **head: Any) -> None:
+    """Load an archive with these members, and these values in its head. Raises what the manager raises."""
+    refusals: list[ManagerError] = []
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = Simulation(Home(tmp_path / "home"), loop)
+        async with simulation.manager() as manager:
+            config = load_experiment_mapping(CONFIG, str(tmp_path)).config.canonical()
+            experiment = {
+                "id": "e",
+                "name": "n",
+                "status": "DONE",
+                "config": config,
+                "search_space": config["search_space"],
+                "trial_concurrency": 1,
+                "max_trial_number": None,
+                "max_experiment_duration_seconds": None,
+                "max_trial_duration_seconds": None,
+                "created_at": "2026-01-02T03:04:05.000Z",
+            }
+            records = {f"{name}.jsonl": "" for name in ("trials", "jobs", "metrics")}
+            simulation.home.incoming_directory.mkdir(parents=True, exist_ok=True)
+            with zipfile.ZipFile(simulation.home.incoming_directory / "e.zip", "w") as file:
+                file.writestr("proctor.json", json.dumps({"format": 1, "experiment": experiment | head}))
+                for name, text in (records | dict(members)).items():
+                    file.writestr(name, text)
+            try:
+                row = await manager.load_experiment(archive="e.zip")
+            except ManagerError as error:
+                refusals.append(error)
+            else:
+                assert row.status is ExperimentStatus.STOPPED
+
+    run_virtual(main)
+    if refusals:
+        raise refusals[0]
+
+
+def folders(tmp_path: Path) -> list[Path]:
+    return list(Home(tmp_path / "home").experiment_directory("e").parent.glob("*"))
+
+
+def test_a_sound_one_is_loaded(tmp_path: Path) -> None:
+    load(tmp_path, {"experiment/trials/a/é.txt": "x", "experiment/trials/a/index.db/1": "x"})
+    [folder] = folders(tmp_path)
+    assert (folder / "trials" / "a" / "é.txt").read_text() == "x"
+    assert (folder / "trials" / "a" / "index.db" / "1").exists()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        ("experiment/a", "experiment/a/b"),
+        ("experiment/a/b", "experiment/a"),
+        ("experiment/" + "a" * 256,),
+        ("experiment/" + "é" * 128,),
+        ("experiment/" + "a/" * 2500 + "a",),
+        ("experiment/log",),
+        ("experiment/metrics.db/x",),
+        ("experiment/metrics.db-wal/x",),
+        ("experiment/environment.json/x",),
+    ],
+    ids=lambda members: members[0][11:30],
+)
+def test_names_that_no_folder_can_hold_are_refused_by_name(tmp_path: Path, members: tuple[str, ...]) -> None:
+    with pytest.raises(BadRequest, match=r"its member 'experiment/|it holds 'experiment/"):
+        load(tmp_path, dict.fromkeys(members, "x"))
+    assert not folders(tmp_path)
+
+
+@pytest.mark.parametrize("space", [None, [], "text", {}, {"x": {"_type": "uniform", "_value": [1]}}])
+def test_a_search_space_that_the_tuner_cannot_read_is_refused(tmp_path: Path, space: Any) -> None:
+    with pytest.raises(BadRequest, match="the saved search space cannot be used by this version"):
+        load(tmp_path, {}, search_space=space)
+    assert not folders(tmp_path)

@@ -1,0 +1,115 @@
+"""The walks of docs/walks.md lead to places that exist, and stay short; the glossary says where nouns are defined."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES_BEFORE = (59, 85, 50, 50, 56, 65)
+"""How many files each walk touched before the code was laid out in rooms (decision 0027)."""
+
+HEAD = re.compile(r"^## (\d+)\. .")
+COUNT = re.compile(r"^\*(\d+) files\.\* .")
+STOP = re.compile(r"^(\d+)\. `([^`]+\.py)` `([\w.]+)`: (?!.*\. [A-Z])[A-Z`].*\.$")  # one sentence
+TERM = re.compile(r"^\| (`?)([\w ]+)\1 \| [^|]+ \| `([^`|]+)` \|$")
+
+
+@dataclass
+class Walk:
+    """One walk as it is written."""
+
+    number: int
+    counts: list[int] = field(default_factory=list)
+    stops: list[tuple[int, str, str]] = field(default_factory=list)  # number, file, name in it
+
+
+def read_walks() -> list[Walk]:
+    walks: list[Walk] = []
+    for paragraph in paragraphs((ROOT / "docs/walks.md").read_text(encoding="utf-8")):
+        if head := HEAD.match(paragraph):
+            walks.append(Walk(int(head[1])))
+        elif count := COUNT.match(paragraph):
+            walks[-1].counts.append(int(count[1]))
+        elif stop := STOP.match(paragraph):
+            walks[-1].stops.append((int(stop[1]), stop[2], stop[3]))
+        else:
+            assert not walks, f"neither a head nor a count nor a stop: {paragraph}"
+    return walks
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs, heads and items of lists, each in one line."""
+    for block in re.split(r"\n\s*\n|\n(?=\d+\. )", text):
+        if block.strip():
+            yield " ".join(block.split())
+
+
+@cache
+def names_of(file: str) -> frozenset[str]:
+    """The functions and classes of a module, and the methods as `Class.method`."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found: set[str] = set()
+    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+        if isinstance(node, definitions):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, definitions)}
+    return frozenset(found)
+
+
+WALKS = read_walks()
+STOPS = [(file, name) for walk in WALKS for _, file, name in walk.stops]
+
+
+def test_there_are_six_walks() -> None:
+    assert [walk.number for walk in WALKS] == [1, 2, 3, 4, 5, 6]
+    assert all(walk.stops for walk in WALKS)
+
+
+@pytest.mark.parametrize(("file", "name"), sorted(set(STOPS)), ids=lambda part: part)
+def test_a_stop_names_a_place_that_exists(file: str, name: str) -> None:
+    assert (ROOT / file).is_file(), f"there is no file {file}"
+    assert name in names_of(file), f"{file} has no function, method or class {name}"
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=lambda walk: str(walk.number))
+def test_the_stops_of_a_walk_are_numbered_in_order(walk: Walk) -> None:
+    assert [number for number, _, _ in walk.stops] == list(range(1, len(walk.stops) + 1))
+
+
+@pytest.mark.parametrize(("walk", "before"), list(zip(WALKS, FILES_BEFORE, strict=True)))
+def test_a_walk_says_how_many_files_it_touches_and_is_shorter_than_it_was(walk: Walk, before: int) -> None:
+    files = {file for _, file, _ in walk.stops}
+    assert walk.counts == [len(files)], f"walk {walk.number} touches {len(files)} files; its head says {walk.counts}"
+    assert len(files) < before
+
+
+def read_terms() -> list[tuple[str, str, bool]]:
+    """The rows of the glossary's second part: the name, its file, and whether it is a class."""
+    part = (ROOT / "docs/glossary.md").read_text(encoding="utf-8").partition("\n## Modules and classes\n")[2]
+    rows = [
+        line for line in part.splitlines() if line.startswith("|") and not re.match(r"\| (name|word) \||\|---", line)
+    ]
+    found = [TERM.match(row) for row in rows]
+    assert all(found), f"not a row of name, meaning and place: {rows[found.index(None)]}"
+    return [(row[2], row[3], row[1] == "`") for row in found if row is not None]
+
+
+TERMS = read_terms()
+
+
+def test_the_glossary_explains_each_noun_of_the_code_once() -> None:
+    names = [name for name, _, _ in TERMS]
+    assert len(names) > 80
+    assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
+
+
+@pytest.mark.parametrize(("name", "file", "is_class"), TERMS)
+def test_the_glossary_says_where_a_noun_of_the_code_is_defined(name: str, file: str, is_class: bool) -> None:
+    assert (ROOT / file).is_file(), f"there is no file {file}"
+    assert not is_class or name in names_of(file), f"{file} has no class {name}"
