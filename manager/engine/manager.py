@@ -190,7 +190,7 @@ class Manager:
         if outlook is not None and outlook.never:
             raise BadRequest(outlook.clause)
 
-    async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.Handover) -> None:
+    async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.CreationRequest) -> None:
         """Everything of a new experiment but its row. What is left when this raises Conflict or Unavailable, because
         it cannot be removed, is unfinished."""
         try:
