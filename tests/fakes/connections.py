@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fakes.ssh_server import HOST, FakeSshServer
 
-from proctor.training_services.remote.settings import Login, MachineSettings
 from proctor.training_services.ssh.connection import Connection, HostKeys, open_connection
+from proctor.training_services.ssh.settings import Login, MachineSettings
 
 PASSWORDS = {"bob": "correct horse"}
 PATIENCE_SECONDS = 60.0

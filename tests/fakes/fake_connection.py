@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.nodes.pool import NodePool
-from proctor.training_services.remote.files.transfer import Progress
 from proctor.training_services.remote.machines.records import Claim
-from proctor.training_services.ssh.base import CompletedCommand
+from proctor.training_services.ssh.base import CompletedCommand, Progress
 from proctor.training_services.ssh.errors import ConnectionEnded, ForwardingRefused, LoginRefused, RemoteError
 from proctor.training_services.ssh.route import STAGES, RouteTrace
 
@@ -108,10 +107,10 @@ class FakeConnection:
         return self._why
 
     @asynccontextmanager
-    async def start_python(self, python: str, source: str) -> AsyncIterator["FakeDoor"]:
+    async def start_python(self, python: str, source: str) -> AsyncIterator["FakePython"]:
         """A Python that answers what the first contact asks, or a shell that finds none."""
         self._check()
-        yield FakeDoor(self, python if python in self._machine.pythons else "")
+        yield FakePython(self, python if python in self._machine.pythons else "")
 
     async def run(
         self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 0.0
@@ -119,7 +118,7 @@ class FakeConnection:
         """Carries out the commands of the keeper's one file."""
         self._check()
         line, _, data = input.partition(b"\n")
-        return _answer(self.carry_out(command[-1], json.loads(line), data))
+        return _answer(self.run_command(command[-1], json.loads(line), data))
 
     @asynccontextmanager
     async def start_process(self, command: Sequence[str]) -> AsyncIterator[Any]:
@@ -155,13 +154,13 @@ class FakeConnection:
         if "take" in asked:
             return self._take(asked["take"], self._damaged(data), asked["sha256"])
         if "command" in asked:
-            return self.carry_out(asked["command"], asked, b"")
+            return self.run_command(asked["command"], asked, b"")
         if "list" in asked:
             return {"names": []}
         self._machine.exists = False
         return {"left": False}
 
-    def carry_out(self, name: str, given: dict[str, Any], data: bytes) -> dict[str, Any]:
+    def run_command(self, name: str, given: dict[str, Any], data: bytes) -> dict[str, Any]:
         """A command of the keeper's one file."""
         self._machine.commands.append(name)
         if data:
@@ -250,7 +249,7 @@ class FakeConnection:
         }
 
 
-class FakeDoor:
+class FakePython:
     """The pipes of a Python. It answers a line at a time; without a name there is none."""
 
     stderr_tail = b"not found"

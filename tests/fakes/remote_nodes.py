@@ -167,7 +167,7 @@ class FakeProvider:
         self.machines: dict[str, FakeMachine] = {}
         self.claims: list[str] = []
         self.secrets_files: list[Path | None] = []
-        self.owing: set[str] = set()  # which nodes still had files when they were released last
+        self.uncollected: set[str] = set()  # which nodes still had files when they were released last
 
     def add(self, node_id: str, home: Path) -> FakeKeeper:
         """Make a machine; it is known to pool and hub once it is claimed."""
@@ -193,10 +193,10 @@ class FakeProvider:
             self.hub.add_node(node_id, "secret", lost_after_seconds=600)
         return self.node_ids_of(settings)
 
-    async def release(self, experiment_id: str, *, owing: Collection[str] = ()) -> None:
+    async def release(self, experiment_id: str, *, uncollected: Collection[str] = ()) -> None:
         if experiment_id in self.claims:
             self.claims.remove(experiment_id)
-        self.owing = set(owing)
+        self.uncollected = set(uncollected)
 
     def machine(self, node_id: str) -> FakeMachine:
         if node_id not in self.machines:

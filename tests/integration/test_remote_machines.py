@@ -187,7 +187,7 @@ async def test_a_machine_that_cannot_be_left_is_owed_that_over_a_restart_of_the_
         await asyncio.to_thread(machine.stop_sshd)
         await manager.until_status(node_id, "FAILED")
         await manager.provider.release(EXPERIMENT)
-        await manager.until_status(node_id, "FAILED", reason="nobody needs it any more")
+        await manager.until_status(node_id, "FAILED", reason="released")
     assert any("sleep 1000" in process.command for process in machine.processes())
     await asyncio.to_thread(machine.start_sshd)
     async with open_hub_manager(home) as manager:

@@ -11,9 +11,9 @@ from fakes.machines.group import Group, loopback_group
 from fakes.machines.person import PASSWORD
 from fakes.machines.requirements import needs_loopback
 
-from proctor.training_services.remote.settings import Login, MachineSettings
 from proctor.training_services.ssh.connection import Connection, HostKeys, open_connection
 from proctor.training_services.ssh.errors import LoginRefused
+from proctor.training_services.ssh.settings import Login, MachineSettings
 
 pytestmark = [pytest.mark.anyio, needs_loopback]
 PATIENCE_SECONDS = 120.0

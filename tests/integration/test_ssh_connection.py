@@ -14,7 +14,6 @@ from threading import enumerate as threads
 import pytest
 from fakes.openssh import OpenSsh, call, connections_of, descendants, make_key, missing, openssh_server, ssh_agent
 
-from proctor.training_services.remote.settings import Login, MachineSettings
 from proctor.training_services.ssh.connection import Connection, HostKeys, RouteTrace, open_connection
 from proctor.training_services.ssh.errors import (
     CommandFailed,
@@ -27,6 +26,7 @@ from proctor.training_services.ssh.errors import (
     RemoteError,
     Unreachable,
 )
+from proctor.training_services.ssh.settings import Login, MachineSettings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(missing()), reason=missing() or "OpenSSH is there")]
 

@@ -1,7 +1,9 @@
-"""The manager's end of a mirror: a folder into which a node's files are copied, a piece at a time.
+"""Copying a node's files to the manager's disk: what is missing here or has changed is fetched through the node's
+keeper.
 
-A file that is being copied is `<name>.part`, with the modification time of the file that it will be: a copy that was
-cut off goes on if that is still the file it was begun from. Everything here blocks on the disk.
+`CollectedFiles` fetches, `MirrorFolder` writes, a piece at a time. A file that is being copied is `<name>.part`, with
+the modification time of the complete file: an interrupted copy is continued if that is still the same. `MirrorFolder`
+blocks on the disk.
 """
 
 import asyncio
@@ -13,22 +15,31 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from proctor.sdk.disk_errors import advise
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.sessions import MOST_BYTES
 from proctor.trial_keeper.linux.files import remove_file, sync_folder
 from proctor.trial_keeper.protocol import FileFacts
 
-__all__ = ["PART_SUFFIX", "CollectedFiles", "Collection", "MirrorFolder", "NodeFiles", "UnusableName"]
+__all__ = ["PART_SUFFIX", "CollectedFiles", "Collection", "MirrorFolder", "UnusableName"]
 
+log = logging.getLogger(__name__)
 
 PART_SUFFIX = ".part"
 _CLOCK_SECONDS = 0.001  # how far apart two readings of one modification time may be
 _LONGEST_NAME = 255
 _FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
+_SMALL_BYTES = 256 * 1024
+_MOST_TOGETHER = 500
+_FIRST_BYTES = 512 * 1024
+_FEWEST_BYTES = 64 * 1024
+_QUICK_SECONDS = 1.0
+_SLOW_SECONDS = 5.0
+_LIST_SECONDS = 60.0
+_READ_SECONDS = 120.0
 
 
 class UnusableName(Exception):
@@ -38,7 +49,7 @@ class UnusableName(Exception):
 class MirrorFolder:
     """A folder and what is copied into it. Links in it are never followed. One process and one copier at a time.
 
-    All methods raise UnusableName when it is this file's fault, CollectionFailed when it is the disk's.
+    All methods raise UnusableName for the file's name, CollectionFailed for the disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -207,35 +218,6 @@ def _fill(descriptor: int, data: bytes, offset: int, modified: float) -> None:
         os.close(descriptor)
 
 
-# ---- collected files ------------------------------------------------------------------------------------------------
-# TransferQueue of a node's files on the manager's disk: what is missing or has changed is fetched through its keeper.
-
-_SMALL_BYTES = 256 * 1024
-_MOST_TOGETHER = 500
-_FIRST_BYTES = 512 * 1024
-_FEWEST_BYTES = 64 * 1024
-_QUICK_SECONDS = 1.0
-_SLOW_SECONDS = 5.0
-_LIST_SECONDS = 60.0
-_READ_SECONDS = 120.0
-
-log = logging.getLogger(__name__)
-
-
-class NodeFiles(Protocol):
-    """What is asked of the hub (`KeeperHub`)."""
-
-    async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float) -> list[FileFacts]: ...
-
-    async def read_file(
-        self, node_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float
-    ) -> bytes: ...
-
-    async def read_files(
-        self, node_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float
-    ) -> dict[str, bytes]: ...
-
-
 @dataclass(frozen=True)
 class Collection:
     """What one `collect` has done: how many files and bytes it has fetched, and which files are only on the node,
@@ -253,7 +235,7 @@ class CollectedFiles:
     :param local_folder: made when there is something to put into it. One mirror at a time may write to it.
     """
 
-    def __init__(self, hub: NodeFiles, node_id: str, *, folder: str, local_folder: Path) -> None:
+    def __init__(self, hub: KeeperHub, node_id: str, *, folder: str, local_folder: Path) -> None:
         self._hub = hub
         self._node_id = node_id
         self._folder = folder
@@ -261,8 +243,8 @@ class CollectedFiles:
         self._piece = _FIRST_BYTES
 
     async def collect(self, *, largest: int | None = None, durable: bool = False) -> Collection:
-        """Fetch what is missing here or has another size or modification time, small files first. What was cut off
-        before goes on where it was. A folder that is not on the node has no files.
+        """Fetch what is missing here or has another size or modification time, small files first. An interrupted
+        copy is continued. A folder that is not on the node has no files.
 
         :param largest: leave files over so many bytes; None: none.
         :param durable: everything that is here survives a power cut when this returns.

@@ -181,7 +181,7 @@ class HeartbeatMonitor:
         pulse.lost, pulse.connected, pulse.away = True, False, 0
         clause = self._describe(pulse)
         if self._on_lost(node_id, clause, True):
-            self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were given up")
+            self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were abandoned")
 
     def _describe(self, pulse: _Pulse) -> str:
         return f"no word from its keeper for {pulse.missed * self._heartbeat_seconds:g} s"

@@ -1,13 +1,12 @@
 """The manager-wide pool of nodes: what they have, how they are, and which trial job has which share of which GPU.
 
 Every experiment of the manager places its jobs against this one pool, so two of them never get the same GPU unless both
-allow it. Nothing here waits or reads a clock; whoever needs to know of changes gives a callback.
+allow it. Nothing here reads a clock; changes are reported to callbacks and to the `wait_…` methods.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -36,9 +35,10 @@ __all__ = [
     "without_leases",
 ]
 
+log = logging.getLogger(__name__)
 
-# ---- holdings -------------------------------------------------------------------------------------------------------
-# Who has which share of which GPU of a node: reservations of this manager's jobs, and leases of others.
+LOCAL_KIND = "local"
+"""The kind of the node that is the manager's own machine."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Reservation:
 
 def find_holdings(reservations: Iterable[Reservation], devices: Iterable[Device]) -> dict[str, list[Holding]]:
     """All holdings of a node by GPU UUID. The lease of a job that holds a reservation there is that reservation's; any
-    other is somebody else's: another manager's, or that of a job which was given up and still runs."""
+    other is foreign: another manager's, or that of an abandoned job that still runs."""
     holdings: dict[str, list[Holding]] = {}
     jobs = set()
     for reservation in reservations:
@@ -76,7 +76,7 @@ def foreign_leases(device: Device, jobs: Collection[str]) -> list[Lease]:
 
 
 def without_leases(devices: tuple[Device, ...], job_id: str) -> tuple[Device, ...]:
-    """The devices without what a job held, which was heard to have ended; the same object if it held nothing."""
+    """The devices without the leases of a job that has ended; the same object if it had none."""
     if not any(lease.job_id == job_id for device in devices for lease in device.leases):
         return devices
     return tuple(replace(device, leases=foreign_leases(device, {job_id})) for device in devices)
@@ -90,14 +90,8 @@ def gpu_capacity(device: Device, holdings: Sequence[Holding]) -> GpuCapacity:
 
 def _holder(lease: Lease) -> str:
     """A phrase for people that says whose job it is and since when."""
-    holder = lease.holder or "somebody who left no note"
+    holder = lease.holder or "an unknown holder"
     return f"{holder}, since {lease.since}" if lease.since else holder
-
-
-LOCAL_KIND = "local"
-"""The kind of the node that is the manager's own machine."""
-
-log = logging.getLogger(__name__)
 
 
 class NodeStatus(StrEnum):
@@ -105,8 +99,8 @@ class NodeStatus(StrEnum):
 
     CONNECTING = "CONNECTING"  # its keeper is being started or has not registered yet
     CONNECTED = "CONNECTED"  # its keeper answers
-    SILENT = "SILENT"  # no word from its keeper for some heartbeats; its jobs are believed to run
-    LOST = "LOST"  # silent for longer than its limit; its jobs were given up
+    SILENT = "SILENT"  # some heartbeats of its keeper are missing; its jobs are assumed to run
+    LOST = "LOST"  # silent for longer than its limit; its jobs were abandoned
     FAILED = "FAILED"  # its keeper cannot be started; the reason says what to do
 
 
@@ -114,13 +108,13 @@ class NodeStatus(StrEnum):
 class Node:
     """One machine that runs trials.
 
-    `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last word. `hold` is a clause
-    that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs go on, and it stays so
-    until somebody resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong yet, so
-    that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and why, as its keeper
-    has told (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be copied to it for
-    lack of room, "" if everything could, and `copy_free_mb` how much was free then. `stopped` says what does not get
-    on there because a process of its keeper is suspended (`ReportHeader.stopped`).
+    `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last message. `hold` is a
+    clause that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs go on, and it
+    stays held until a user resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong
+    yet, so that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and why, as its
+    keeper has told (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be copied to it
+    for lack of room, "" if everything could, and `copy_free_mb` how much was free then. `stopped` says what does not
+    get on there because a process of its keeper is suspended (`ReportHeader.stopped`).
     """
 
     id: str
@@ -188,8 +182,8 @@ class NodePool:
         return self._nodes[node_id]
 
     def end_arrival(self, node_id: str) -> None:
-        """Let no job wait any longer for a node that is being connected; one that is not, or is not known, is no
-        error."""
+        """Let no job wait any longer for a node that is being connected. Does nothing for a node that is connected or
+        unknown."""
         if node_id in self._nodes:
             self._replace(replace(self._nodes[node_id], arriving=False))
 
@@ -211,7 +205,7 @@ class NodePool:
         return tuple(self._nodes.values())
 
     def set_status(self, node_id: str, status: NodeStatus, reason: str = "") -> None:
-        """A node has moved, or the reason why it is where it is has changed."""
+        """A node's status or its reason has changed."""
         before = self.node(node_id)
         arriving = before.arriving and status is NodeStatus.CONNECTING
         self._replace(replace(before, status=status, reason=reason, arriving=arriving))
@@ -255,7 +249,7 @@ class NodePool:
         full: Mapping[str, str] | None = None,
         stopped: Mapping[str, str] | None = None,
     ) -> None:
-        """A node's keeper has said something. None: as before."""
+        """A node's keeper has sent a message. None: as before."""
         before = self.node(node_id)
         more_room = disk_free_mb is not None and disk_free_mb > before.copy_free_mb
         after = replace(
@@ -280,14 +274,14 @@ class NodePool:
             self._replace(replace(self._nodes[node_id], hold=reason))
 
     def unhold(self, node_id: str) -> None:
-        """Give a node jobs again; one that gets them, or that is not known, is no error."""
+        """Give a node jobs again. Does nothing for a node that is not held or unknown."""
         self._holds.pop(node_id, None)
         if node_id in self._nodes:
             self._replace(replace(self._nodes[node_id], hold=""))
 
     def note_copy_obstacle(self, node_id: str, clause: str) -> None:
         """Something that a job needs could not be copied to a node for lack of room: it gets no new jobs until this is
-        called with "", or its keeper tells of more free space. One that is not known is no error."""
+        called with "", or its keeper reports more free space. Does nothing for an unknown node."""
         if node_id in self._nodes:
             node = self._nodes[node_id]
             self._replace(replace(node, copy_obstacle=clause, copy_free_mb=node.disk_free_mb or 0))
@@ -350,7 +344,7 @@ class NodePool:
         placement: NodePlacement,
         policy: SharingPolicy | None = None,
     ) -> Reservation:
-        """Claim a placement for a job. Twice with the same token is once.
+        """Claim a placement for a job. Idempotent for the same token.
 
         Raises ReservationRefused when a share is taken, when the GPU's holders do not allow another one, or when the
         job holds a reservation with another token; UnknownNode for a node that is not here.
@@ -379,7 +373,7 @@ class NodePool:
     ) -> Reservation:
         """Claim again what a job held before the manager was restarted.
 
-        It is not refused: the job runs there, whatever the books say. The node need not be known yet.
+        It is not refused: the job runs there, whatever is on record. The node need not be known yet.
         """
         restored = Reservation(job_id, token, holder, placement.node_id, placement.gpus, policy or SharingPolicy())
         self._drop(job_id)
@@ -387,8 +381,8 @@ class NodePool:
         return restored
 
     def release(self, job_id: str) -> None:
-        """Give back what a job holds; a job that holds nothing is no error. One that was given up and still runs
-        goes on holding its GPUs by its leases, as soon as its node has told of them again."""
+        """Give back what a job holds, if anything. An abandoned job that still runs goes on holding its GPUs by its
+        leases, as soon as its node has reported them again."""
         released = self._drop(job_id)
         if released is not None:
             if released.gpus:
@@ -417,7 +411,7 @@ class NodePool:
             self._notify()  # what was held there is free
 
     def note_held(self, nodes: Mapping[str, str]) -> None:
-        """On which node GPUs are held for trials that wait, by holder. Those that are not known are no error."""
+        """On which node GPUs are held for trials that wait, by holder. Unknown holders are ignored."""
         for owner, demand in self._demands.items():
             self._demands[owner] = replace(demand, node_id=nodes.get(demand.holder, demand.node_id))
 
@@ -441,6 +435,25 @@ class NodePool:
 
         return stop
 
+    async def wait_connected(self, node_id: str) -> None:
+        """Until a node's keeper answers; returns at once if it does. A hold is no obstacle."""
+        while self.absence(node_id):
+            await self.wait_changed()
+
+    async def wait_disconnected(self, node_id: str) -> None:
+        """Until a node's keeper does not answer; returns at once if it does not."""
+        while not self.absence(node_id):
+            await self.wait_changed()
+
+    async def wait_changed(self) -> None:
+        """Until the next call of the `on_change` callbacks."""
+        changed = asyncio.Event()
+        stop = self.on_change(changed.set)
+        try:
+            await changed.wait()
+        finally:
+            stop()
+
     def _notify(self) -> None:
         for callback in tuple(self._callbacks):
             callback()
@@ -452,8 +465,8 @@ class NodePool:
             self._notify()
 
     def _what_matters(self, node: Node) -> object:
-        """What of a node is worth looking at again: not its utilisation, free disk or when it was last heard, nor the
-        leases of jobs that are known to be there."""
+        """What of a node is compared to detect a change: not its utilization, free disk or last message, nor the leases
+        of jobs that are known to be there."""
         jobs = self._by_node.get(node.id, {})
         devices = [
             (
@@ -502,7 +515,7 @@ class NodePool:
                 holders = ", ".join(h.holder for h in held)
                 raise ReservationRefused(
                     f"GPU {share.uuid} of node {wanted.node_id} cannot be reserved for {wanted.holder}: "
-                    f"it is held by {holders or 'nobody, but its limit of trials is 0'}"
+                    f"{f'it is held by {holders}' if holders else 'its limit of trials is 0'}"
                 )
 
     def _keep(self, reservation: Reservation) -> None:
@@ -516,68 +529,9 @@ class NodePool:
         return reservation
 
     def _forget_leases(self, job_id: str) -> None:
-        """A job that has ended holds nothing any more, even if its node (or another one of the same machine) tells so
-        only later."""
+        """A job that has ended holds nothing any more, even if its node (or another one of the same machine) reports
+        it only later."""
         for node in tuple(self._nodes.values()):
             devices = without_leases(node.devices or (), job_id)
             if node.devices and devices is not node.devices:
                 self._nodes[node.id] = replace(node, devices=devices)
-
-
-# ---- presence -------------------------------------------------------------------------------------------------------
-# Waiting for a node's keeper.
-
-
-async def until_present(pool: NodePool, node_id: str) -> None:
-    """Until a node's keeper answers; at once if it does. A node on which no new jobs are wanted is present."""
-    while pool.absence(node_id):
-        await until_changed(pool)
-
-
-async def until_changed(pool: NodePool) -> None:
-    """Until something has become of a node from now on."""
-    changed = asyncio.Event()
-    stop = pool.on_change(changed.set)
-    try:
-        await changed.wait()
-    finally:
-        stop()
-
-
-# ---- status watch ---------------------------------------------------------------------------------------------------
-# Waiting for a node of the pool to be connected, or to be so no more.
-
-
-class StatusWatch:
-    """One node's, made by `watch_status`."""
-
-    def __init__(self, pool: NodePool, node_id: str) -> None:
-        self._pool = pool
-        self._node_id = node_id
-        self._changed = asyncio.Event()
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether its keeper has a session and speaks."""
-        return self._pool.node(self._node_id).status is NodeStatus.CONNECTED
-
-    async def until(self, *, is_connected: bool) -> None:
-        """Wait until it is so."""
-        while self.is_connected is not is_connected:
-            self._changed.clear()
-            await self._changed.wait()
-
-    def note(self) -> None:
-        """Look again."""
-        self._changed.set()
-
-
-@contextmanager
-def watch_status(pool: NodePool, node_id: str) -> Iterator[StatusWatch]:
-    """Follow one node's status."""
-    watch = StatusWatch(pool, node_id)
-    stop = pool.on_change(watch.note)
-    try:
-        yield watch
-    finally:
-        stop()

@@ -1,13 +1,16 @@
-"""Platform `remote`: trials run on machines that are reached over SSH, under keepers that were brought there."""
+"""Platform `remote`: trials run on machines that are reached over SSH, under keepers that are installed there.
+
+`submit` starts a task for each job, which stages what the job needs on its machine and then launches it there.
+"""
 
 import asyncio
 import logging
 import socket
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from proctor.training_services.base import (
     EndReason,
@@ -21,77 +24,27 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
-from proctor.training_services.files.code import CodeArchive, CodeArchives
+from proctor.training_services.files.code import CodeArchives
 from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
-from proctor.training_services.nodes.pool import until_changed
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.remote.files.collection import Collector, Departure, JobReader
+from proctor.training_services.remote.files.collection import Collector, JobReader
 from proctor.training_services.remote.files.paths import ExperimentPaths
-from proctor.training_services.remote.files.staging import (
+from proctor.training_services.remote.files.transfer import TransferQueue
+from proctor.training_services.remote.settings import ClusterMetadata, RemoteSettings, read_logins
+from proctor.training_services.remote.staging import (
     CheckpointLocator,
     NoRoomForJob,
     PreparationFailed,
     StagedJob,
     Staging,
 )
-from proctor.training_services.remote.files.transfer import Progress, TransferQueue
-from proctor.training_services.remote.settings import ClusterMetadata, RemoteSettings, read_logins
 from proctor.trial_keeper.protocol import Launch
 
-__all__ = ["Machine", "Provider", "RemoteTrainingService", "provider_of"]
+if TYPE_CHECKING:  # it imports the SSH library
+    from proctor.training_services.remote.machines.provider import RemoteProvider
 
-
-# ---- machines -------------------------------------------------------------------------------------------------------
-# What the training service asks of its machines and of who keeps them (`machines.machine`, `machines.provider`).
-
-
-class Machine(Protocol):
-    """One machine, as `machines.machine.Machine`."""
-
-    @property
-    def codes(self) -> Collection[str]:
-        """The code that is unpacked there, by name."""
-
-    async def ensure_code(self, archive: CodeArchive, on_progress: Progress | None = None) -> None:
-        """Have code unpacked there. Raises ServiceUnavailable, RemoteError."""
-
-    async def ensure_folder_copy(self, folder: Path, target: str, on_progress: Progress | None = None) -> None:
-        """Have a copy of a local folder there. Raises as `ensure_code`, and OSError."""
-
-
-class Provider(Protocol):
-    """Who keeps the machines, as `machines.provider.RemoteProvider`."""
-
-    def node_ids_of(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The node of each machine of a configuration."""
-
-    def claim(
-        self,
-        experiment_id: str,
-        settings: Mapping[str, Any],
-        secrets: Mapping[str, str],
-        *,
-        secrets_file: Path | None = None,
-    ) -> tuple[str, ...]:
-        """The experiment wants its machines. Raises OSError."""
-
-    async def release(self, experiment_id: str, *, owing: Collection[str] = ()) -> None:
-        """It needs them no more; those that are `owing` still have files of it."""
-
-    def machine(self, node_id: str) -> Machine:
-        """A claimed machine. Raises UnknownNode."""
-
-    def keeper_folder(self, node_id: str) -> str:
-        """What a node's keeper directory is called, beside those of other nodes."""
-
-
-def provider_of(context: ServiceContext) -> Provider:
-    """The manager's provider of remote nodes. Raises BrokenPlatform; ImportError with the package to install."""
-    if context.providers is None:
-        raise BrokenPlatform("platform remote needs a manager that reaches machines, and this one does not")
-    return cast(Provider, context.providers.get("remote"))
-
+__all__ = ["RemoteTrainingService", "provider_of"]
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +54,22 @@ NO_ROOM_SECONDS = 60.0
 _BYTES_PER_MB = 10**6
 
 
+def provider_of(context: ServiceContext) -> "RemoteProvider":
+    """The manager's provider of remote nodes. Raises BrokenPlatform; ImportError with the package to install."""
+    if context.providers is None:
+        raise BrokenPlatform("platform remote needs a manager that reaches machines, and this one does not")
+    return cast("RemoteProvider", context.providers.get("remote"))
+
+
 class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoints):
     """One experiment's trials on its machines. Settings: see `RemoteSettings`.
 
-    Machines are claimed with the first job, or when jobs are found again; an instance that only reads claims nothing.
+    Machines are claimed with the first job, or when jobs are reattached; an instance that only reads claims nothing.
 
     :param provider: for tests; None: the manager's.
     """
 
-    def __init__(self, context: ServiceContext, *, provider: Provider | None = None, **options: Any) -> None:
+    def __init__(self, context: ServiceContext, *, provider: "RemoteProvider | None" = None, **options: Any) -> None:
         super().__init__(context, **options)
         self._context = context
         self._settings = RemoteSettings.read(context.settings)
@@ -123,17 +83,17 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         self._is_claimed = False
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: they may have arrived before
+        self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: perhaps sent before a restart
         self._launching: dict[str, asyncio.Task[None]] = {}
-        self._prepared: dict[str, StagedJob] = {}
+        self._staged: dict[str, StagedJob] = {}
         self._codes: dict[str, CodeArchives] = {}  # by code directory
-        self._places = ExperimentPaths(context.experiment_id, context.experiment_directory)
+        self._paths = ExperimentPaths(context.experiment_id, context.experiment_directory)
         self._reader = JobReader(self._hub)
-        copies = TransferQueue(self._start)
+        transfers = TransferQueue(self._start)
         self._collector = Collector(
             self._hub,
             self._pool,
-            self._places,
+            self._paths,
             largest=self._settings.collect_limit_mb * _BYTES_PER_MB,
             start=self._start,
             experiment_id=context.experiment_id,
@@ -141,19 +101,17 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         checkpoints = CheckpointLocator(
             self._hub,
             self._pool,
-            self._places,
+            self._paths,
+            provider=self._provider,
             collector=self._collector,
-            copies=copies,
-            copy_folder=self._copy_folder,
-            neighbour=lambda node_id: f"../{self._provider.keeper_folder(node_id)}",
+            transfers=transfers,
         )
-        self._preparer = Staging(
+        self._staging = Staging(
             self._pool,
+            provider=self._provider,
             code=self._code_of,
             code_on_node=self._settings.code_path_on_node,
-            codes=lambda node_id: self._provider.machine(node_id).codes,
-            copy_code=self._copy_code,
-            copies=copies,
+            transfers=transfers,
             checkpoints=checkpoints,
         )
 
@@ -179,7 +137,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
     async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
         return await self._reader.read(
             self._node_of(form),
-            self._places.job(form),
+            self._paths.job(form),
             Path(form.directory),
             path=path,
             offset=offset,
@@ -188,10 +146,10 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         )
 
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
-        node_id, folder = self._node_of(form), self._places.job(form)
+        node_id, folder = self._node_of(form), self._paths.job(form)
         return await self._reader.list(node_id, folder, Path(form.directory), lives=form.job_id in self._jobs)
 
-    # ---- life
+    # ---- run
 
     async def run(self) -> None:
         self._claim()
@@ -211,16 +169,13 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         await super().reattach(forms, ended)
 
     async def clean_up(self) -> None:
-        owing = frozenset(self._node_ids)
+        uncollected = frozenset(self._node_ids)
         try:
             await super().clean_up()
             if self._is_claimed:
-                departure = Departure(
-                    self._hub, self._pool, self._places, self._collector, experiment_id=self._experiment_id
-                )
-                owing = await departure.leave(self._node_ids)
+                uncollected = await self._collector.release(self._node_ids)
         finally:
-            await self._provider.release(self._experiment_id, owing=owing)
+            await self._provider.release(self._experiment_id, uncollected=uncollected)
 
     # ---- jobs
 
@@ -241,23 +196,23 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         self._await_launch(form, arrived=True)
 
     def launch(self, form: TrialJobForm) -> Launch:
-        node_id, prepared = self._node_of(form), self._prepared[form.job_id]
+        node_id, staged = self._node_of(form), self._staged[form.job_id]
         launch = write_launch(form, platform="remote", owner=self._owner, rules=self._metadata.rules(node_id))
         machine = self._metadata.machine(node_id)
         return replace(
             launch,
-            directory=self._places.job(form),
-            code_directory=prepared.code_directory,
+            directory=self._paths.job(form),
+            code_directory=staged.code_directory,
             environment_file=None,  # what `create` has captured is the environment of another machine
-            resume_checkpoint=prepared.beginning.path,
+            resume_checkpoint=staged.resume_point.path,
             search_path=(machine.python_path or "") if machine is not None else "",
         )
 
     def complete(self, change: StatusChange) -> StatusChange:
-        prepared = self._prepared.get(change.job_id)
-        if prepared is None or change.status is not TrialJobStatus.RUNNING:
+        staged = self._staged.get(change.job_id)
+        if staged is None or change.status is not TrialJobStatus.RUNNING:
             return change
-        return replace(change, resumed=prepared.beginning.resumed, start_reason=prepared.beginning.reason)
+        return replace(change, resumed=staged.resume_point.resumed, start_reason=staged.resume_point.reason)
 
     def note_end(self, job: TrialJobDetail) -> None:
         if job.exit is not None:
@@ -265,11 +220,11 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             self._pool.quarantine.note(node_id, job.form.trial_id, job.exit.reason, after=after)
         lost = job.exit is not None and job.exit.reason is EndReason.NODE_LOST
         if self._group is not None and job.id not in self._waiting and not lost:
-            self._collector.note_end(self._node_of(job.form), self._places.job(job.form), Path(job.form.directory))
+            self._collector.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))
 
     def let_go(self, job_id: str) -> None:
         self._waiting.pop(job_id, None)
-        self._prepared.pop(job_id, None)
+        self._staged.pop(job_id, None)
         task = self._launching.pop(job_id, None)
         if task is not None:
             task.cancel()
@@ -286,56 +241,56 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             self._launching[job_id] = self._start(self._launch(job_id), f"launch of {job_id}")
 
     async def _launch(self, job_id: str) -> None:
-        """Make a job's machine ready and send the job there. What goes wrong for good ends the job."""
+        """Make a job's machine ready and send the job there. A permanent failure ends the job."""
         await asyncio.sleep(0)  # a job that is just being submitted is listed first
         form = self._jobs[job_id].form
         try:
-            if not (self._waiting[job_id] and await self._is_found_again(form)):
-                await self._prepare_and_send(form)
+            if not (self._waiting[job_id] and await self._was_launched(form)):
+                await self._stage_and_send(form)
         except SubmissionRefused as error:
-            self._give_up(form, EndReason.UNPLACEABLE, str(error))
+            self._end_unsent(form, EndReason.UNPLACEABLE, str(error))
         except UnknownTrialJob:
             log.info("job %s has ended before it was sent", job_id, extra={"action": "job.launch", "job_id": job_id})
         except NoRoomForJob as error:
-            self._give_back(form, str(error))
+            self._end_without_room(form, str(error))
         except PreparationFailed as error:
-            self._give_up(form, EndReason.INFRASTRUCTURE, str(error))
+            self._end_unsent(form, EndReason.INFRASTRUCTURE, str(error))
         except Exception as error:
             log.exception("job %s cannot be launched", job_id, extra={"action": "job.launch", "job_id": job_id})
-            self._give_up(form, EndReason.INFRASTRUCTURE, f"it cannot be launched: {error!r}; see the manager's log")
+            self._end_unsent(form, EndReason.INFRASTRUCTURE, f"it cannot be launched: {error!r}; see the manager's log")
         finally:
             self._waiting.pop(job_id, None)
             self._launching.pop(job_id, None)
 
-    async def _is_found_again(self, form: TrialJobForm) -> bool:
-        """After a restart of the manager, once the job's keeper is back."""
+    async def _was_launched(self, form: TrialJobForm) -> bool:
+        """Whether the job was sent before a restart of the manager; waits until its keeper is connected."""
         node_id = self._node_of(form)
         while (found := self._hub.find_again(node_id, form.job_id)) is None:
-            await until_changed(self._pool)
+            await self._pool.wait_changed()
         return found
 
-    async def _prepare_and_send(self, form: TrialJobForm) -> None:
+    async def _stage_and_send(self, form: TrialJobForm) -> None:
         node_id = self._node_of(form)
-        prepared = await self._preparer.prepare(form, node_id, lambda clause: self.note_waiting(form, clause))
-        self._prepared[form.job_id] = prepared
-        beginning = prepared.beginning
-        if beginning.reason:  # before the first metric: those of a job that begins anew are another curve
-            news = {"resumed": beginning.resumed, "start_reason": beginning.reason}
-            await self.tell(self.submitted(form, **news))
+        staged = await self._staging.prepare(form, node_id, lambda clause: self.note_waiting(form, clause))
+        self._staged[form.job_id] = staged
+        resume_point = staged.resume_point
+        if resume_point.reason:  # before the first metric: a job that starts from the beginning has another curve
+            change = self.submitted(form, resumed=resume_point.resumed, start_reason=resume_point.reason)
+            await self.tell(change)
         if (job := self._jobs.get(form.job_id)) is not None:
             self._hub.send(node_id, self.launch(job.form))
 
-    def _give_back(self, form: TrialJobForm, clause: str) -> None:
-        """End a job for which its node has no room. The node gets no others until it tells of more room than now, or
-        something has been done there that it cannot tell of (a quota): so it is tried again after a while."""
+    def _end_without_room(self, form: TrialJobForm, clause: str) -> None:
+        """End a job for which its node has no room. The node gets no others until it reports more room than now. As it
+        does not report everything (a quota), it is tried again after `NO_ROOM_SECONDS`."""
         node_id = self._node_of(form)
         if not self._pool.shortage([node_id]):
             self._pool.note_copy_obstacle(node_id, clause)
             loop = asyncio.get_running_loop()
             loop.call_later(NO_ROOM_SECONDS, self._pool.note_copy_obstacle, node_id, "")
-        self._give_up(form, EndReason.NO_ROOM, f"node {node_id}: {clause}")
+        self._end_unsent(form, EndReason.NO_ROOM, f"node {node_id}: {clause}")
 
-    def _give_up(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
+    def _end_unsent(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
         """End a job that was never sent."""
         if form.job_id not in self._jobs:
             return
@@ -360,12 +315,12 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
                 )
             except OSError as error:
                 raise ServiceUnavailable(
-                    f"the machines cannot be written down in the manager's home: {error}"
+                    f"the claims of the machines cannot be written to the manager's home: {error}"
                 ) from error
             self._is_claimed = True
 
     def _code_of(self, form: TrialJobForm) -> CodeArchives | None:
-        """The code that a job needs brought; None where it lies on the machines."""
+        """The code that must be copied for a job; None where it is on the machines already."""
         if self._settings.code_path_on_node is not None:
             return None
         found = self._codes.get(form.code_directory)
@@ -376,14 +331,8 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             self._codes[form.code_directory] = found
         return found
 
-    async def _copy_code(self, node_id: str, archive: CodeArchive, progress: Progress) -> None:
-        await self._provider.machine(node_id).ensure_code(archive, progress)
-
-    async def _copy_folder(self, node_id: str, folder: Path, target: str, progress: Progress) -> None:
-        await self._provider.machine(node_id).ensure_folder_copy(folder, target, progress)
-
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        assert self._group is not None, "work on machines begins while the service runs"
+        assert self._group is not None, "machines are used only while the service runs"
         task = self._group.create_task(work, name=f"experiment {self._experiment_id}: {name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

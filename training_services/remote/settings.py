@@ -1,59 +1,25 @@
-"""The settings of platform `remote`: the machines, and how they are used."""
+"""The settings of platform `remote`, and its cluster metadata.
+
+The metadata are the machines as they are now; some of their settings can be changed while the experiment runs.
+"""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import UnknownNode
 from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.ssh.settings import Login, MachineSettings
 
-__all__ = ["MACHINES", "ClusterMetadata"]
+__all__ = ["MACHINES", "ClusterMetadata", "RemoteSettings", "read_logins"]
 
-
+MACHINES = "machines"
+"""Read-only key of the metadata: a list with one object for each machine."""
+_CHANGEABLE = ("use_active_gpu", "max_trial_number_per_gpu", "gpu_indices")
+"""Keys that are set for all machines at once. Read as one value, or by node where the machines differ."""
+_REDACTED = "<redacted>"
 _SECTION = "training_service.machine_list"
-
-
-@dataclass(frozen=True)
-class Login:
-    """What must be kept secret about getting into one machine. Never printed: its text shows only what there is."""
-
-    password: str | None = field(default=None, repr=False)
-    passphrase: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class MachineSettings:
-    """One entry of `machineList`. What is None comes from ~/.ssh/config, then from SSH's own defaults."""
-
-    host: str
-    """Name or address, or a Host of ~/.ssh/config."""
-    port: int | None = None
-    user: str | None = None
-    ssh_key_file: str | None = None
-    """Absolute path of a private key; None: those of ~/.ssh/config, the agent's, SSH's defaults."""
-    use_active_gpu: bool = False
-    """Use GPUs on which processes of others run; own trials never count."""
-    max_trial_number_per_gpu: int = 1
-    """How many trials may share one GPU."""
-    gpu_indices: tuple[int, ...] | None = None
-    """The GPUs trials may use; None: all."""
-    python_path: str | None = None
-    """A directory of the machine to put first on PATH, for the keeper and for trials."""
-    trust_on_first_use: bool = False
-    """Accept and remember the host key of a machine that was never seen."""
-
-    @property
-    def address(self) -> str:
-        """What makes it this machine and no other: [user@]host[:port], as written."""
-        user = f"{self.user}@" if self.user else ""
-        return f"{user}{self.host}" + (f":{self.port}" if self.port else "")
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> "MachineSettings":
-        """From an entry of the canonical configuration; secrets and keys of other parts are left alone."""
-        known = {item.name for item in fields(cls)}
-        return cls(**{key: _tupled(value) for key, value in entry.items() if key in known and value is not None})
 
 
 @dataclass(frozen=True)
@@ -68,7 +34,7 @@ class RemoteSettings:
     quarantine_after: int = 3
     """After so many failed trials in a row, while they succeed elsewhere, a machine gets no more; 0: never."""
     keep_alive_seconds: float = 15.0
-    """How often a silent connection is tested; it is given up after three tests without an answer."""
+    """How often a silent connection is tested; it is closed after three tests without an answer."""
     code_path_on_node: str | None = None
     """Where the trial code lies on every machine already; None: it is copied there."""
     collect_limit_mb: int = 100
@@ -95,22 +61,8 @@ def read_logins(secrets: Mapping[str, str], number: int) -> tuple[Login, ...]:
     )
 
 
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-# ---- metadata -------------------------------------------------------------------------------------------------------
-# The cluster metadata of platform `remote`: the machines as they are, and what of their use can be changed.
-
-MACHINES = "machines"
-"""Read only: a list with one object for each machine."""
-_CHANGEABLE = ("use_active_gpu", "max_trial_number_per_gpu", "gpu_indices")
-"""Of all machines at once. Read as one value, or by node where the machines differ."""
-_REDACTED = "<redacted>"
-
-
 class ClusterMetadata:
-    """What is known of one experiment's machines, by node."""
+    """The metadata of one experiment's machines, by node."""
 
     def __init__(self, machines: Iterable[tuple[str, MachineSettings, Login]], pool: NodePool) -> None:
         self._machines: dict[str, MachineSettings] = {}
@@ -121,7 +73,7 @@ class ClusterMetadata:
             self._logins.setdefault(node_id, login)
 
     def machine(self, node_id: str) -> MachineSettings | None:
-        """How a node is used now; None for one that is not the experiment's any more."""
+        """How a node is used now; None for a node that the experiment no longer uses."""
         return self._machines.get(node_id)
 
     def rules(self, node_id: str) -> GpuRules:
@@ -146,7 +98,7 @@ class ClusterMetadata:
         return first if all(value == first for value in values.values()) else values
 
     def set(self, key: str, value: Any) -> None:
-        """Change a setting of every machine. Raises KeyError for an unknown key, and for one that is only read."""
+        """Change a setting of every machine. Raises KeyError for an unknown key, and for a read-only one."""
         if key not in _CHANGEABLE:
             raise KeyError(key)
         chosen = tuple(value) if isinstance(value, list) else value
@@ -169,7 +121,7 @@ class ClusterMetadata:
         }
 
     def _gpus(self, node_id: str) -> list[dict[str, Any]] | None:
-        """None while the node has not told what it has."""
+        """None until the node has reported its devices."""
         try:
             devices = self._pool.node(node_id).devices
         except UnknownNode:

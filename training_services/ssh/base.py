@@ -1,15 +1,23 @@
-"""What runs inside one SSH connection: how many sessions at a time, and what they give back."""
+"""An SSH connection as its users see it, without the SSH library: what it can do, and what its sessions return.
+
+`NodeConnection` is the contract; `connection.Connection` implements it. `SessionSlots` limits how many sessions are
+open at a time.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from proctor.training_services.ssh.errors import CommandFailed
 
 MOST_SESSIONS = 6  # sshd allows 10 (MaxSessions); its users' own tools may share them
 TAIL_BYTES = 4096
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that have arrived and the bytes in all."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,46 @@ class Process:
         return code if code is None or code >= 0 else None
 
 
+class NodeConnection(Protocol):
+    """An open SSH connection to one machine. Every method raises ConnectionEnded once the connection has ended."""
+
+    peer: str
+    """Where it leads, for people: "bob@10.0.0.3:22 through bastion"."""
+
+    async def run(
+        self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 60.0
+    ) -> CompletedCommand:
+        """Run a command to its end. Raises CommandFailed when a signal or the time limit ends it, never for its exit
+        code."""
+
+    def start_process(self, command: Sequence[str]) -> AbstractAsyncContextManager[Process]:
+        """Run a command and exchange data with it; leaving the context closes its pipes and its session. Raises
+        CommandFailed where the login shell runs no command."""
+
+    def start_python(self, python: str, source: str) -> AbstractAsyncContextManager[Process]:
+        """Run a Python source with the interpreter of this name or path, as `start_process`. A missing interpreter is
+        an exit code."""
+
+    async def upload(
+        self, source: Path | bytes, target: str, *, on_progress: Progress | None = None, resume: bool = True
+    ) -> None:
+        """Write a file, mode 0600; a relative target is below the home directory.
+
+        A shorter file of that name is assumed to be an earlier attempt and continued, so verify what has arrived by its
+        hash. Raises NoRoom, NotWritable (also where SFTP is switched off), OSError for the source.
+        """
+
+    async def forward(self, remote_socket: str, local_socket: str) -> None:
+        """Forward connections to a Unix socket on the machine to one of this host, until this connection ends. The
+        folder there must exist and the socket must not. Raises ForwardingRefused."""
+
+    async def until_ended(self) -> str:
+        """Wait until the connection has ended; returns a clause that says why."""
+
+
 class SessionSlots:
-    """Keeps the number of sessions of a connection below what its SSH server allows, and learns that it allows less."""
+    """Keeps the number of sessions of a connection below what its SSH server allows, and lowers the limit when the
+    server refuses one."""
 
     def __init__(self, limit: int = MOST_SESSIONS) -> None:
         self._limit = limit
@@ -64,7 +110,7 @@ class SessionSlots:
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
-        """Hold one session's place; waits for it."""
+        """Hold one slot; waits until one is free."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._open < self._limit)
             self._open += 1
@@ -75,8 +121,8 @@ class SessionSlots:
             await self._notify()
 
     async def give_way(self) -> bool:
-        """The server would not open one more: wait until another session has ended. Whether there was another; if not,
-        waiting cannot help."""
+        """The server refused one more session: lower the limit and wait until another session has ended. False: there
+        is no other, and waiting cannot help."""
         if self._open <= 1:
             return False
         self._open -= 1

@@ -1,7 +1,7 @@
 """One SSH connection to one machine. The only module that imports asyncssh; its errors end here.
 
 `open_connection` goes through the jump hosts of ~/.ssh/config, checks every host key and logs in; `Connection` is what
-can be done then. Whatever goes wrong is one of remote/errors.py, and no secret is in any of their texts.
+can be done then. Whatever goes wrong is one of ssh/errors.py, and no secret is in any of their texts.
 """
 
 import asyncio
@@ -13,9 +13,8 @@ from typing import Any
 
 import asyncssh
 
-from proctor.training_services.remote.settings import Login, MachineSettings
 from proctor.training_services.ssh import uploads
-from proctor.training_services.ssh.base import TAIL_BYTES, CompletedCommand, Process, SessionSlots, strip_talk
+from proctor.training_services.ssh.base import TAIL_BYTES, CompletedCommand, Process, Progress, SessionSlots, strip_talk
 from proctor.training_services.ssh.config import Hop, Jump
 from proctor.training_services.ssh.errors import (
     CommandFailed,
@@ -29,6 +28,7 @@ from proctor.training_services.ssh.host_keys import AUTHORITY, REVOKED, HostKeys
 from proctor.training_services.ssh.keys import WRONG
 from proctor.training_services.ssh.login import LoginClient, login_failed, no_passage
 from proctor.training_services.ssh.route import Limits, Route, RouteTrace
+from proctor.training_services.ssh.settings import Login, MachineSettings
 from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, with_source
 
 __all__ = ["CompletedCommand", "Connection", "HostKeys", "Process", "RouteTrace", "open_connection"]
@@ -44,7 +44,7 @@ asyncssh.set_log_level(logging.WARNING)  # below that it tells of every packet, 
 
 
 class Connection:
-    """A connection that stands. Everything raises ConnectionEnded once it has ended."""
+    """An open connection; see `NodeConnection`."""
 
     def __init__(self, ssh: Any, client: LoginClient, *, peer: str) -> None:
         self.peer = peer
@@ -111,7 +111,7 @@ class Connection:
         source: Path | bytes,
         target: str,
         *,
-        on_progress: uploads.Progress | None = None,
+        on_progress: Progress | None = None,
         resume: bool = True,
     ) -> None:
         """Write a file by SFTP, mode 0600; a relative target is below the home directory.

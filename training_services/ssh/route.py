@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from proctor.training_services.providers import CheckStep, CheckVerdict
-from proctor.training_services.remote.settings import Login, MachineSettings
 from proctor.training_services.ssh.config import Hop, Jump
 from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, RemoteError, Unreachable
 from proctor.training_services.ssh.host_keys import HostKeys, KnownKey, fingerprint, line_for
@@ -31,6 +30,7 @@ from proctor.training_services.ssh.login import (
     timed_out,
     unknown_name,
 )
+from proctor.training_services.ssh.settings import Login, MachineSettings
 
 # ---- route trace ----------------------------------------------------------------------------------------------------
 # How far the way to a machine was clear: the first steps of `proctor doctor`.

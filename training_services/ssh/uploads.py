@@ -1,16 +1,13 @@
 """Files that are written to a machine by SFTP."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from proctor.training_services.ssh.base import Progress
 from proctor.training_services.ssh.errors import NoRoom, NotWritable, RemoteError
-
-Progress = Callable[[int, int], None]
-"""Told (bytes there, bytes in all)."""
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 32 * 1024, 128 * 1024  # of one request: what every server takes, what is enough

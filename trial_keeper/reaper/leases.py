@@ -216,6 +216,6 @@ def _is_number(value: object, most: int) -> bool:
 
 def _describe(note: Note) -> str:
     if not note:
-        return "somebody who left no note"
+        return "an unknown holder"
     job, pid, since = (note.get(name, "unknown") for name in ("job_id", "pid", "since"))
     return f"{note.get('holder', 'somebody')} (job {job}, pid {pid}, since {since})"

@@ -23,7 +23,7 @@ _KEPT_CHARACTERS = 1_000  # of a line that could not be read
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _NOT_JSON = (StopIteration, ValueError, RecursionError)
-_LARGEST_INTEGER = 2**63
+_LARGEST_INTEGER = 2**53  # as in archives: what is counted on from it stays an integer for SQLite
 
 
 def read_lines(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -70,7 +70,7 @@ def test_files_of_a_trial_that_was_stopped_while_its_machine_was_away_come_when_
     away.cut()
     scene.manager.command_line("stop", experiment)
     scene.manager.until_status(experiment, "STOPPED")
-    reason = f"nobody needs it any more, but files of experiment {experiment} may still be there"
+    reason = f"released, but files of experiment {experiment} may still be there"
     scene.until_node(away, "FAILED", "CONNECTING", "LOST", reason=reason)
     assert "model.bin" not in scene.manager.attempt("trial", "files", trial["id"]).stdout
     if restart:

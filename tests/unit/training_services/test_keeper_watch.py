@@ -75,7 +75,7 @@ def test_a_silent_node_is_called_silent_and_after_its_limit_lost_once() -> None:
         await stage.speak("b", for_seconds=2 * LIMIT)
         assert stage.lost == ["a"]
         assert stage.status("a") is NodeStatus.LOST
-        assert "its trials were given up" in stage.pool.node("a").reason
+        assert "its trials were abandoned" in stage.pool.node("a").reason
         assert stage.status("b") is NodeStatus.CONNECTED
 
     played(scene)

@@ -191,7 +191,7 @@ def test_what_others_have_leased_on_the_machine_is_held_by_them(pool: NodePool) 
 
 def test_a_lease_without_a_note_is_somebodys(pool: NodePool) -> None:
     hear(pool, Lease(0, "", None, None, ""))
-    assert holders(pool) == [("", 0, "somebody who left no note")]
+    assert holders(pool) == [("", 0, "an unknown holder")]
 
 
 def test_a_job_that_holds_a_reservation_holds_its_lease_by_it(pool: NodePool) -> None:

@@ -1,8 +1,8 @@
-"""The one file that is brought to a machine: a zip archive that any Python ≥ 3.10 runs, the keeper with all it needs.
+"""The keeper archive, the one file that is copied to a machine: a zip archive that any Python ≥ 3.10 runs.
 
 It holds the keeper, what the keeper needs of the SDK, what trials there import (`proctor.sdk.bundle`), and `pynvml`
-from the installed nvidia-ml-py, after its metadata have said that it is pure Python and runs on 3.10. Nothing else of
-the manager's environment. The same files give the same bytes, and its name holds their hash.
+from the installed nvidia-ml-py, whose metadata must say that it is pure Python and runs on 3.10. Nothing else of the
+manager's environment. The same files give the same bytes, and its name holds their hash.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ def build(folder: Path) -> KeeperArchive:
 
 
 def read_probe() -> str:
-    """The source of the first look at a machine, for `python3 -c`; see `trial_keeper/probe.py`."""
+    """The source of the probe of a machine, for `python3 -c`; see `trial_keeper/probe.py`."""
     return files("proctor").joinpath("trial_keeper", "probe.py").read_text(encoding="utf-8")
 
 

@@ -1,61 +1,36 @@
-"""The keeper of one machine, commanded over the SSH connection: what its one file can be asked to do there."""
+"""The commands of a keeper archive on a machine, run over its SSH connection.
 
+Each command is a process of its own, or a request to a `RemotePython` that runs there already: a session and an
+interpreter less for the machine to start.
+"""
+
+import asyncio
 import json
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from proctor.sdk.disk_errors import full_problem
+from proctor.training_services.ssh.base import CompletedCommand, NodeConnection, Process
 from proctor.training_services.ssh.errors import CommandFailed, NoRoom
 from proctor.training_services.ssh.shell import ISOLATED
 
-__all__ = ["Asker", "Commander", "Finished", "NodeKeeper", "PreparedNode", "read_answer"]
+__all__ = ["NodeKeeper", "PreparedNode", "RemotePython", "read_answer"]
 
 _QUICK_SECONDS = 60.0
 _START_SECONDS = 90.0
 _STOP_SECONDS = 180.0
 _UNPACK_SECONDS = 1800.0
-
-
-class Finished(Protocol):
-    """How a command on the machine ended."""
-
-    @property
-    def code(self) -> int:
-        """Its exit code."""
-
-    @property
-    def stdout(self) -> bytes:
-        """All that it printed."""
-
-    @property
-    def stderr(self) -> bytes:
-        """The same of its complaints."""
-
-
-class Commander(Protocol):
-    """What runs commands on the machine: a `connection.Connection`."""
-
-    async def run(self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float) -> Finished:
-        """Run one command to its end. Raises ConnectionEnded, CommandFailed."""
-
-
-class Asker(Protocol):
-    """A Python that runs on the machine already, and can carry out commands: a `door.Door`."""
-
-    async def carry_out(
-        self, archive: str, command: str, body: dict[str, Any], *, timeout_seconds: float
-    ) -> dict[str, Any]:
-        """The answer to a command of the keeper's one file. Raises ConnectionEnded, CommandFailed, NoRoom."""
+_CLOSING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class PreparedNode:
-    """What is there before the keeper is started.
+    """The keeper directory before the keeper is started.
 
-    socket: a fresh path in a folder that only its owner may enter, for this connection.
-    codes: the code that is unpacked there, by name.
-    jobs: how many jobs its records know.
+    socket: an unused path for this connection, in a folder that only its owner may enter.
+    codes: the names of the code that is unpacked there.
+    jobs: how many jobs have records there.
     """
 
     socket: str
@@ -63,38 +38,85 @@ class PreparedNode:
     jobs: int = 0
 
 
+class RemotePython:
+    """A Python that runs `trial_keeper/probe.py` on the machine and answers one request at a time.
+
+    Every method raises ConnectionEnded and CommandFailed.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def exchange(
+        self, request: dict[str, Any], what: str, *, data: bytes = b"", timeout_seconds: float
+    ) -> CompletedCommand:
+        """Send a request; its answer as one line with exit code 0, or how the process ended instead."""
+        process = self._process
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                with suppress(BrokenPipeError):  # it may have ended already
+                    process.stdin.write(json.dumps(request).encode() + b"\n" + data)
+                    await process.stdin.drain()
+                line = await process.stdout.readline()
+                code = 0 if line.endswith(b"\n") else await process.wait()
+        except TimeoutError as error:
+            raise CommandFailed(f"{what} did not end within {timeout_seconds:g} s") from error
+        if code is None:
+            raise CommandFailed(f"{what} was ended by a signal")
+        return CompletedCommand(code, line, process.stderr_tail)
+
+    async def ask(
+        self, request: dict[str, Any], what: str, *, data: bytes = b"", timeout_seconds: float
+    ) -> dict[str, Any]:
+        """The answer to a request. Raises NoRoom too, where the disk is the cause."""
+        return read_answer(await self.exchange(request, what, data=data, timeout_seconds=timeout_seconds), what)
+
+    async def run_command(
+        self, archive: str, command: str, body: dict[str, Any], *, timeout_seconds: float
+    ) -> dict[str, Any]:
+        """The answer to a command of a keeper archive, which must be the same one in every call."""
+        request = {**body, "command": command, "file": archive}
+        return await self.ask(request, f"the keeper's command {command!r}", timeout_seconds=timeout_seconds)
+
+    async def close(self) -> None:
+        """Let it exit by itself, so that the SSH server does not count its session any longer."""
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                self._process.stdin.write_eof()
+                await self._process.wait()
+
+
 @dataclass(frozen=True)
 class NodeKeeper:
-    """Commands of the keeper's one file on a machine. All of them may be repeated.
+    """Commands of a keeper archive on a machine. All of them are idempotent.
 
     Every method raises ConnectionEnded when the connection breaks, and CommandFailed or NoRoom with the machine's own
     sentence.
     """
 
-    connection: Commander
+    connection: NodeConnection
     python: str  # the interpreter there
-    archive: str  # absolute path there of the keeper's one file
+    archive: str  # absolute path there of the keeper archive
     directory: str  # absolute path there of the keeper's directory
-    asker: Asker | None = None  # carries out the commands; without one, each starts a Python of its own
+    session: RemotePython | None = None  # runs the commands; without one, each command starts a Python of its own
 
     async def prepare(self) -> PreparedNode:
-        """Make the folders (0700) and look at what is there."""
+        """Make the folders (0700) and report what is there."""
         answer = await self.ask("prepare", {}, timeout_seconds=_QUICK_SECONDS)
         return PreparedNode(answer["socket"], frozenset(answer["codes"]), answer["jobs"])
 
     async def start(self, *, node_id: str, secret: str, socket: str, search_path: str = "") -> bool:
-        """Make sure that a keeper of this version runs and finds the manager at `socket`; whether one was started.
-        Sockets of earlier connections are removed."""
+        """Make sure that a keeper of this version runs and connects to the manager at `socket`; whether one was
+        started. Sockets of earlier connections are removed."""
         body = {"node_id": node_id, "secret": secret, "socket": socket, "search_path": search_path}
         return bool((await self.ask("start", body, timeout_seconds=_START_SECONDS))["started"])
 
     async def stop(self) -> None:
-        """Have the keeper leave; its jobs go on."""
+        """Stop the keeper; its jobs go on."""
         await self.ask("stop", {"kill_jobs": False}, timeout_seconds=_STOP_SECONDS)
 
     async def end_jobs(self) -> str:
-        """Have the keeper leave, and every job end with all its processes; returns what could not be ended and why,
-        or ""."""
+        """Stop the keeper, and end every job with all its processes; returns what could not be ended and why, or ""."""
         return "; ".join((await self.ask("stop", {"kill_jobs": True}, timeout_seconds=_STOP_SECONDS))["left"])
 
     async def remove(self) -> str:
@@ -102,10 +124,10 @@ class NodeKeeper:
         return "; ".join((await self.ask("remove", {}, timeout_seconds=_STOP_SECONDS))["left"])
 
     async def unpack(self, archive: str, sha256: str, *, target: str, data: bytes = b"") -> None:
-        """Unpack a .tar.gz, after checking it, as a folder of the keeper's directory. Does nothing where that is there.
+        """Unpack a .tar.gz, after checking it, as a folder of the keeper's directory. Does nothing where that exists.
 
-        :param archive: where it was uploaded to, or is to be put.
-        :param data: all of it, where it was not uploaded.
+        :param archive: the path it was uploaded to, or is to be written to.
+        :param data: the whole file, where it was not uploaded.
         """
         body = {"archive": archive, "sha256": sha256, "target": target, "size": len(data)}
         await self.ask("unpack", body, data=data, timeout_seconds=_UNPACK_SECONDS)
@@ -118,13 +140,13 @@ class NodeKeeper:
     async def ask(
         self, command: str, body: dict[str, Any], *, data: bytes = b"", timeout_seconds: float
     ) -> dict[str, Any]:
-        """Any of its commands; returns its answer.
+        """Run one of its commands; returns its answer.
 
-        :param data: what follows the body.
+        :param data: sent after the body.
         """
         body = {"directory": self.directory, **body}
-        if self.asker is not None and not data:
-            return await self.asker.carry_out(self.archive, command, body, timeout_seconds=timeout_seconds)
+        if self.session is not None and not data:
+            return await self.session.run_command(self.archive, command, body, timeout_seconds=timeout_seconds)
         request = json.dumps(body).encode() + b"\n" + data
         finished = await self.connection.run(self.words(command), input=request, timeout_seconds=timeout_seconds)
         return read_answer(finished, f"the keeper's command {command!r}")
@@ -134,10 +156,10 @@ class NodeKeeper:
         return [self.python, *ISOLATED, self.archive, command]
 
 
-def read_answer(finished: Finished, what: str) -> dict[str, Any]:
+def read_answer(finished: CompletedCommand, what: str) -> dict[str, Any]:
     """The one JSON object that a command printed, on its last line: a login shell may have printed before it.
 
-    Raises CommandFailed with the machine's own sentence where it has one; NoRoom where the disk is to blame.
+    Raises CommandFailed with the machine's own sentence where it has one; NoRoom where the disk is the cause.
     """
     try:
         answer = json.loads(finished.stdout.strip().rpartition(b"\n")[2])

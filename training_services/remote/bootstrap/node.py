@@ -1,31 +1,28 @@
-"""The first contact with a machine: one session, in which one Python there tells what there is, takes the keeper's one
-file and carries out its commands. Each start of a session and of a Python costs the machine as much as all of that.
+"""First contact with a machine: one SSH session in which one Python reports the facts of the machine, receives the
+keeper archive and runs the keeper's commands.
+
+A separate session or interpreter for each of these would cost the machine as much as all of them together. Reading
+order: `NodeFacts` and the checks (`require_…`), then `open_contact` and `NodeContact`.
 """
 
 import asyncio
 import functools
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from proctor.training_services.remote.bootstrap.archive import OLDEST_PYTHON, read_probe
-from proctor.training_services.remote.bootstrap.keeper_commands import Commander, NodeKeeper, read_answer
-from proctor.training_services.remote.files.transfer import Carrier
-from proctor.training_services.ssh.base import CompletedCommand, Process
-from proctor.training_services.ssh.errors import CommandFailed, NoPython, NoRoom, NotWritable, RemoteError, WrongClock
+from proctor.training_services.remote.bootstrap.archive import OLDEST_PYTHON, KeeperArchive, read_probe
+from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, RemotePython, read_answer
+from proctor.training_services.ssh.base import NodeConnection
+from proctor.training_services.ssh.errors import NoPython, NoRoom, NotWritable, RemoteError, WrongClock
 
 __all__ = [
-    "Archive",
-    "Door",
-    "Knocker",
-    "NodeConnection",
+    "NodeContact",
     "NodeFacts",
     "Site",
-    "arrive",
-    "open_door",
+    "detach",
+    "open_contact",
     "require_clock",
     "require_home",
     "require_python_path",
@@ -34,21 +31,31 @@ __all__ = [
     "require_usable",
 ]
 
-
-# ---- look -----------------------------------------------------------------------------------------------------------
-# What a machine says at the first look: has it room, a right clock, a home that can be written?
-
 LARGEST_CLOCK_DIFFERENCE_SECONDS = 300.0
 LEAST_FREE_MB = 64
 LEAST_FREE_INODES = 1000
+_NAMES = ("python3", "python")
+_NOT_FOUND = (126, 127)
+_PROBE_SECONDS = 30.0
+_UPLOAD_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is installed on one machine, and where: the same for every connection to it."""
+
+    node_id: str
+    key: str  # the name of the keeper's directory below ~/.proctor/nodes
+    python_path: str | None
+    archive: KeeperArchive
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a machine says of itself, see `proctor.trial_keeper.probe`.
+    """What a machine reports about itself, see `proctor.trial_keeper.probe`.
 
     clock_ahead_seconds: its clock less ours.
-    archives: the keeper's one file, by name, as far as it lies there already.
+    archives: the names of the keeper archives that are there already.
     """
 
     python: str  # the interpreter to use there
@@ -71,7 +78,7 @@ class NodeFacts:
     def read(cls, python: str, answer: dict[str, Any], now: float) -> "NodeFacts":
         """From the answer of an interpreter. Raises KeyError, TypeError.
 
-        :param python: its name, in case that it does not know where it is.
+        :param python: its name, used where it does not report its path.
         :param now: our clock, Unix time.
         """
         return cls(
@@ -144,161 +151,91 @@ def require_room(facts: NodeFacts) -> None:
 
 
 def require_home(facts: NodeFacts) -> None:
-    """Raises NotWritable where the home directory does not take files."""
+    """Raises NotWritable where no file can be written to the home directory."""
     if facts.why_not_writable:
         raise NotWritable(f"its home directory cannot be written: {facts.why_not_writable}")
 
 
-_NAMES = ("python3", "python")
-_NOT_FOUND = (126, 127)
-_LOOK_SECONDS = 30.0
-_TAKE_SECONDS = 600.0
-_CLOSING_SECONDS = 5.0
+class NodeContact:
+    """A machine while a `RemotePython` runs on it.
 
-
-class Archive(Protocol):
-    """A file to bring: `keeper_archive.KeeperArchive`."""
-
-    @property
-    def path(self) -> Path:
-        """Where it lies here."""
-
-    @property
-    def sha256(self) -> str:
-        """The hash of its bytes."""
-
-    @property
-    def name(self) -> str:
-        """Its name there."""
-
-
-class Knocker(Commander, Protocol):
-    """What opens doors: a `connection.Connection`."""
-
-    def start_python(self, python: str, source: str) -> AbstractAsyncContextManager[Process]:
-        """Run a Python source there and talk with it. Raises CommandFailed, ConnectionEnded."""
-
-
-class Door:
-    """A Python that runs on the machine, see `trial_keeper/probe.py`. One question at a time.
-
-    Everything raises ConnectionEnded, CommandFailed and, where the disk is to blame, NoRoom.
+    Every method raises ConnectionEnded, CommandFailed and, where the disk is the cause, NoRoom.
     """
 
-    def __init__(self, process: Process, connection: Commander, facts: NodeFacts) -> None:
+    def __init__(self, connection: NodeConnection, python: RemotePython, facts: NodeFacts) -> None:
         self.facts = facts
-        """What it said of the machine."""
-        self._process = process
+        """What the machine reported."""
+        self.python = python
         self._connection = connection
 
-    async def bring(self, archive: Archive) -> NodeKeeper:
-        """Make sure that the keeper's one file lies in its directory there, where it gets its name once its hash was
-        checked. Its commands go through this door as long as it is open."""
+    async def install_keeper(self, archive: KeeperArchive) -> NodeKeeper:
+        """Make sure that the keeper archive is in the keeper's directory; it gets its name there once its hash was
+        checked. Its commands run in this Python until the contact ends."""
         path = f"{self.facts.directory}/{archive.name}"
         if archive.name not in self.facts.archives:
             data = await asyncio.to_thread(archive.path.read_bytes)
             request = {"take": path, "size": len(data), "sha256": archive.sha256}
-            await self._ask(request, f"bringing {archive.name}", data=data, timeout_seconds=_TAKE_SECONDS)
-        return NodeKeeper(self._connection, self.facts.python, path, self.facts.directory, self)
+            await self.python.ask(request, f"copying {archive.name}", data=data, timeout_seconds=_UPLOAD_SECONDS)
+        return NodeKeeper(self._connection, self.facts.python, path, self.facts.directory, self.python)
 
-    async def carry_out(
-        self, archive: str, command: str, body: dict[str, Any], *, timeout_seconds: float
-    ) -> dict[str, Any]:
-        """The answer to a command of the keeper's one file, always of the same one."""
-        request = {**body, "command": command, "file": archive}
-        return await self._ask(request, f"the keeper's command {command!r}", timeout_seconds=timeout_seconds)
-
-    async def list_folders(self, prefix: str) -> list[str]:
-        """The names of nodes' directories there that begin so."""
-        names: list[str] = (await self._ask({"list": prefix}, "looking for folders"))["names"]
+    async def list_directories(self, prefix: str) -> list[str]:
+        """The names of the keeper directories there that begin with a prefix."""
+        answer = await self.python.ask({"list": prefix}, "listing keeper directories", timeout_seconds=_PROBE_SECONDS)
+        names: list[str] = answer["names"]
         return names
 
-    async def remove_folder(self) -> str:
-        """Take the keeper's directory away where the keeper's file has not arrived: nothing can have run there. What is
+    async def remove_directory(self) -> str:
+        """Remove the keeper's directory where the keeper archive has not arrived: nothing can have run there. What is
         left, or ""."""
         directory = self.facts.directory
-        answer = await self._ask({"remove": directory}, f"removing {directory}")
+        request, what = {"remove": directory}, f"removing {directory}"
+        answer = await self.python.ask(request, what, timeout_seconds=_PROBE_SECONDS)
         return f"{directory} could not be removed" if answer["left"] else ""
-
-    async def _ask(
-        self, request: dict[str, Any], what: str, *, data: bytes = b"", timeout_seconds: float = _LOOK_SECONDS
-    ) -> dict[str, Any]:
-        return read_answer(await _converse(self._process, request, data, what, timeout_seconds), what)
 
 
 @asynccontextmanager
-async def open_door(
-    connection: Knocker, key: str, *, python_path: str | None, now: Callable[[], float]
-) -> AsyncIterator[Door]:
-    """Look at a machine with the first Python there that will do, and keep it. Nothing of it is there any more
-    afterwards.
+async def open_contact(
+    connection: NodeConnection, key: str, *, python_path: str | None, now: Callable[[], float]
+) -> AsyncIterator[NodeContact]:
+    """Probe a machine with the first suitable Python there, and keep that running inside the context.
 
     :param key: the name of the keeper's directory.
-    :param python_path: looked into first. Where no Python of it will do, another one is kept all the same, so that what
-        is there can be taken away; where it has none, the facts say so.
+    :param python_path: searched first. Where no Python of it is suitable, another one is used nevertheless, so that
+        what is there can be removed; where it has none, the facts say so.
     :param now: our clock, Unix time.
     :raises NoPython: there is none, or only older ones.
     """
-    seen: list[str] = []
-    left = list(_candidates(python_path))
-    while left:
-        name = left.pop(0)
+    found: list[str] = []
+    candidates = [*(f"{python_path.rstrip('/')}/{name}" for name in _NAMES)] if python_path else []
+    candidates += _NAMES
+    while candidates:
+        name = candidates.pop(0)
         async with connection.start_python(name, _source()) as process:
-            answer = await _look(process, name, key, python_path)
+            python = RemotePython(process)
+            answer = await _probe(python, name, key, python_path)
             if answer is not None and not answer["too_old"]:
-                yield Door(process, connection, NodeFacts.read(name, answer, now()))
-                await _close(process)
+                yield NodeContact(connection, python, NodeFacts.read(name, answer, now()))
+                await python.close()
                 return
         if answer is not None:
-            seen.append(f"{name} is {answer['python']}")
-            left = [*answer.get("newer", ()), *left] if not python_path else left
-    raise _no_python(python_path, seen)
+            found.append(f"{name} is {answer['python']}")
+            candidates = [*answer.get("newer", ()), *candidates] if not python_path else candidates
+    raise _no_python(python_path, found)
 
 
-def shut(keeper: NodeKeeper) -> NodeKeeper:
-    """The same keeper, for when the door is closed."""
-    return replace(keeper, asker=None)
+def detach(keeper: NodeKeeper) -> NodeKeeper:
+    """The same keeper, for use after the contact: each command starts a Python of its own."""
+    return replace(keeper, session=None)
 
 
-def _candidates(python_path: str | None) -> Sequence[str]:
-    first = (f"{python_path.rstrip('/')}/{name}" for name in _NAMES) if python_path else ()
-    return (*first, *_NAMES)
-
-
-async def _look(process: Process, name: str, key: str, python_path: str | None) -> dict[str, Any] | None:
-    """What one interpreter says; None where there is none of that name."""
-    what = f"the first look with {name}"
+async def _probe(python: RemotePython, name: str, key: str, python_path: str | None) -> dict[str, Any] | None:
+    """What one interpreter reports; None where none has that name."""
+    what = f"the probe with {name}"
     request = {"look": key, "python_path": python_path}
-    finished = await _converse(process, request, b"", what, _LOOK_SECONDS)
+    finished = await python.exchange(request, what, timeout_seconds=_PROBE_SECONDS)
     if finished.code in _NOT_FOUND and not finished.stdout:
         return None
     return read_answer(finished, what)
-
-
-async def _converse(
-    process: Process, request: dict[str, Any], data: bytes, what: str, timeout_seconds: float
-) -> CompletedCommand:
-    """One line of answer; or how it ended instead."""
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            with suppress(BrokenPipeError):  # it may have ended already
-                process.stdin.write(json.dumps(request).encode() + b"\n" + data)
-                await process.stdin.drain()
-            line = await process.stdout.readline()
-            code = 0 if line.endswith(b"\n") else await process.wait()
-    except TimeoutError as error:
-        raise CommandFailed(f"{what} did not end within {timeout_seconds:g} s") from error
-    if code is None:
-        raise CommandFailed(f"{what} was ended by a signal")
-    return CompletedCommand(code, line, process.stderr_tail)
-
-
-async def _close(process: Process) -> None:
-    """Let it end by itself, lest an SSH server still counts it among the sessions."""
-    with suppress(TimeoutError, OSError):
-        async with asyncio.timeout(_CLOSING_SECONDS):
-            process.stdin.write_eof()
-            await process.wait()
 
 
 @functools.cache
@@ -313,59 +250,3 @@ def _no_python(python_path: str | None, seen: Sequence[str]) -> NoPython:
         f"no Python ≥ {OLDEST_PYTHON} was found {where}{found}; install one there, or say with pythonPath in which "
         "directory of the machine it lies"
     )
-
-
-# ---- bootstrap ------------------------------------------------------------------------------------------------------
-# From a login to a machine on which the keeper's one file lies: the first look, and the file where it is missing.
-
-
-class NodeConnection(Carrier, Knocker, Protocol):
-    """The SSH connection of one machine: `connection.Connection`."""
-
-    peer: str
-    """Whom it leads to: "bob@10.0.0.3:22"."""
-
-    async def forward(self, remote_socket: str, local_socket: str) -> None:
-        """Lead connections to a Unix socket there to one here. Raises ForwardingRefused, ConnectionEnded."""
-
-    def start_process(self, command: Sequence[str]) -> AbstractAsyncContextManager[Any]:
-        """Run a program and talk with it (`sessions.Process`). Raises CommandFailed, ConnectionEnded."""
-
-    async def until_ended(self) -> str:
-        """Wait for its end; a clause says why."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """What to bring, and where to: the same for every connection to one machine."""
-
-    node_id: str
-    key: str  # the name of the keeper's directory below ~/.proctor/nodes
-    python_path: str | None
-    archive: Archive
-
-
-@asynccontextmanager
-async def arrive(
-    connection: NodeConnection,
-    site: Site,
-    *,
-    now: Callable[[], float],
-    tell: Callable[[str], None],
-    enter: Callable[[], None],
-    check: bool = True,
-) -> AsyncIterator[NodeKeeper]:
-    """Look at the machine and bring the keeper's file; what is asked of the keeper inside goes through the same door.
-    Raises RemoteError, and what `enter` raises.
-
-    :param tell: given a clause before something that takes its time.
-    :param enter: called before the first thing is brought there; when it raises, nothing is.
-    :param check: refuse a machine on which no trial could run; without it only Python is needed.
-    """
-    async with open_door(connection, site.key, python_path=site.python_path, now=now) as door:
-        if check:
-            require_usable(door.facts)
-        enter()
-        if site.archive.name not in door.facts.archives:
-            tell("the keeper is being copied there")
-        yield await door.bring(site.archive)

@@ -1,4 +1,4 @@
 """Files of experiments on remote machines: code and checkpoints on the way there, results on the way back.
 
-Reading order: paths, transfer (each copy once), staging (what must be there before a launch), collection.
+Reading order: paths, transfer (each copy once), collection. What a job needs before its launch: `remote/staging.py`.
 """

@@ -1,5 +1,8 @@
-"""Bringing the files of ended jobs to the manager's disk: small ones as soon as a job has ended, all when the
-experiment is let go."""
+"""The files of ended jobs, collected to the manager's disk: small ones as soon as a job has ended, all of them when the
+experiment releases its machines. `JobReader` reads them wherever they are.
+
+What of a job's files was collected is noted beside the copy, in `jobs/<n>.collected.json`.
+"""
 
 import asyncio
 import json
@@ -8,30 +11,39 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
-from proctor.training_services.files.mirror import PART_SUFFIX, CollectedFiles, NodeFiles
-from proctor.training_services.nodes.pool import NodePool, until_present
+from proctor.training_services.files.mirror import PART_SUFFIX, CollectedFiles
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Start
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.linux.files import make_folder, replace_file
 from proctor.trial_keeper.protocol import FileFacts
 
-__all__ = ["Collector", "Departure", "FolderRemover", "JobReader", "collect_rest", "name_files"]
+__all__ = ["CollectionNote", "Collector", "JobReader", "collect_rest", "name_files"]
 
-
-# ---- collection notes -----------------------------------------------------------------------------------------------
-# What of a job's files was brought from its machine, written beside the copy: `jobs/<n>.collected.json`.
+log = logging.getLogger(__name__)
 
 SUFFIX = ".collected.json"
+PAUSE_SECONDS = 5.0
+DISK_PAUSE_SECONDS = 60.0
+RELEASE_ATTEMPTS = 5
+RELEASE_PAUSE_SECONDS = 1.0
+MOST_NAMED = 5
+_LIST_SECONDS = 60.0
+_READ_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class CollectionNote:
-    """`left`: (path, size) of the files that are on the machine only; None: the job was not collected yet. `whole`:
-    folders all of which are here, whatever `left` says. Paths are relative to the job's directory."""
+    """What of one job's files was collected. Paths are relative to the job's directory.
+
+    left: (path, size) of the files that are on the machine only; None: the job was not collected yet.
+    whole: folders that are here completely, whatever `left` says.
+    """
 
     left: tuple[tuple[str, int], ...] | None = None
     whole: tuple[str, ...] = ()
@@ -40,7 +52,7 @@ class CollectionNote:
     def read(cls, directory: Path) -> "CollectionNote":
         """The note on a job's directory; where there is none, or none that can be read, nothing was collected."""
         try:
-            body = json.loads(_place(directory).read_text(encoding="utf-8"))
+            body = json.loads(_note_path(directory).read_text(encoding="utf-8"))
             left = body["left"]
             return cls(
                 None if left is None else tuple((str(path), int(size)) for path, size in left), tuple(body["whole"])
@@ -52,7 +64,7 @@ class CollectionNote:
         """Replace the note on a job's directory. Raises OSError."""
         make_folder(str(directory.parent), mode=0o777)
         body = json.dumps({"left": self.left, "whole": self.whole})
-        replace_file(str(_place(directory)), body.encode(), durable=True)
+        replace_file(str(_note_path(directory)), body.encode(), durable=True)
 
     def with_left(self, left: Iterable[FileFacts]) -> "CollectionNote":
         """The job was collected but for these."""
@@ -75,16 +87,8 @@ class CollectionNote:
         return self.left is not None and not any(name.startswith(f"{folder}/") for name, _ in self.left)
 
 
-def _place(directory: Path) -> Path:
+def _note_path(directory: Path) -> Path:
     return directory.parent / f"{directory.name}{SUFFIX}"
-
-
-log = logging.getLogger(__name__)
-
-PAUSE_SECONDS = 5.0
-DISK_PAUSE_SECONDS = 60.0
-MOST_NAMED = 5
-_LIST_SECONDS = 60.0
 
 
 class Collector:
@@ -95,26 +99,27 @@ class Collector:
 
     def __init__(
         self,
-        files: NodeFiles,
+        hub: KeeperHub,
         pool: NodePool,
-        places: ExperimentPaths,
+        paths: ExperimentPaths,
         *,
         largest: int,
         start: Start,
         experiment_id: str,
     ) -> None:
-        self._files = files
+        self._hub = hub
         self._pool = pool
-        self._places = places
+        self._paths = paths
         self._largest = largest
         self._start = start
+        self._experiment_id = experiment_id
         self._extra = {"action": "files.collect", "experiment_id": experiment_id}
         self._queues: dict[str, deque[tuple[str, Path]]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     def note_end(self, node_id: str, folder: str, directory: Path) -> None:
-        """A job has ended on a node; its files in `folder` there shall come to `directory` here, when it is their
-        turn."""
+        """A job has ended on a node; its files in `folder` there are collected to `directory` here after those of
+        earlier jobs."""
         queue = self._queues.get(node_id)
         if queue is None:
             queue = self._queues[node_id] = deque()
@@ -122,15 +127,15 @@ class Collector:
         queue.append((folder, directory))
 
     async def fetch(self, node_id: str, folder: str, directory: Path) -> bool:
-        """Bring all of a folder of a job here, whatever its size. False: it has no files there.
+        """Collect all of a folder of a job, whatever its size. False: it has no files there.
 
         Raises ServiceUnavailable: the node is away; CollectionFailed: our disk.
         """
-        files = await self._files.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
+        files = await self._hub.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
         if not files:
             return False
         async with self._lock(node_id):
-            mirror = CollectedFiles(self._files, node_id, folder=folder, local_folder=directory)
+            mirror = CollectedFiles(self._hub, node_id, folder=folder, local_folder=directory)
             collection = await mirror.collect(durable=True)
             if collection.left:
                 return False
@@ -143,19 +148,57 @@ class Collector:
         return job is not None and folder.is_dir() and CollectionNote.read(job).has_all(inner)
 
     async def collect_all(self, node_id: str) -> Sequence[FileFacts]:
-        """Bring everything here that is still on a node; returns what cannot be copied.
+        """Collect everything that is still on a node; returns what cannot be copied.
 
         Raises ServiceUnavailable, CollectionFailed.
         """
         async with self._lock(node_id):
-            return await collect_rest(self._files, node_id, self._places)
+            return await collect_rest(self._hub, node_id, self._paths)
 
-    # ---- one node's turn
+    async def release(self, node_ids: Iterable[str]) -> frozenset[str]:
+        """Collect everything from the experiment's nodes and remove its folder there, all nodes at once. It has no jobs
+        any more. Returns the nodes that still have files of it; the log says why."""
+        async with asyncio.TaskGroup() as group:
+            tasks = {id: group.create_task(self._release(id), name=f"release of node {id}") for id in node_ids}
+        return frozenset(node_id for node_id, task in tasks.items() if not task.result())
+
+    async def _release(self, node_id: str) -> bool:
+        """Whether everything was collected and removed."""
+        if absence := self._pool.absence(node_id):
+            self._warn(node_id, f"what was not collected yet is collected when that answers again: {absence}")
+            return False
+        try:
+            left = await self.collect_all(node_id)
+            if left:
+                self._warn(node_id, f"{name_files(left)} cannot be copied and stay there")
+                return False
+            await self._remove(node_id)
+        except (TrainingServiceError, OSError) as error:
+            self._warn(node_id, f"its files there are not all collected and removed: {error}")
+            return False
+        return True
+
+    async def _remove(self, node_id: str) -> None:
+        """Retries: a job that has ended may still be running for the keeper, for a moment."""
+        for attempt in range(1, RELEASE_ATTEMPTS + 1):
+            try:
+                await self._hub.remove_folder(node_id, self._paths.folder)
+                return
+            except TrainingServiceError:
+                if attempt == RELEASE_ATTEMPTS or self._pool.absence(node_id):
+                    raise
+                await asyncio.sleep(RELEASE_PAUSE_SECONDS)
+
+    def _warn(self, node_id: str, clause: str) -> None:
+        extra = {"action": "node.release", "node_id": node_id, "experiment_id": self._experiment_id}
+        log.warning("experiment %s releases node %s: %s", self._experiment_id, node_id, clause, extra=extra)
+
+    # ---- one node
 
     async def _serve(self, node_id: str, queue: deque[tuple[str, Path]]) -> None:
         try:
             while queue:
-                await until_present(self._pool, node_id)
+                await self._pool.wait_connected(node_id)
                 pause = await self._attempt(node_id, *queue[0])
                 if pause:
                     await asyncio.sleep(pause)
@@ -165,10 +208,10 @@ class Collector:
             del self._queues[node_id]
 
     async def _attempt(self, node_id: str, folder: str, directory: Path) -> float:
-        """Collect one job's files. Returns after how many seconds to try again; 0: it is done with."""
+        """Collect one job's files. Returns after how many seconds to try again; 0: it is finished."""
         try:
             async with self._lock(node_id):
-                mirror = CollectedFiles(self._files, node_id, folder=folder, local_folder=directory)
+                mirror = CollectedFiles(self._hub, node_id, folder=folder, local_folder=directory)
                 collection = await mirror.collect(largest=self._largest)
                 note = await asyncio.to_thread(CollectionNote.read, directory)
                 await asyncio.to_thread(note.with_left(collection.left).write, directory)
@@ -186,10 +229,10 @@ class Collector:
 
     def _split(self, folder: Path) -> tuple[Path | None, str]:
         """The job's directory, and the rest of the path."""
-        trials = self._places.directory / "trials"
+        trials = self._paths.directory / "trials"
         if not folder.is_relative_to(trials):
             return None, ""
-        job = self._places.local_job(folder.relative_to(trials).as_posix())
+        job = self._paths.local_job(folder.relative_to(trials).as_posix())
         return job, "" if job is None else folder.relative_to(job).as_posix()
 
     def _note_whole(self, folder: Path) -> None:
@@ -201,19 +244,19 @@ class Collector:
         return self._locks.setdefault(node_id, asyncio.Lock())
 
 
-async def collect_rest(files: NodeFiles, node_id: str, places: ExperimentPaths) -> Sequence[FileFacts]:
-    """Bring all files of an experiment's jobs here that are still on a node; returns what cannot be copied. Nobody else
-    may copy files of that experiment from there meanwhile.
+async def collect_rest(hub: KeeperHub, node_id: str, paths: ExperimentPaths) -> Sequence[FileFacts]:
+    """Collect all files of an experiment's jobs that are still on a node; returns what cannot be copied. No other copy
+    of files of that experiment from there may run meanwhile.
 
     Raises ServiceUnavailable, CollectionFailed, OSError.
     """
-    folder, directory = places.trials, places.directory / "trials"
-    collection = await CollectedFiles(files, node_id, folder=folder, local_folder=directory).collect(durable=True)
+    folder, directory = paths.trials, paths.directory / "trials"
+    collection = await CollectedFiles(hub, node_id, folder=folder, local_folder=directory).collect(durable=True)
     try:
-        there = await files.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
+        there = await hub.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
     except FileNotFoundError:
         return []
-    await asyncio.to_thread(_note_all, places, there, collection.left)
+    await asyncio.to_thread(_note_all, paths, there, collection.left)
     return collection.left
 
 
@@ -223,103 +266,26 @@ def name_files(files: Sequence[FileFacts]) -> str:
     return f"{len(files)} {'file' if len(files) == 1 else 'files'} ({names})"
 
 
-def _note_all(places: ExperimentPaths, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
+def _note_all(paths: ExperimentPaths, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
     """A note for every job that has files on a node."""
-    trials = places.directory / "trials"
+    trials = paths.directory / "trials"
     lacking: dict[Path, list[FileFacts]] = {}
     for file in there:
-        if (job := places.local_job(file.path)) is not None:
+        if (job := paths.local_job(file.path)) is not None:
             lacking.setdefault(job, [])
     for file in left:
-        if (job := places.local_job(file.path)) is not None:
+        if (job := paths.local_job(file.path)) is not None:
             inner = (trials / file.path).relative_to(job).as_posix()
             lacking.setdefault(job, []).append(FileFacts(inner, file.size, file.modified))
     for job, found in lacking.items():
         CollectionNote.read(job).with_left(found).write(job)
 
 
-# ---- departure ------------------------------------------------------------------------------------------------------
-# An experiment leaves its machines: what is still there is collected, then its folder is removed. A machine that is
-# away, or whose files cannot be stored now, owes them from then on: see `machine`.
-
-ATTEMPTS = 5
-RELEASE_PAUSE_SECONDS = 1.0
-
-
-class FolderRemover(Protocol):
-    """What removes folders of nodes: `KeeperHub`."""
-
-    async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
-        """Raises ServiceUnavailable, TrainingServiceError."""
-
-
-class Departure:
-    """Takes leave of the machines of one experiment, which has no jobs any more."""
-
-    def __init__(
-        self,
-        remover: FolderRemover,
-        pool: NodePool,
-        places: ExperimentPaths,
-        collector: Collector,
-        *,
-        experiment_id: str,
-    ) -> None:
-        self._remover = remover
-        self._pool = pool
-        self._places = places
-        self._collector = collector
-        self._experiment_id = experiment_id
-
-    async def leave(self, node_ids: Iterable[str]) -> frozenset[str]:
-        """All machines at once. Returns those that still have files of the experiment; the log says why."""
-        async with asyncio.TaskGroup() as group:
-            leaving = {id: group.create_task(self._leave(id), name=f"leave node {id}") for id in node_ids}
-        return frozenset(node_id for node_id, task in leaving.items() if not task.result())
-
-    async def _leave(self, node_id: str) -> bool:
-        """Whether everything was collected and removed."""
-        if absence := self._pool.absence(node_id):
-            self._warn(node_id, f"what was not collected yet is collected when that answers again: {absence}")
-            return False
-        try:
-            left = await self._collector.collect_all(node_id)
-            if left:
-                self._warn(node_id, f"{name_files(left)} cannot be copied and stay there")
-                return False
-            await self._remove(node_id)
-        except (TrainingServiceError, OSError) as error:
-            self._warn(node_id, f"its files there are not all collected and removed: {error}")
-            return False
-        return True
-
-    async def _remove(self, node_id: str) -> None:
-        """A keeper may hold a job to be running for a moment longer than we do."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                await self._remover.remove_folder(node_id, self._places.folder)
-                return
-            except TrainingServiceError:
-                if attempt == ATTEMPTS or self._pool.absence(node_id):
-                    raise
-                await asyncio.sleep(RELEASE_PAUSE_SECONDS)
-
-    def _warn(self, node_id: str, clause: str) -> None:
-        extra = {"action": "node.depart", "node_id": node_id, "experiment_id": self._experiment_id}
-        log.warning("experiment %s leaves node %s: %s", self._experiment_id, node_id, clause, extra=extra)
-
-
-# ---- job reading ----------------------------------------------------------------------------------------------------
-# Reading a job's files: on its machine while they are there only, else where they were collected.
-
-SECONDS = 30.0
-
-
 class JobReader:
     """Reads files of one experiment's jobs."""
 
-    def __init__(self, files: NodeFiles) -> None:
-        self._files = files
+    def __init__(self, hub: KeeperHub) -> None:
+        self._hub = hub
 
     async def read(
         self, node_id: str, folder: str, directory: Path, *, path: str, offset: int, limit: int, lives: bool
@@ -335,7 +301,7 @@ class JobReader:
         if note.has(path):
             return await asyncio.to_thread(read_file, str(directory), path, offset, limit)
         try:
-            return await self._files.read_file(node_id, folder, path, offset, limit, timeout_seconds=SECONDS)
+            return await self._hub.read_file(node_id, folder, path, offset, limit, timeout_seconds=_READ_SECONDS)
         except (FileNotFoundError, TrainingServiceError) as error:
             if not lives:
                 try:
@@ -344,7 +310,7 @@ class JobReader:
                     pass
             if isinstance(error, FileNotFoundError):
                 raise
-            await self._give_up(f"{path} is on node {node_id}", directory, error)
+            await self._fail(f"{path} is on node {node_id}", directory, error)
 
     async def list(self, node_id: str, folder: str, directory: Path, *, lives: bool) -> list[tuple[str, int]]:
         """As `SupportsLogs.list_job_files`; names files too that are on the job's machine only. Raises
@@ -354,16 +320,16 @@ class JobReader:
         if note.left is not None:
             return sorted({**dict(note.left), **here}.items())
         try:
-            found = await self._files.list_files(node_id, folder, timeout_seconds=SECONDS)
+            found = await self._hub.list_files(node_id, folder, timeout_seconds=_READ_SECONDS)
         except FileNotFoundError:
             found = []
         except TrainingServiceError as error:
             if here:
                 return sorted(here.items())
-            await self._give_up(f"the files are on node {node_id}", directory, error)
+            await self._fail(f"the files are on node {node_id}", directory, error)
         return sorted({**here, **{file.path: file.size for file in found}}.items())
 
-    async def _give_up(self, what: str, directory: Path, error: Exception) -> NoReturn:
+    async def _fail(self, what: str, directory: Path, error: Exception) -> NoReturn:
         number = len(await asyncio.to_thread(_sizes, directory, False))
         collected = f"{number} files of the job were collected" if number else "no file of the job was collected yet"
         raise ServiceUnavailable(f"{what}, which cannot be read now: {error}; {collected}") from error

@@ -1,4 +1,8 @@
-"""What experiments have brought to a machine over one connection: trial code, and checkpoints to continue from."""
+"""Copies to a machine: trial code, and checkpoints to resume from.
+
+`Transfers` copies over one connection. `TransferQueue` makes each copy of an experiment once, however many jobs wait
+for it, and reports its progress to all of them.
+"""
 
 import asyncio
 import tarfile
@@ -6,62 +10,50 @@ import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper
+from proctor.training_services.ssh.base import NodeConnection, Progress
 from proctor.training_services.ssh.errors import CommandFailed
 from proctor.trial_keeper.commands.unpack import hash_file
 
-__all__ = ["Carrier", "CodeLike", "Copy", "Progress", "Start", "Tell", "TransferQueue", "Transfers", "size_text"]
+__all__ = ["Copy", "Start", "Tell", "TransferQueue", "Transfers", "size_text"]
 
 
 SMALL_BYTES = 1 << 20
-"""An archive up to this size is given to the command that unpacks it: the machine is spared a session."""
+"""An archive up to this size is sent with the command that unpacks it: one session less for the machine."""
 
 _NAME_LENGTH = 20
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes that are there and the bytes there will be."""
+Tell = Callable[[str], None]
+"""Called with a clause for users: "the code (120 MB) is being copied to gpu-3, 34 %"."""
+Start = Callable[[Coroutine[Any, Any, None], str], object]
+"""Runs a coroutine with a name in a task group. Does not raise what the coroutine raises."""
 
-
-class Carrier(Protocol):
-    """What brings files: a `connection.Connection`."""
-
-    async def upload(self, source: Path | bytes, target: str, *, on_progress: Progress | None = None) -> None:
-        """Write a file there; one that is partly there is continued. Raises ConnectionEnded, NoRoom, NotWritable."""
-
-
-class CodeLike(Protocol):
-    """Packed trial code: `code_archive.CodeArchive`."""
-
-    @property
-    def path(self) -> Path:
-        """The .tar.gz here."""
-
-    @property
-    def name(self) -> str:
-        """What the unpacked folder is called below `code/`."""
+TELL_SECONDS = 1.0
+"""The shortest time between two progress reports of a copy."""
 
 
 class Transfers:
-    """Brings archives over one connection; whatever is asked for twice at once is brought once.
+    """Copies archives over one connection; concurrent calls for the same one copy it once.
 
-    :param codes: the code that is unpacked there, by name; added to.
+    :param codes: the names of the code that is unpacked there; updated.
     """
 
-    def __init__(self, connection: Carrier, keeper: NodeKeeper, codes: set[str]) -> None:
+    def __init__(self, connection: NodeConnection, keeper: NodeKeeper, codes: set[str]) -> None:
         self._connection = connection
         self._keeper = keeper
         self._codes = codes
         self._folders: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def ensure_code(self, archive: CodeLike, on_progress: Progress | None) -> None:
+    async def ensure_code(self, archive: CodeArchive, on_progress: Progress | None) -> None:
         """Have trial code unpacked below `code/`. Raises RemoteError."""
         async with self._locks.setdefault(archive.name, asyncio.Lock()):
             if archive.name not in self._codes:
                 sha256 = await asyncio.to_thread(hash_file, archive.path)
-                await self._bring(archive.path, sha256, target=f"code/{archive.name}", on_progress=on_progress)
+                await self._copy(archive.path, sha256, target=f"code/{archive.name}", on_progress=on_progress)
                 self._codes.add(archive.name)
 
     async def ensure_folder(self, folder: Path, target: str, on_progress: Progress | None) -> None:
@@ -72,12 +64,12 @@ class Transfers:
             with tempfile.TemporaryDirectory(prefix="proctor-copy-") as place:
                 packed = Path(place) / "folder.tar.gz"
                 sha256 = await asyncio.to_thread(_pack, folder, packed)
-                await self._bring(packed, sha256, target=target, on_progress=on_progress)
+                await self._copy(packed, sha256, target=target, on_progress=on_progress)
             self._folders.add(target)
 
-    async def _bring(self, source: Path, sha256: str, *, target: str, on_progress: Progress | None) -> None:
-        """Bring and unpack. An upload is named by its hash, so that one that was broken off is continued by the same
-        file only."""
+    async def _copy(self, source: Path, sha256: str, *, target: str, on_progress: Progress | None) -> None:
+        """Copy and unpack. An upload is named by its hash, so that an interrupted one is continued by the same file
+        only."""
         arrived = f"uploads/{sha256[:_NAME_LENGTH]}.tar.gz"
         for is_last in (False, True):
             data = await asyncio.to_thread(_read_small, source)
@@ -102,27 +94,14 @@ def _pack(folder: Path, archive: Path) -> str:
     return hash_file(archive)
 
 
-# ---- copies ---------------------------------------------------------------------------------------------------------
-# TransferQueue to machines that are under way: each is made once, whoever waits for it, and all see how far it is.
-
-"""Called with the bytes that are there and the bytes there will be."""
-Tell = Callable[[str], None]
-"""Called with a clause for people: "the code (120 MB) is being copied to gpu-3, 34 %"."""
-Start = Callable[[Coroutine[Any, Any, None], str], object]
-"""Runs something with a name in a task group. Raises nothing of what it runs."""
-
-TELL_SECONDS = 1.0
-"""How often at most it is told how far a copy is."""
-
-
 @dataclass(frozen=True)
 class Copy:
-    """Something to bring to a node. Two with the same key are the same copy. `what` is a noun: "the code"."""
+    """Something to copy to a node. Two with the same key are the same copy. `what` is a noun: "the code"."""
 
     key: tuple[str, str]
     what: str
     node_id: str
-    carry_out: Callable[[Progress], Awaitable[None]]
+    run: Callable[[Progress], Awaitable[None]]
 
 
 @dataclass(eq=False)
@@ -133,8 +112,8 @@ class _Underway:
     clause: str = ""
     told_at: float = float("-inf")
 
-    def note(self, present: int, total: int) -> None:
-        """Tell all who wait, but not too often."""
+    def report(self, present: int, total: int) -> None:
+        """Report the progress to all listeners, but not too often."""
         share = 100 * present // total if total else 100
         self.clause = f"{self.copy.what} ({size_text(total)}) is being copied to {self.copy.node_id}, {share} %"
         now = self.done.get_loop().time()
@@ -147,8 +126,8 @@ class _Underway:
 class TransferQueue:
     """The copies of one experiment.
 
-    :param start: where copies are carried out, apart from the jobs that wait for them: one that is not wanted any more
-        is finished for the next.
+    :param start: starts a copy in a task of its own, apart from the jobs that wait for it: a copy goes on when no job
+        waits for it any more.
     """
 
     def __init__(self, start: Start) -> None:
@@ -156,12 +135,12 @@ class TransferQueue:
         self._underway: dict[tuple[str, str], _Underway] = {}
 
     async def make(self, copy: Copy, tell: Tell) -> None:
-        """Have a copy made, or wait for it if it is under way. Raises what its `carry_out` raises."""
+        """Have a copy made, or wait for it if it is under way. Raises what its `run` raises."""
         underway = self._underway.get(copy.key)
         if underway is None:
             underway = _Underway(copy, asyncio.get_running_loop().create_future())
             self._underway[copy.key] = underway
-            self._start(self._carry_out(underway), f"copy of {copy.what} to {copy.node_id}")
+            self._start(self._run(underway), f"copy of {copy.what} to {copy.node_id}")
         underway.listeners.append(tell)
         if underway.clause:
             tell(underway.clause)
@@ -170,12 +149,12 @@ class TransferQueue:
         finally:
             underway.listeners.remove(tell)
 
-    async def _carry_out(self, underway: _Underway) -> None:
+    async def _run(self, underway: _Underway) -> None:
         try:
-            await underway.copy.carry_out(underway.note)
+            await underway.copy.run(underway.report)
         except Exception as error:
             underway.done.set_exception(error)
-            underway.done.exception()  # looked at, for perhaps nobody waits any more
+            underway.done.exception()  # retrieved: perhaps no job waits for it any more
         except asyncio.CancelledError:
             underway.done.cancel()
             raise
@@ -186,7 +165,7 @@ class TransferQueue:
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for people: "120 MB"."""
+    """A number of bytes for users: "120 MB"."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= factor:
             value = size / factor

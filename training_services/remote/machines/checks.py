@@ -1,5 +1,8 @@
-"""Every hop to every machine of a configuration, for `proctor doctor`. What is brought to a machine for that lies in a
-folder of its own there, is taken away again, and touches no keeper."""
+"""The checks of the machines of a configuration: every hop to each of them, for `proctor doctor`; and the removal of
+everything this manager has there, for `proctor platform clean`.
+
+A check copies its files to a folder of their own, removes them again, and touches no keeper.
+"""
 
 import asyncio
 import secrets
@@ -12,106 +15,28 @@ from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.providers import CheckStep, CheckVerdict
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper
 from proctor.training_services.remote.bootstrap.node import (
-    Door,
-    NodeConnection,
+    NodeContact,
     NodeFacts,
     Site,
-    open_door,
+    detach,
+    open_contact,
     require_clock,
     require_home,
     require_python_path,
     require_room,
     require_system,
-    shut,
 )
 from proctor.training_services.remote.bootstrap.tunnel import try_relay
-from proctor.training_services.remote.machines.keeper_session import leave
+from proctor.training_services.remote.machines.keeper_session import remove_keeper
 from proctor.training_services.remote.machines.machine import MachineContext
 from proctor.training_services.remote.machines.records import Claim, keeper_folder
-from proctor.training_services.remote.settings import MachineSettings
+from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.errors import ForwardingRefused, RemoteError
 from proctor.training_services.ssh.route import RouteTrace
+from proctor.training_services.ssh.settings import MachineSettings
 from proctor.trial_keeper.protocol import Device, from_json
 
-__all__ = ["STEPS", "Wanted", "clean_machines", "inspect_machines"]
-
-
-# ---- cleaning -------------------------------------------------------------------------------------------------------
-# Taking everything of this manager away from the machines of a configuration, for `proctor platform clean`.
-
-
-async def clean_machines(
-    claims: Sequence[Claim],
-    node_ids: Sequence[str],
-    means: MachineContext,
-    *,
-    holders: Callable[[str], Sequence[str]],
-    forget: Callable[[str], None],
-) -> tuple[CheckStep, ...]:
-    """One step for each machine, all at once, in their order.
-
-    :param holders: the experiments that claim a node; such a node is left alone.
-    :param forget: called with a node that nobody claims, when nothing of ours is there any more.
-    """
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(
-                _clean(claim, node_id, means, holders=holders, forget=forget), name=f"cleaning of {node_id}"
-            )
-            for claim, node_id in zip(claims, node_ids, strict=True)
-        ]
-    return tuple(task.result() for task in tasks)
-
-
-async def _clean(
-    claim: Claim,
-    node_id: str,
-    means: MachineContext,
-    *,
-    holders: Callable[[str], Sequence[str]],
-    forget: Callable[[str], None],
-) -> CheckStep:
-    name = claim.machine.address
-    if holders(node_id):
-        return _in_use(name, holders(node_id))
-    try:
-        async with means.connect(claim, None) as connection, means.doors[node_id], means.gate:
-            if holders(node_id):  # claimed meanwhile
-                return _in_use(name, holders(node_id))
-            taken, left = await _take_away(connection, claim, node_id, means)
-            if not left and not holders(node_id):
-                forget(node_id)
-    except (TrainingServiceError, OSError) as error:
-        found, _, advice = str(error).rpartition("; ")
-        return CheckStep(name, "clean", CheckVerdict.FAIL, found or advice, advice if found else "")
-    if left:
-        return CheckStep(name, "clean", CheckVerdict.FAIL, f"something could not be removed: {'; '.join(left)}")
-    found = f"{' and '.join(taken)} removed" if taken else "nothing of this manager was there"
-    return CheckStep(name, "clean", CheckVerdict.OK, found)
-
-
-def _in_use(name: str, experiments: Sequence[str]) -> CheckStep:
-    found = f"experiment {', '.join(experiments)} uses it; it was left as it is"
-    return CheckStep(name, "clean", CheckVerdict.FAIL, found, f"stop it first: proctor stop {experiments[0]}")
-
-
-async def _take_away(
-    connection: NodeConnection, claim: Claim, node_id: str, means: MachineContext
-) -> tuple[list[str], list[str]]:
-    """What was removed there and what is left. A check of a manager that was killed may have left a folder too."""
-    python_path, archive = claim.machine.python_path, await means.archive()
-    manager_id = means.provider.manager_id
-    key = keeper_folder(manager_id, node_id)
-    async with open_door(connection, key, python_path=python_path, now=means.now) as door:
-        keys = [key] if door.facts.exists else []
-        keys += await door.list_folders(f"{manager_id}-check-")
-    left = []
-    for key in keys:
-        site = Site(node_id, key, python_path, archive)
-        if said := await leave(connection, site, now=means.now):
-            left.append(said)
-    return [f"~/.proctor/nodes/{key}" for key in keys], left
-
+__all__ = ["STEPS", "TrialNeeds", "clean_machines", "inspect_machines"]
 
 STEPS = ("python", "clock", "disk", "home", "sftp", "forwarding", "keeper", "gpus", "trials", "code")
 """After those of the route: "name", "port", "host key", "login"."""
@@ -120,7 +45,7 @@ Found = CheckStep | str
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TrialNeeds:
     """What the trials of a configuration need of a machine."""
 
     code_path: str | None = None
@@ -128,11 +53,13 @@ class Wanted:
     gpu_number: int = 0
 
 
-async def inspect_machines(claims: Sequence[Claim], means: MachineContext, wanted: Wanted) -> tuple[CheckStep, ...]:
-    """The steps of all machines, looked at at once, in the order of the machines. That one could never run a trial is
-    a failure, unless another one can."""
+async def inspect_machines(
+    claims: Sequence[Claim], context: MachineContext, needs: TrialNeeds
+) -> tuple[CheckStep, ...]:
+    """The steps of all machines, which are inspected concurrently, in the order of the machines. A machine that could
+    never run a trial is a failure, unless another one can."""
     async with asyncio.TaskGroup() as group:
-        inspections = [Inspection(claim, means, wanted) for claim in claims]
+        inspections = [Inspection(claim, context, needs) for claim in claims]
         for inspection in inspections:
             group.create_task(inspection.run(), name=f"inspection of {inspection.name}")
     steps = [step for inspection in inspections for step in inspection.steps]
@@ -142,18 +69,18 @@ async def inspect_machines(claims: Sequence[Claim], means: MachineContext, wante
 
 
 class Inspection:
-    """One machine's. `steps` is complete once `run` has returned; it never raises what a machine can cause."""
+    """The inspection of one machine. `steps` is complete once `run` has returned; a machine's failure is a step."""
 
-    def __init__(self, claim: Claim, means: MachineContext, wanted: Wanted) -> None:
+    def __init__(self, claim: Claim, context: MachineContext, needs: TrialNeeds) -> None:
         self.name = claim.machine.address
         self.steps: list[CheckStep] = []
         self._claim = claim
-        self._context = means
-        self._wanted = wanted
-        self._key = f"{means.provider.manager_id}-check-{secrets.token_hex(4)}"
+        self._context = context
+        self._needs = needs
+        self._key = f"{context.provider.manager_id}-check-{secrets.token_hex(4)}"
 
     async def run(self) -> None:
-        """Go as far as the machine lets us."""
+        """Take every step up to the first one that rules out the rest."""
         trace = RouteTrace(self.name)
         async with AsyncExitStack() as stack:
             try:
@@ -166,52 +93,52 @@ class Inspection:
             else:
                 self.steps.extend(trace.steps())
                 async with self._context.gate:
-                    await self._look_around(connection)
+                    await self._inspect(connection)
         done = {step.name for step in self.steps}
         self.steps.extend(_skipped(self.name, name) for name in STEPS if name not in done)
 
-    async def _look_around(self, connection: NodeConnection) -> None:
+    async def _inspect(self, connection: NodeConnection) -> None:
         keeper: NodeKeeper | None = None
         try:
-            async with open_door(
+            async with open_contact(
                 connection, self._key, python_path=self._claim.machine.python_path, now=self._context.now
-            ) as door:
-                if await self._examine(door.facts):
-                    keeper = await self._bring(door)
+            ) as contact:
+                if await self._check_facts(contact.facts):
+                    keeper = await self._install(contact)
         except (TrainingServiceError, OSError) as error:
             self.steps.append(_failure(self.name, "python", error))
         if keeper is not None:
-            await self._use(connection, keeper)
+            await self._check_keeper(connection, keeper)
 
-    async def _examine(self, facts: NodeFacts) -> bool:
-        """Whether something may be brought there."""
+    async def _check_facts(self, facts: NodeFacts) -> bool:
+        """Whether files may be copied there."""
         usable = await self._try("python", lambda: _python(facts))
         await self._try("clock", lambda: _clock(facts))
         usable &= await self._try("disk", lambda: _room(facts))
         usable &= await self._try("home", lambda: _home(facts))
         return usable
 
-    async def _bring(self, door: Door) -> NodeKeeper | None:
-        """The keeper's own file; what has not arrived is taken away again."""
+    async def _install(self, contact: NodeContact) -> NodeKeeper | None:
+        """Copy the keeper archive; a partial copy is removed again."""
         try:
-            return shut(await door.bring(await self._context.archive()))
+            return detach(await contact.install_keeper(await self._context.archive()))
         except (TrainingServiceError, OSError) as error:
             self.steps.append(_failure(self.name, "keeper", error))
-            await self._take_away(door.remove_folder)
+            await self._remove(contact.remove_directory)
             return None
 
-    async def _use(self, connection: NodeConnection, keeper: NodeKeeper) -> None:
-        """With the keeper's own file there, which is taken away again whatever happens."""
+    async def _check_keeper(self, connection: NodeConnection, keeper: NodeKeeper) -> None:
+        """The steps that need the keeper archive there, which is removed again in any case."""
         try:
             await self._try("sftp", lambda: self._upload(connection, keeper))
             await self._try("forwarding", lambda: self._forward(connection, keeper))
             answer: dict[str, Any] = {}
             if await self._try("keeper", lambda: self._probe(keeper, answer)):
                 await self._try("gpus", lambda: _gpus(answer))
-                await self._try("trials", lambda: _trials(answer, self._claim.machine, self._wanted.gpu_number))
-                await self._try("code", lambda: _code(answer, self._wanted.code_path))
+                await self._try("trials", lambda: _trials(answer, self._claim.machine, self._needs.gpu_number))
+                await self._try("code", lambda: _code(answer, self._needs.code_path))
         finally:
-            await self._take_away(keeper.remove)
+            await self._remove(keeper.remove)
 
     async def _upload(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
         """As a large code archive would be."""
@@ -231,22 +158,22 @@ class Inspection:
         return "a socket there leads to this manager"
 
     async def _probe(self, keeper: NodeKeeper, answer: dict[str, Any]) -> Found:
-        answer.update(await keeper.probe(*filter(None, [self._wanted.code_path])))
+        answer.update(await keeper.probe(*filter(None, [self._needs.code_path])))
         return f"version {answer['version']} runs there with Python {answer['python']}"
 
-    async def _take_away(self, remove: Callable[[], Awaitable[str]]) -> None:
+    async def _remove(self, remove: Callable[[], Awaitable[str]]) -> None:
         try:
             left = await remove()
         except (TrainingServiceError, OSError) as error:
             left = str(error)
         if left:
-            found, advice = f"what was brought for this check is still there: {left}", "run `proctor platform clean`"
+            found, advice = f"what was copied for this check is still there: {left}", "run `proctor platform clean`"
             self.steps.append(CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, advice))
 
-    async def _try(self, name: str, look_at: Callable[[], Awaitable[Found] | Found]) -> bool:
+    async def _try(self, name: str, check: Callable[[], Awaitable[Found] | Found]) -> bool:
         """Take one step; whether it did not fail."""
         try:
-            found = look_at()
+            found = check()
             if not isinstance(found, CheckStep | str):
                 found = await found
         except (TrainingServiceError, OSError) as error:
@@ -296,7 +223,7 @@ def _gpus(answer: dict[str, Any]) -> Found:
 
 
 def _trials(answer: dict[str, Any], machine: MachineSettings, wanted: int) -> Found:
-    """By the rule of placement: what could never hold a trial, even with nobody else on it."""
+    """By the rule of placement: what could never hold a trial, even with no other process on it."""
     there = {int(device["index"]) for device in answer["devices"]}
     missing = sorted(set(machine.gpu_indices or ()) - there)
     allowed = len(there if machine.gpu_indices is None else there & set(machine.gpu_indices))
@@ -330,7 +257,7 @@ def _code(answer: dict[str, Any], code_path: str | None) -> Found:
 
 
 def _noted(step: CheckStep) -> CheckStep:
-    """The same as a note, for others can do what this machine cannot."""
+    """The same as a note, because another machine can run the trials."""
     return replace(step, verdict=CheckVerdict.NOTE) if step.verdict is CheckVerdict.FAIL else step
 
 
@@ -342,3 +269,79 @@ def _failure(machine: str, name: str, error: Exception) -> CheckStep:
 
 def _skipped(machine: str, name: str) -> CheckStep:
     return CheckStep(machine, name, CheckVerdict.SKIPPED, "not reached")
+
+
+# ---- cleaning
+
+
+async def clean_machines(
+    claims: Sequence[Claim],
+    node_ids: Sequence[str],
+    context: MachineContext,
+    *,
+    holders: Callable[[str], Sequence[str]],
+    forget: Callable[[str], None],
+) -> tuple[CheckStep, ...]:
+    """One step for each machine, all at once, in their order.
+
+    :param holders: the experiments that claim a node; such a node is left alone.
+    :param forget: called with a node without a claim, when nothing of this manager is there any more.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(
+                _clean(claim, node_id, context, holders=holders, forget=forget), name=f"cleaning of {node_id}"
+            )
+            for claim, node_id in zip(claims, node_ids, strict=True)
+        ]
+    return tuple(task.result() for task in tasks)
+
+
+async def _clean(
+    claim: Claim,
+    node_id: str,
+    context: MachineContext,
+    *,
+    holders: Callable[[str], Sequence[str]],
+    forget: Callable[[str], None],
+) -> CheckStep:
+    name = claim.machine.address
+    if holders(node_id):
+        return _in_use(name, holders(node_id))
+    try:
+        async with context.connect(claim, None) as connection, context.locks[node_id], context.gate:
+            if holders(node_id):  # claimed meanwhile
+                return _in_use(name, holders(node_id))
+            removed, left = await _remove_all(connection, claim, node_id, context)
+            if not left and not holders(node_id):
+                forget(node_id)
+    except (TrainingServiceError, OSError) as error:
+        found, _, advice = str(error).rpartition("; ")
+        return CheckStep(name, "clean", CheckVerdict.FAIL, found or advice, advice if found else "")
+    if left:
+        return CheckStep(name, "clean", CheckVerdict.FAIL, f"something could not be removed: {'; '.join(left)}")
+    found = f"{' and '.join(removed)} removed" if removed else "nothing of this manager was there"
+    return CheckStep(name, "clean", CheckVerdict.OK, found)
+
+
+def _in_use(name: str, experiments: Sequence[str]) -> CheckStep:
+    found = f"experiment {', '.join(experiments)} uses it; it was left as it is"
+    return CheckStep(name, "clean", CheckVerdict.FAIL, found, f"stop it first: proctor stop {experiments[0]}")
+
+
+async def _remove_all(
+    connection: NodeConnection, claim: Claim, node_id: str, context: MachineContext
+) -> tuple[list[str], list[str]]:
+    """What was removed there and what is left, folders of interrupted checks included."""
+    python_path, archive = claim.machine.python_path, await context.archive()
+    manager_id = context.provider.manager_id
+    key = keeper_folder(manager_id, node_id)
+    async with open_contact(connection, key, python_path=python_path, now=context.now) as contact:
+        keys = [key] if contact.facts.exists else []
+        keys += await contact.list_directories(f"{manager_id}-check-")
+    left = []
+    for key in keys:
+        site = Site(node_id, key, python_path, archive)
+        if problem := await remove_keeper(connection, site, now=context.now):
+            left.append(problem)
+    return [f"~/.proctor/nodes/{key}" for key in keys], left

@@ -1,19 +1,21 @@
-"""One connection to one machine, from the login to its end: a keeper is brought, started and looked after; or, when
-nobody wants the machine any more, everything of ours is taken away."""
+"""One connection to one machine, from the login to its end: the keeper is installed, started and watched; or, once no
+experiment uses the machine, everything of this manager is removed from it."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from proctor.training_services.nodes.pool import NodePool, StatusWatch, watch_status
+from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, PreparedNode
-from proctor.training_services.remote.bootstrap.node import NodeConnection, Site, arrive, open_door, shut
-from proctor.training_services.remote.bootstrap.tunnel import lead_to_manager
+from proctor.training_services.remote.bootstrap.node import NodeContact, Site, detach, open_contact, require_usable
+from proctor.training_services.remote.bootstrap.tunnel import connect_to_manager
+from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
-__all__ = ["KeeperSession", "is_there", "leave"]
+__all__ = ["KeeperSession", "is_installed", "remove_keeper"]
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,9 @@ REGISTRATION_SECONDS = 60.0
 
 class KeeperSession:
     """A connection through which a machine's keeper serves the manager.
+
+    Inside `connect`, call in this order: `install`, perhaps `end_trials`, `prepare`, `start`; afterwards `hold`. All of
+    them raise RemoteError.
 
     :param secret: of the node's keeper.
     :param socket_pointer: the file that holds the path of the manager's socket.
@@ -35,72 +40,85 @@ class KeeperSession:
         self._pool = pool
         self._secret = secret
         self._socket_pointer = socket_pointer
-        self._serve: Callable[[], Awaitable[str]]
+        self._contact: NodeContact
+        self._keeper: NodeKeeper  # inside of `connect`, through its Python
+        self._until_tunnel_ends: Callable[[], Awaitable[str]]
         self.keeper: NodeKeeper
+        """Once installed; usable for as long as the connection lasts."""
         self.prepared: PreparedNode
+        """Once prepared."""
 
-    async def open(
-        self,
-        *,
-        now: Callable[[], float],
-        tell: Callable[[str], None],
-        enter: Callable[[], None],
-        unlock: Callable[[], None],
-        for_files_only: bool = False,
-    ) -> None:
-        """Bring the keeper, lead its socket to the manager, start it. Raises RemoteError, and what `enter` raises.
+    @asynccontextmanager
+    async def connect(self, *, now: Callable[[], float], check: bool = True) -> AsyncIterator[None]:
+        """Run the Python on the machine that everything up to `start` needs.
 
-        :param tell: given a clause before something that takes its time.
-        :param enter: called before the first thing is brought there; when it raises, nothing is.
-        :param unlock: called before the keeper is started: whatever its trials need can be brought from now on.
-        :param for_files_only: no trial shall run there: those that do are ended first, and it need not be fit for any.
+        :param check: refuse a machine on which no trial could run; without it only Python is needed.
         """
-        async with arrive(
-            self._connection, self._site, now=now, tell=tell, enter=enter, check=not for_files_only
-        ) as keeper:
-            self.keeper = shut(keeper)
-            if for_files_only:
-                tell("its trials are being stopped")
-                if left := await keeper.end_jobs():
-                    raise CommandFailed(f"its trials cannot be stopped: {left}")
-            tell("its keeper is being started")
-            self.prepared = await keeper.prepare()
-            manager = self._socket_pointer.read_text(encoding="utf-8").strip()
-            self._serve = await lead_to_manager(self._connection, keeper, socket=self.prepared.socket, manager=manager)
-            unlock()
-            await self._start(keeper)
+        site = self._site
+        async with open_contact(self._connection, site.key, python_path=site.python_path, now=now) as contact:
+            if check:
+                require_usable(contact.facts)
+            self._contact = contact
+            yield
 
-    async def hold(self, *, until: Callable[[], Awaitable[None]], on_session: Callable[[], None]) -> None:
-        """Look after the keeper until `until` returns. Raises ConnectionEnded, or whatever makes the keeper unusable.
+    @property
+    def has_archive(self) -> bool:
+        """Whether the keeper archive was there when `connect` was entered."""
+        return self._site.archive.name in self._contact.facts.archives
 
-        :param on_session: called whenever the keeper has registered.
+    async def install(self) -> None:
+        """Copy the keeper archive to the machine where it is missing."""
+        self._keeper = await self._contact.install_keeper(self._site.archive)
+        self.keeper = detach(self._keeper)
+
+    async def end_trials(self) -> None:
+        """End all jobs that run there."""
+        if left := await self._keeper.end_jobs():
+            raise CommandFailed(f"its trials cannot be stopped: {left}")
+
+    async def prepare(self) -> None:
+        """Make the keeper's folders, and connect its socket to the manager's. Files can be copied there from now on."""
+        self.prepared = await self._keeper.prepare()
+        manager = self._socket_pointer.read_text(encoding="utf-8").strip()
+        self._until_tunnel_ends = await connect_to_manager(
+            self._connection, self._keeper, socket=self.prepared.socket, manager=manager
+        )
+
+    async def start(self) -> None:
+        """Start the keeper if it does not run."""
+        await self._start(self._keeper)
+
+    async def hold(self, *, until: Callable[[], Awaitable[None]], on_registered: Callable[[], None]) -> None:
+        """Watch the keeper until `until` returns. Raises ConnectionEnded, or whatever makes the keeper unusable.
+
+        :param on_registered: called whenever the keeper has registered.
         """
-        with watch_status(self._pool, self._site.node_id) as status:
-            await until_first_ends(
-                serve=self._until_broken(), mind=self._mind(status, on_session), until=_finish(until)
-            )
+
+        async def finish() -> None:
+            await until()
+
+        await until_first_ends(serve=self._until_broken(), watch=self._watch(on_registered), until=finish())
 
     async def _until_broken(self) -> None:
-        raise ConnectionEnded(await self._serve())
+        raise ConnectionEnded(await self._until_tunnel_ends())
 
-    async def _mind(self, status: StatusWatch, on_session: Callable[[], None]) -> None:
-        """A keeper that has no session or has fallen silent is started again; if it runs, nothing happens."""
+    async def _watch(self, on_registered: Callable[[], None]) -> None:
+        """Start a keeper again that has no session or is silent; if it runs, nothing happens."""
+        node_id = self._site.node_id
         while True:
-            await self._until_registered(status)
-            on_session()
-            await status.until(is_connected=False)
-            extra = {"action": "keeper.start", "node_id": self._site.node_id}
-            log.warning(
-                "the keeper of node %s is silent; it is started again if need be", self._site.node_id, extra=extra
-            )
+            await self._until_registered()
+            on_registered()
+            await self._pool.wait_disconnected(node_id)
+            extra = {"action": "keeper.start", "node_id": node_id}
+            log.warning("the keeper of node %s is silent; it is started again if it has ended", node_id, extra=extra)
             await self._start(self.keeper)
 
-    async def _until_registered(self, status: StatusWatch) -> None:
-        """Raises CommandFailed when the keeper runs and yet never comes, even after it was started anew."""
+    async def _until_registered(self) -> None:
+        """Raises CommandFailed when the keeper runs and never registers, not even after a restart."""
         for is_last in (False, True):
             try:
                 async with asyncio.timeout(REGISTRATION_SECONDS):
-                    return await status.until(is_connected=True)
+                    return await self._pool.wait_connected(self._site.node_id)
             except TimeoutError:
                 if not is_last:
                     await self.keeper.stop()
@@ -118,23 +136,19 @@ class KeeperSession:
         )
 
 
-async def is_there(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> bool:
-    """Whether anything of ours is on the machine. Raises RemoteError."""
-    async with open_door(connection, site.key, python_path=site.python_path, now=now) as door:
-        return door.facts.exists
+async def is_installed(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> bool:
+    """Whether the keeper's directory is on the machine. Raises RemoteError."""
+    async with open_contact(connection, site.key, python_path=site.python_path, now=now) as contact:
+        return contact.facts.exists
 
 
-async def leave(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> str:
-    """Take away everything of ours, jobs included; returns what is left and why, or "". Raises RemoteError."""
-    async with open_door(connection, site.key, python_path=site.python_path, now=now) as door:
-        facts = door.facts
+async def remove_keeper(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> str:
+    """Remove the keeper with its jobs and its directory; returns what is left and why, or "". Raises RemoteError."""
+    async with open_contact(connection, site.key, python_path=site.python_path, now=now) as contact:
+        facts = contact.facts
         if not facts.exists:
             return ""
         if site.archive.name in facts.archives or not facts.archives:
-            return await (await door.bring(site.archive)).remove()
-    path = f"{facts.directory}/{facts.archives[-1]}"  # its disk may be full, and any version can take itself away
+            return await (await contact.install_keeper(site.archive)).remove()
+    path = f"{facts.directory}/{facts.archives[-1]}"  # its disk may be full, and any version can remove itself
     return await NodeKeeper(connection, facts.python, path, facts.directory).remove()
-
-
-async def _finish(wait: Callable[[], Awaitable[None]]) -> None:
-    await wait()

@@ -1,4 +1,4 @@
-"""The provider of remote nodes: which experiment has claimed which machine, and the machines' lives."""
+"""The provider of remote nodes: which experiment has claimed which machine, and the task of each machine."""
 
 import asyncio
 import logging
@@ -12,8 +12,8 @@ from typing import Any
 from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckStep, NodeProvider, ProviderContext
 from proctor.training_services.remote.bootstrap import archive
-from proctor.training_services.remote.bootstrap.node import Archive, NodeConnection
-from proctor.training_services.remote.machines.checks import Wanted, clean_machines, inspect_machines
+from proctor.training_services.remote.bootstrap.archive import KeeperArchive
+from proctor.training_services.remote.machines.checks import TrialNeeds, clean_machines, inspect_machines
 from proctor.training_services.remote.machines.machine import Connect, Machine, MachineContext
 from proctor.training_services.remote.machines.records import (
     Claim,
@@ -24,17 +24,19 @@ from proctor.training_services.remote.machines.records import (
     read_claims,
     read_records,
 )
-from proctor.training_services.remote.settings import MachineSettings, RemoteSettings
+from proctor.training_services.remote.settings import RemoteSettings
+from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.connection import open_connection
 from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.training_services.ssh.route import RouteTrace
+from proctor.training_services.ssh.settings import MachineSettings
 
 __all__ = ["RemoteProvider"]
 
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 16  # machines that are being connected and prepared
-LEAVE_SECONDS = 5.0  # for machines that are just being left when the manager ends
+CLEAN_SECONDS = 5.0  # for machines that are being cleaned when the manager ends
 SECRETS_FILE = "secrets.json"
 
 
@@ -47,62 +49,62 @@ class RemoteProvider(NodeProvider):
     def __init__(self, context: ProviderContext, *, connect: Connect | None = None) -> None:
         self._context = context
         self._host_keys = HostKeys(context.nodes_directory / "known_hosts")
-        self._means = MachineContext(
+        self._machine_context = MachineContext(
             provider=context,
             connect=connect or self._connect,
             gate=asyncio.Semaphore(MOST_AT_ONCE),
             archive=self._archive,
             now=time.time,
-            doors=defaultdict(asyncio.Lock),
+            locks=defaultdict(asyncio.Lock),
         )
         self._machines: dict[str, Machine] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._records: dict[str, NodeRecord] | None = None  # by address; read when they are first needed
-        self._wanted: set[str] = set()  # the experiments that have claimed machines since this manager was started
+        self._claimed: set[str] = set()  # the experiments that have claimed machines since this manager was started
         self._held: set[str] = set()  # those that are not loaded, with the claims that are on record
         self._group: asyncio.TaskGroup | None = None
         self._building = asyncio.Lock()
-        self._built: Archive | None = None
+        self._built: KeeperArchive | None = None
 
-    # ---- its life
+    # ---- run
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
-            self._take_up_debts()
+            self._recover_released()
             for node_id in self._machines:
                 self._start(node_id)
-            group.create_task(self._sweep(), name="remote nodes nobody claims")
+            group.create_task(self._sweep(), name="unclaimed remote nodes")
             try:
                 await asyncio.Event().wait()
             finally:
                 self._group = None
-                await self._finish_leaving()
+                await self._finish_cleaning()
                 for task in self._tasks.values():
                     task.cancel()
 
-    def _take_up_debts(self) -> None:
-        """Machines that were released and could not be left before the manager ended."""
+    def _recover_released(self) -> None:
+        """Machines that were released and could not be cleaned before the manager ended."""
         for record in self._known().values():
             if record.released and record.node_id not in self._machines:
-                self._add(record).give_up()
+                self._add(record).release_all()
 
     async def _sweep(self) -> None:
-        """A manager that was killed may not have released what nobody needs any more: once every experiment has claimed
-        its machines or is held, claims of others are released, and machines that none has claimed are left, with
-        whatever files of theirs are found there."""
+        """A manager that was killed may not have released every machine: once every experiment has claimed its machines
+        or is held, the claims of others are released, and machines without a claim are cleaned, after the files of
+        those experiments were collected."""
         await self._context.hub.until_ready()
         for record in self._known().values():
             if record.node_id not in self._machines and record.claims:
-                self._add(record).give_up()
+                self._add(record).release_all()
         for machine in list(self._machines.values()):
-            for experiment_id in set(machine.experiments) - self._wanted - self._held:
-                machine.release(experiment_id, owing=True)
+            for experiment_id in set(machine.experiments) - self._claimed - self._held:
+                machine.release(experiment_id, uncollected=True)
 
-    async def _finish_leaving(self) -> None:
-        leaving = [self._tasks[id] for id, machine in self._machines.items() if machine.is_leaving]
-        if leaving:
-            await asyncio.wait(leaving, timeout=LEAVE_SECONDS)
+    async def _finish_cleaning(self) -> None:
+        cleaning = [self._tasks[id] for id, machine in self._machines.items() if machine.is_cleaning]
+        if cleaning:
+            await asyncio.wait(cleaning, timeout=CLEAN_SECONDS)
 
     # ---- claims
 
@@ -120,29 +122,30 @@ class RemoteProvider(NodeProvider):
     ) -> tuple[str, ...]:
         """See `NodeProvider.claim`. Raises OSError where the home cannot be written.
 
-        :param secrets_file: where the experiment keeps its secrets, for a manager that still has to leave a machine
-            after it was started again; None: in the experiment's folder of the home.
+        :param secrets_file: where the experiment keeps its secrets, for a manager that still has to clean a machine
+            after a restart; None: in the experiment's folder of the home.
         """
-        self._wanted.add(experiment_id)
+        self._claimed.add(experiment_id)
         self._held.discard(experiment_id)
         home = self._context.nodes_directory.parent
         kept = secrets_file or home / "experiments" / experiment_id / SECRETS_FILE
         node_ids = self.node_ids_of(settings)
         claims = read_claims(experiment_id, settings, secrets, secrets_file=str(kept))
         for node_id, claim in zip(node_ids, claims, strict=True):
-            found = self._machines.get(node_id) or Machine(self._known()[claim.machine.address], self._means)
+            found = self._machines.get(node_id) or Machine(self._known()[claim.machine.address], self._machine_context)
             found.claim(claim)
             self._machines[node_id] = found
             self._start(node_id)
         return tuple(dict.fromkeys(node_ids))
 
-    async def release(self, experiment_id: str, *, owing: Collection[str] = ()) -> None:
+    async def release(self, experiment_id: str, *, uncollected: Collection[str] = ()) -> None:
         """See `NodeProvider.release`.
 
-        :param owing: the nodes that still have files of the experiment: before they are left, these are collected.
+        :param uncollected: the nodes that still have files of the experiment; these are collected before the node is
+            cleaned.
         """
         for node_id, machine in self._machines.items():
-            machine.release(experiment_id, owing=node_id in owing)
+            machine.release(experiment_id, uncollected=node_id in uncollected)
 
     def hold(self, experiment_id: str) -> None:
         self._held.add(experiment_id)
@@ -154,7 +157,7 @@ class RemoteProvider(NodeProvider):
     async def unhold(self, experiment_id: str) -> None:
         if experiment_id in self._held:
             self._held.discard(experiment_id)
-            await self.release(experiment_id, owing=tuple(self._machines))
+            await self.release(experiment_id, uncollected=tuple(self._machines))
 
     async def forget(self, experiment_id: str) -> None:
         for machine in list(self._machines.values()):
@@ -166,7 +169,7 @@ class RemoteProvider(NodeProvider):
         return node_id in self._machines
 
     def machine(self, node_id: str) -> Machine:
-        """A machine that is claimed, or being left. Raises UnknownNode."""
+        """A machine that is claimed, or released and not yet cleaned. Raises UnknownNode."""
         try:
             return self._machines[node_id]
         except KeyError:
@@ -189,7 +192,7 @@ class RemoteProvider(NodeProvider):
             used_by = f"node {node_id} is used by experiment {', '.join(machine.experiments)}"
             raise NodeInUse(f"{used_by}; stop it first: proctor stop {machine.experiments[0]}")
         machine.drop()
-        log.warning("node %s is given up", node_id, extra={"action": "node.abandon", "node_id": node_id})
+        log.warning("node %s is abandoned", node_id, extra={"action": "node.abandon", "node_id": node_id})
 
     # ---- configurations
 
@@ -197,20 +200,20 @@ class RemoteProvider(NodeProvider):
         self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
     ) -> Sequence[CheckStep]:
         claims = read_claims("", settings, secrets, secrets_file="")
-        wanted = Wanted(RemoteSettings.read(settings).code_path_on_node, trial_gpu_number or 0)
-        return await inspect_machines(claims, self._means, wanted)
+        needs = TrialNeeds(RemoteSettings.read(settings).code_path_on_node, trial_gpu_number or 0)
+        return await inspect_machines(claims, self._machine_context, needs)
 
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         claims = read_claims("", settings, secrets, secrets_file="")
         node_ids = self.node_ids_of(settings)
         return await clean_machines(
-            claims, node_ids, self._means, holders=self._experiments_on, forget=self._forget_node
+            claims, node_ids, self._machine_context, holders=self._experiments_on, forget=self._forget_node
         )
 
     # ---- parts
 
     def _known(self) -> dict[str, NodeRecord]:
-        """Every address that was ever named to this manager process, or is on record."""
+        """Every address that a configuration has named since this manager was started, or that is on record."""
         if self._records is None:
             found = read_records(self._context.nodes_directory)
             self._records = {record.address: record for record in found}
@@ -224,17 +227,17 @@ class RemoteProvider(NodeProvider):
         return known[machine.address].node_id
 
     def _add(self, record: NodeRecord) -> Machine:
-        machine = self._machines[record.node_id] = Machine(record, self._means)
+        machine = self._machines[record.node_id] = Machine(record, self._machine_context)
         machine.announce()
         self._start(record.node_id)
         return machine
 
     def _start(self, node_id: str) -> None:
-        """Begin a machine's life, if it has not begun and the provider runs."""
+        """Start a machine's task, if it has none and the provider runs."""
         if self._group is not None and node_id not in self._tasks:
-            self._tasks[node_id] = self._group.create_task(self._live(node_id), name=f"node {node_id}")
+            self._tasks[node_id] = self._group.create_task(self._run_machine(node_id), name=f"node {node_id}")
 
-    async def _live(self, node_id: str) -> None:
+    async def _run_machine(self, node_id: str) -> None:
         machine = self._machines[node_id]
         await machine.run()
         del self._machines[node_id], self._tasks[node_id]
@@ -245,13 +248,13 @@ class RemoteProvider(NodeProvider):
         return () if machine is None else machine.experiments
 
     def _forget_node(self, node_id: str) -> None:
-        """Nothing of ours is on it, and nobody claims it."""
+        """Nothing of this manager is on it, and no experiment claims it."""
         if node_id in self._machines:
             self._machines[node_id].drop()
         else:
             NodeDirectory(self._context.nodes_directory, node_id).remove()
 
-    def _connect(self, claim: Claim, trace: RouteTrace | None, /) -> AbstractAsyncContextManager[NodeConnection]:
+    def _connect(self, claim: Claim, trace: RouteTrace | None) -> AbstractAsyncContextManager[NodeConnection]:
         return open_connection(
             claim.machine,
             claim.login,
@@ -261,8 +264,8 @@ class RemoteProvider(NodeProvider):
             trace=trace,
         )
 
-    async def _archive(self) -> Archive:
-        """The keeper's one file, made when it is first needed."""
+    async def _archive(self) -> KeeperArchive:
+        """The keeper archive, built when it is first needed."""
         async with self._building:
             if self._built is None:
                 folder = self._context.nodes_directory / ".keeper"

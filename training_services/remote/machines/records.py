@@ -1,8 +1,10 @@
-"""The manager's own record of a machine, `<home>/nodes/<node id>/`: which one it is, and the secret of its keeper.
+"""The manager's record of a machine, in `<home>/nodes/<node id>/`: its address, its claims and the secret of its
+keeper.
 
-It exists from the first claim until the machine was left without a trace, or was released before anything was brought
-there. One that could not be reached when it was released is owed that, and owes the files that were not collected, also
-over restarts of the manager. No login is ever written here.
+The record exists from the first claim until everything of this manager was removed from the machine, or until the
+machine was released before anything was copied there. So a machine that cannot be reached when it is released is
+cleaned later, and files that were not collected are collected then, also after restarts of the manager. No login is
+ever written here.
 """
 
 import contextlib
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.providers import RECORD_FILE
-from proctor.training_services.remote.settings import Login, MachineSettings, RemoteSettings, read_logins
+from proctor.training_services.remote.settings import RemoteSettings, read_logins
+from proctor.training_services.ssh.settings import Login, MachineSettings
 from proctor.trial_keeper.linux.backoff import LONGEST_SECONDS
 from proctor.trial_keeper.linux.files import make_folder, replace_file
 
@@ -32,17 +35,19 @@ __all__ = [
     "read_records",
 ]
 
+log = logging.getLogger(__name__)
 
-# ---- claims ---------------------------------------------------------------------------------------------------------
-# Who wants which machine, and how it is reached: an experiment's claim of one machine.
+KIND = "remote"
+SECRET_FILE = "secret"
+_LONGEST_ID = 48
+_RESERVED = "local"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One experiment's entry for one machine, with everything that it takes to get in.
+    """One experiment's claim of one machine, with everything that connecting takes.
 
-    The login is never written down; `secrets_file` and `index` say where it can be found again while the experiment
-    exists.
+    The login is never written to disk; `secrets_file` and `index` say where it is while the experiment exists.
     """
 
     experiment_id: str
@@ -53,17 +58,17 @@ class Claim:
     secrets_file: str
     index: int
 
-    # A machine that comes back must be found before its trials are given up, so nothing may take long against the time
-    # after which they are.
+    # A machine that comes back must be connected before its trials are abandoned: every wait is short compared to
+    # `node_timeout_seconds`.
 
     @property
     def longest_pause_seconds(self) -> float:
-        """Between two tries to reach it while trials may still run there."""
+        """Between two attempts to connect while trials may still run there."""
         return _bounded(self.node_timeout_seconds / 20, 1.0, LONGEST_SECONDS)
 
     @property
     def reach_seconds(self) -> float:
-        """How long one try waits for its port to answer."""
+        """How long one attempt waits for its port to answer."""
         return _bounded(self.node_timeout_seconds / 6, 5.0, 30.0)
 
     @property
@@ -73,7 +78,7 @@ class Claim:
 
     @property
     def experiment_directory(self) -> Path:
-        """The experiment's folder here, for as long as the experiment exists."""
+        """The experiment's folder on this host, while the experiment exists."""
         return Path(self.secrets_file).parent
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +120,7 @@ def _bounded(seconds: float, least: float, most: float) -> float:
 
 
 def _read_secrets(path: Path) -> dict[str, str]:
-    """Nothing where the experiment is gone: what it kept secret went with it."""
+    """Empty where the experiment was deleted: its secrets were deleted with it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {str(name): str(secret) for name, secret in found.items()}
@@ -123,33 +128,25 @@ def _read_secrets(path: Path) -> dict[str, str]:
         return {}
 
 
-KIND = "remote"
-SECRET_FILE = "secret"
-_LONGEST_ID = 48
-_RESERVED = "local"
-
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class NodeRecord:
-    """A machine that was touched.
+    """A machine that is claimed, or released and not yet cleaned.
 
-    claims: the experiments that want it; of a released one those that wanted it last, for they say how to get in.
-    owed: the experiments that let it go before all their files were collected.
-    entered: whether anything of ours was ever brought there; True is on the disk before the first thing is.
+    claims: of the experiments that use it; of a released one, of those that used it last: they say how to connect.
+    uncollected: the claims of experiments that released it before all their files were collected.
+    installed: whether anything was ever copied there; True is on the disk before the first thing is copied.
     """
 
     node_id: str
     address: str
     claims: tuple[Claim, ...] = ()
     released: bool = False
-    owed: tuple[Claim, ...] = ()
-    entered: bool = False
+    uncollected: tuple[Claim, ...] = ()
+    installed: bool = False
 
 
 class NodeDirectory:
-    """One machine's folder. It is made when something is written."""
+    """One machine's folder on this host, made when something is written."""
 
     def __init__(self, nodes_directory: Path, node_id: str) -> None:
         self.path = nodes_directory / node_id
@@ -161,15 +158,15 @@ class NodeDirectory:
             "node_id": record.node_id,
             "address": record.address,
             "released": record.released,
-            "entered": record.entered,
+            "entered": record.installed,
             "claims": [claim.to_json() for claim in record.claims],
-            "owed": [claim.to_json() for claim in record.owed],
+            "owed": [claim.to_json() for claim in record.uncollected],
         }
         make_folder(str(self.path))
         replace_file(str(self.path / RECORD_FILE), json.dumps(body, indent=1).encode(), durable=True)
 
     def secret(self) -> str:
-        """What proves the keeper and this manager to each other; made once (0600). Raises OSError."""
+        """With which the keeper and this manager authenticate each other; made once (0600). Raises OSError."""
         path = self.path / SECRET_FILE
         with contextlib.suppress(FileNotFoundError):
             if found := path.read_text(encoding="utf-8").strip():
@@ -180,7 +177,7 @@ class NodeDirectory:
         return made
 
     def remove(self) -> None:
-        """The machine was left; forget it. The record goes last, so that what is half removed is still owed."""
+        """Delete the folder. The record is deleted last, so that a removal that was interrupted is repeated."""
         for name in (f"{SECRET_FILE}.new", f"{RECORD_FILE}.new", SECRET_FILE, RECORD_FILE):
             (self.path / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -188,7 +185,7 @@ class NodeDirectory:
 
 
 def read_records(nodes_directory: Path) -> list[NodeRecord]:
-    """Every machine that was touched and not yet left. A record that cannot be read is left alone, with a warning."""
+    """The record of every machine. One that cannot be read is skipped with a warning."""
     found = []
     for path in sorted(nodes_directory.glob(f"*/{RECORD_FILE}")):
         try:
@@ -196,7 +193,7 @@ def read_records(nodes_directory: Path) -> list[NodeRecord]:
             if body["kind"] == KIND:
                 found.append(_read(body))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            log.warning("%s should say how a machine is reached, but: %s; it is left alone", path, error)
+            log.warning("%s should be the record of a machine, but: %s; it is left as it is", path, error)
     return found
 
 
@@ -216,27 +213,8 @@ def choose_node_id(host: str, taken: Iterable[str]) -> str:
     return candidate
 
 
-def _read(body: dict[str, object]) -> NodeRecord:
-    claims, owed = body["claims"], body.get("owed", [])
-    assert isinstance(claims, list)
-    assert isinstance(owed, list)
-    return NodeRecord(
-        str(body["node_id"]),
-        str(body["address"]),
-        tuple(Claim.from_json(claim) for claim in claims),
-        bool(body["released"]),
-        tuple(Claim.from_json(claim) for claim in owed),
-        bool(body.get("entered", True)),
-    )
-
-
-# ---- tenancy --------------------------------------------------------------------------------------------------------
-# The book of one machine, kept on the manager's disk: which experiments want it, which ones are still owed files of
-# theirs, and whether anything of ours was ever brought there.
-
-
 class MachineRecord:
-    """A machine's `NodeRecord`, and how it changes."""
+    """A machine's `NodeRecord`, kept on the disk as it changes."""
 
     def __init__(self, record: NodeRecord, folder: NodeDirectory) -> None:
         self._record = record
@@ -249,62 +227,62 @@ class MachineRecord:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Those that want it, the newest last; of a released machine those that wanted it last."""
+        """See `NodeRecord.claims`; the newest last."""
         return self._record.claims
 
     @property
     def experiments(self) -> tuple[str, ...]:
-        """The experiments that want it."""
+        """The experiments that use it."""
         return () if self._record.released else tuple(claim.experiment_id for claim in self._record.claims)
 
     @property
     def is_released(self) -> bool:
-        """Whether nobody wants it any more."""
+        """Whether no experiment uses it."""
         return self._record.released
 
     @property
-    def is_entered(self) -> bool:
-        """Whether something of ours may be there."""
-        return self._record.entered
+    def is_installed(self) -> bool:
+        """Whether anything may have been copied there."""
+        return self._record.installed
 
     @property
-    def owed(self) -> tuple[Claim, ...]:
-        """The experiments that are owed files."""
-        return self._record.owed
+    def uncollected(self) -> tuple[Claim, ...]:
+        """See `NodeRecord.uncollected`."""
+        return self._record.uncollected
 
     def claim(self, claim: Claim) -> None:
-        """An experiment wants it; one that has claimed it already is heard again. Raises OSError."""
+        """Add an experiment's claim, or replace it. Raises OSError."""
         others = () if self._record.released else _without(self._record.claims, claim.experiment_id)
-        owed = _without(self._record.owed, claim.experiment_id)  # it collects them itself
-        self._write(replace(self._record, claims=(*others, claim), released=False, owed=owed))
+        uncollected = _without(self._record.uncollected, claim.experiment_id)  # the experiment collects them itself
+        self._write(replace(self._record, claims=(*others, claim), released=False, uncollected=uncollected))
 
-    def release(self, experiment_id: str, *, owing: bool) -> None:
-        """An experiment wants it no more, and is owed files or not."""
-        debt = [claim for claim in self._record.claims if owing and claim.experiment_id == experiment_id]
+    def release(self, experiment_id: str, *, uncollected: bool) -> None:
+        """Remove an experiment's claim.
+
+        :param uncollected: files of it may still be there.
+        """
+        own = [claim for claim in self._record.claims if uncollected and claim.experiment_id == experiment_id]
         others = _without(self._record.claims, experiment_id)
-        owed = (*self._record.owed, *debt)
-        if others:
-            self._try_to_write(replace(self._record, claims=others, owed=owed))
-        else:
-            self._try_to_write(replace(self._record, released=True, owed=owed))
+        after = replace(self._record, uncollected=(*self._record.uncollected, *own))
+        self._try_to_write(replace(after, claims=others) if others else replace(after, released=True))
 
-    def give_up(self) -> None:
-        """None of those that wanted it is there any more. Each may be owed files."""
-        owing = () if self._record.released else self._record.claims
-        self._try_to_write(replace(self._record, released=True, owed=(*self._record.owed, *owing)))
+    def release_all(self) -> None:
+        """No experiment that claimed it exists any more. Files of each may still be there."""
+        own = () if self._record.released else self._record.claims
+        self._try_to_write(replace(self._record, released=True, uncollected=(*self._record.uncollected, *own)))
 
-    def settle_with(self, *experiments: str) -> None:
-        """Nothing is owed to these any more."""
-        self._try_to_write(replace(self._record, owed=_without(self._record.owed, *experiments)))
+    def drop_uncollected(self, *experiments: str) -> None:
+        """The files of these experiments are collected, or no longer needed."""
+        self._try_to_write(replace(self._record, uncollected=_without(self._record.uncollected, *experiments)))
 
-    def enter(self) -> None:
-        """Something is about to be brought there. On the disk when it returns. Raises OSError."""
-        self._write(replace(self._record, entered=True))
+    def mark_installed(self) -> None:
+        """Something is about to be copied there. On the disk when this returns. Raises OSError."""
+        self._write(replace(self._record, installed=True))
 
-    def close(self) -> None:
-        """Nothing of ours is there any more, or it is given up: the machine is forgotten. Raises OSError."""
+    def remove(self) -> None:
+        """Forget the machine: it was cleaned, or what is there is abandoned. Raises OSError."""
         self._folder.remove()
-        self._record = replace(self._record, released=True, owed=(), entered=False)
+        self._record = replace(self._record, released=True, uncollected=(), installed=False)
 
     def _write(self, record: NodeRecord) -> None:
         if record != self._record or not self._folder.path.exists():
@@ -312,14 +290,28 @@ class MachineRecord:
             self._record = record
 
     def _try_to_write(self, record: NodeRecord) -> None:
-        """A machine is left whether or not that can be written down; after a restart nobody claims it."""
+        """A machine is released even if that cannot be written: after a restart no experiment claims it."""
         try:
             self._write(record)
         except OSError as error:
             extra = {"action": "node.fail", "node_id": record.node_id}
-            log.error("what becomes of node %s cannot be written down: %s", record.node_id, error, extra=extra)
+            log.error("the record of node %s cannot be written: %s", record.node_id, error, extra=extra)
             self._record = record
 
 
 def _without(claims: Sequence[Claim], *experiments: str) -> tuple[Claim, ...]:
     return tuple(claim for claim in claims if claim.experiment_id not in experiments)
+
+
+def _read(body: dict[str, object]) -> NodeRecord:
+    claims, uncollected = body["claims"], body.get("owed", [])
+    assert isinstance(claims, list)
+    assert isinstance(uncollected, list)
+    return NodeRecord(
+        str(body["node_id"]),
+        str(body["address"]),
+        tuple(Claim.from_json(claim) for claim in claims),
+        bool(body["released"]),
+        tuple(Claim.from_json(claim) for claim in uncollected),
+        bool(body.get("entered", True)),
+    )

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from proctor.manager.config import ConfigProblem, LoadedExperiment, NodeCodeConfig, RemoteConfig, RemoteMachineConfig
-from proctor.training_services.remote.settings import MachineSettings, RemoteSettings
+from proctor.training_services.remote.settings import RemoteSettings
+from proctor.training_services.ssh.settings import MachineSettings
 
 NNI_V2 = """\
 experimentName: MNIST

@@ -13,9 +13,9 @@ import pytest
 from fakes.ssh_server import HOST, FakeSshServer, Wanted, pass_on, raw_server, ssh_server, write_key
 
 from proctor.training_services.providers import CheckVerdict
-from proctor.training_services.remote.settings import Login, MachineSettings
 from proctor.training_services.ssh.connection import HostKeys, RouteTrace, open_connection
 from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, LoginRefused, Unreachable
+from proctor.training_services.ssh.settings import Login, MachineSettings
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from proctor.training_services.ssh.errors import Unreachable
 
 NODE = "gpu-1"
 JOB = "trials/0-T/jobs/1"
-COLLECTING = "nobody needs it any more; the files of experiment {} are being collected"
-MAY_BE_THERE = "nobody needs it any more, but files of experiment {} may still be there: "
+COLLECTING = "released; the files of experiment {} are being collected"
+MAY_BE_THERE = "released, but files of experiment {} may still be there: "
 
 
 class Coast(FakeMachine):
@@ -65,7 +65,7 @@ class Coast(FakeMachine):
         self.cut()
         await self.scene.until_status(NODE, "FAILED")
         for experiment in experiments:
-            await self.scene.provider.release(experiment, owing={NODE})
+            await self.scene.provider.release(experiment, uncollected={NODE})
         self.commands.clear()
         await self.scene.until_status(NODE, "FAILED", MAY_BE_THERE.format(", ".join(experiments)))
 
@@ -139,7 +139,7 @@ def test_files_that_are_owed_are_collected_by_the_next_manager(tmp_path: Path) -
 
     stay(tmp_path, release)
     [record] = read_records(tmp_path / "nodes")
-    assert [claim.experiment_id for claim in record.owed] == ["E1"]
+    assert [claim.experiment_id for claim in record.uncollected] == ["E1"]
     stay(tmp_path, collect)
 
 
@@ -282,7 +282,7 @@ def test_files_of_one_experiment_wait_until_another_one_lets_go(tmp_path: Path) 
         scene.claim(NODE, by="E2")
         scene.claim(NODE, by="E1")
         await scene.until_status(NODE, "CONNECTED")
-        await scene.provider.release("E1", owing={NODE})
+        await scene.provider.release("E1", uncollected={NODE})
         await asyncio.sleep(5)
         assert not coast.here("E1").exists()
         await scene.provider.release("E2")

@@ -37,7 +37,7 @@ async def release_locked(scene: Scene, failure: RemoteError) -> FakeMachine:
     machine.cut()
     await scene.until_status(NODE, "FAILED")
     await scene.provider.release("E1")
-    await scene.until_status(NODE, "FAILED", "nobody needs it any more, but it could not be left without a trace yet")
+    await scene.until_status(NODE, "FAILED", "released, but its files could not be removed yet")
     return machine
 
 
@@ -51,7 +51,7 @@ def test_a_machine_that_never_let_us_in_is_forgotten_when_it_is_released(tmp_pat
         machine.failure = failure
         scene.claim(NODE)
         await scene.until_status(NODE, "FAILED")
-        await scene.provider.release("E1", owing={NODE})
+        await scene.provider.release("E1", uncollected={NODE})
         logins = machine.logins
         await is_forgotten(scene)
         await asyncio.sleep(600)
@@ -100,7 +100,7 @@ def test_a_machine_that_is_claimed_again_while_it_is_being_forgotten_is_used(tmp
         assert scene.provider.machine(NODE).experiments == ("E2",)
         [record] = read_records(tmp_path / "nodes")
         assert [claim.experiment_id for claim in record.claims] == ["E2"]
-        assert record.entered
+        assert record.installed
 
     play(tmp_path, act)
 
@@ -119,7 +119,7 @@ def test_that_something_is_brought_is_on_the_disk_before_it_is(tmp_path: Path, m
             assert not machine.exists
         await scene.until_status(NODE, "CONNECTED")
         [record] = read_records(tmp_path / "nodes")
-        assert record.entered
+        assert record.installed
 
     play(tmp_path, act)
 
@@ -152,16 +152,16 @@ def test_a_record_that_does_not_say_whether_something_was_brought_is_that_of_a_m
     del body["entered"]
     path.write_text(json.dumps(body))
     [record] = read_records(tmp_path)
-    assert record.entered
+    assert record.installed
 
 
 @pytest.mark.parametrize(
     ("failure", "advice"),
     [
-        (LoginRefused("login as bob was refused"), f"{CLEAN} removes what is there, {FORGET} gives up what is there"),
-        (KeyUnusable("its key has a passphrase"), f"{CLEAN} removes what is there, {FORGET} gives up what is there"),
-        (HostKeyRefused("its host key has CHANGED"), f"{CLEAN} removes what is there, {FORGET} gives up what is there"),
-        (Unreachable("it does not answer"), f"if it is gone for good, {FORGET} gives up what is there"),
+        (LoginRefused("login as bob was refused"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
+        (KeyUnusable("its key has a passphrase"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
+        (HostKeyRefused("its host key has CHANGED"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
+        (Unreachable("it does not answer"), f"if it is gone for good, {FORGET} abandons what is there"),
     ],
 )
 def test_the_reason_of_a_machine_that_cannot_be_left_says_what_to_do(
@@ -235,7 +235,7 @@ def test_files_that_are_owed_are_given_up_with_their_machine(tmp_path: Path) -> 
         machine.failure = Unreachable("it does not answer")
         machine.cut()
         await scene.until_status(NODE, "FAILED")
-        await scene.provider.release("E1", owing={NODE})
+        await scene.provider.release("E1", uncollected={NODE})
         scene.provider.abandon(NODE)
         await is_forgotten(scene)
         await scene.provider.forget("E1")

@@ -298,7 +298,7 @@ def test_a_machine_on_which_nothing_of_ours_is_any_more_is_left_without_bringing
         machine.cut()
         await scene.until_status("gpu-1", "FAILED")
         await scene.provider.release("E1")
-        await scene.until_status("gpu-1", "FAILED", "nobody needs it any more")
+        await scene.until_status("gpu-1", "FAILED", "released")
         machine.clear()
         machine.uploads.clear()
         machine.failure = None
@@ -331,7 +331,7 @@ def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manage
         machine.cut()
         await scene.until_status("gpu-1", "FAILED")
         await scene.provider.release("E1")
-        await scene.until_status("gpu-1", "FAILED", "nobody needs it any more")
+        await scene.until_status("gpu-1", "FAILED", "released")
 
     async def leave(scene: Scene) -> None:
         await scene.until(lambda: not (tmp_path / "nodes" / "gpu-1").exists())
@@ -355,7 +355,7 @@ def test_an_owed_machine_that_is_claimed_again_is_simply_used(tmp_path: Path) ->
         machine.cut()
         await scene.until_status("gpu-1", "FAILED")
         await scene.provider.release("E1")
-        await scene.until_status("gpu-1", "FAILED", "nobody needs it any more")
+        await scene.until_status("gpu-1", "FAILED", "released")
         scene.claim("gpu-1", by="E2")
         machine.failure = None
         await scene.until_status("gpu-1", "CONNECTED")
@@ -470,7 +470,7 @@ def test_a_manager_that_ends_waits_a_moment_for_a_machine_that_is_just_being_lef
         scene.claim("gpu-1")
         await scene.until(lambda: scene.provider.has("gpu-1") and scene.provider.machine("gpu-1").connected)
         await scene.provider.release("E1")
-        assert scene.provider.machine("gpu-1").is_leaving
+        assert scene.provider.machine("gpu-1").is_cleaning
 
     play(tmp_path, act)
     assert not (tmp_path / "nodes" / "gpu-1").exists()
@@ -485,7 +485,7 @@ def test_a_manager_that_ends_does_not_wait_for_a_machine_that_is_away(tmp_path: 
         machine.cut()
         await scene.until(lambda: machine.logins == 2)
         await scene.provider.release("E1")
-        assert not scene.provider.machine("gpu-1").is_leaving
+        assert not scene.provider.machine("gpu-1").is_cleaning
 
     play(tmp_path, act)
     assert (tmp_path / "nodes" / "gpu-1").exists()
@@ -531,7 +531,7 @@ def test_a_node_whose_trials_were_given_up_stays_lost_until_its_keeper_is_back(t
         machine.failure = Unreachable("it does not answer")
         machine.cut()
         await scene.until_status("gpu-1", "FAILED")
-        scene.pool.set_status("gpu-1", NodeStatus.LOST, "no word from its keeper for 600 s; its trials were given up")
+        scene.pool.set_status("gpu-1", NodeStatus.LOST, "no word from its keeper for 600 s; its trials were abandoned")
         await scene.until_status("gpu-1", "LOST", "it does not answer")
         machine.failure = None
         await scene.until_status("gpu-1", "CONNECTED")
@@ -581,7 +581,7 @@ def test_a_machine_that_is_claimed_again_while_it_is_being_left_is_waited_for(tm
         arriving: list[bool] = []
 
         def claim_again() -> None:
-            if not arriving and "it is being left" in scene.pool.node("gpu-1").reason:
+            if not arriving and "removing files" in scene.pool.node("gpu-1").reason:
                 arriving.append(scene.pool.node("gpu-1").arriving)
                 scene.claim("gpu-1", by="E2")
                 arriving.append(scene.pool.node("gpu-1").arriving)

@@ -16,9 +16,9 @@ from proctor.training_services.base import EndReason, NodePlacement, TrialJobFor
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.keepers.hub import KeeperHub
-from proctor.training_services.nodes.pool import NodePool, NodeStatus, until_present
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.remote.files import staging
+from proctor.training_services.remote import staging
 from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.ssh.errors import NoRoom, RemoteError
@@ -276,7 +276,7 @@ async def test_a_machine_without_room_gives_the_job_back_and_gets_no_more_until_
     full = "its disk is full (uploads/x could not be written, 3 MiB free); make room there"
     stage.provider.machines["alpha"].failures = [NoRoom(full)]
     async with playing(stage, stage.alpha):
-        await until_present(stage.pool, "alpha")
+        await stage.pool.wait_connected("alpha")
         stage.pool.hear("alpha", 1.0, disk_free_mb=3)
         await stage.service.submit_trial_job(stage.form())
         end = await stage.recorder.end_of("t.1")
@@ -369,7 +369,7 @@ async def test_small_files_are_collected_when_a_job_has_ended_and_large_ones_at_
     assert CollectionNote.read(Path(form.directory)).left == ()
     assert not folder.exists()
     assert not (stage.alpha.directory / "experiments" / "e1").exists()
-    assert stage.provider.owing == {"beta"}
+    assert stage.provider.uncollected == {"beta"}
 
 
 async def test_files_of_a_machine_that_is_away_when_the_experiment_is_let_go_stay_there(
@@ -383,7 +383,7 @@ async def test_files_of_a_machine_that_is_away_when_the_experiment_is_let_go_sta
     assert (folder / "output" / "model").exists()
     assert "what was not collected yet is collected when that answers again: node alpha is silent" in caplog.text
     assert stage.provider.claims == []
-    assert stage.provider.owing == {"alpha", "beta"}
+    assert stage.provider.uncollected == {"alpha", "beta"}
 
 
 async def test_a_finished_jobs_collected_files_are_read_while_its_machine_is_gone(stage: Stage) -> None:
@@ -391,7 +391,7 @@ async def test_a_finished_jobs_collected_files_are_read_while_its_machine_is_gon
         form = stage.form()
         await stage.run_job(form, stage.alpha, stdout="hello", output__model="x" * 2_000_000)
         await stage.collected()
-        stage.pool.set_status("alpha", NodeStatus.LOST, "its trials were given up")
+        stage.pool.set_status("alpha", NodeStatus.LOST, "its trials were abandoned")
         assert await stage.service.read_job_file(form, "stdout", 0, 100) == b"hello"
         with pytest.raises(FileNotFoundError):
             await stage.service.read_job_file(form, "no such file", 0, 100)
@@ -472,13 +472,13 @@ async def test_half_a_checkpoint_is_never_used(stage: Stage) -> None:
         await stage.run_job(stage.form(), stage.alpha, **files)
         await stage.collected()
         assert Path(stage.checkpoint(), "step").exists()
-        stage.pool.set_status("alpha", NodeStatus.LOST, "its trials were given up")
+        stage.pool.set_status("alpha", NodeStatus.LOST, "its trials were abandoned")
         path, reason, resumed = await begin_again(stage, stage.beta, "beta")
     assert path is None
     assert resumed is False
     assert reason == (
         "from the start: checkpoint 3 of job 1 was saved on a machine that cannot be read: node alpha is lost: "
-        "its trials were given up"
+        "its trials were abandoned"
     )
 
 
@@ -539,4 +539,4 @@ async def test_a_job_that_was_stopped_before_its_machine_came_back_ends(stage: S
 
 async def until_connected(stage: Stage, node_id: str) -> None:
     async with asyncio.timeout(60):
-        await until_present(stage.pool, node_id)
+        await stage.pool.wait_connected(node_id)

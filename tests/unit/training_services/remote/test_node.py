@@ -15,7 +15,7 @@ from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
 from fakes.ssh_server import FakeSshServer, Wanted, ssh_server
 
 from proctor.training_services.remote.bootstrap.archive import build
-from proctor.training_services.remote.bootstrap.node import Door, open_door, require_usable, shut
+from proctor.training_services.remote.bootstrap.node import NodeContact, detach, open_contact, require_usable
 from proctor.training_services.ssh.connection import Connection
 from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded, NoPython
 
@@ -38,9 +38,9 @@ async def there(server: FakeSshServer) -> AsyncIterator[Connection]:
 
 
 @asynccontextmanager
-async def opened(there: Connection, python_path: str | None = PYTHON_PATH) -> AsyncIterator[Door]:
-    async with open_door(there, "m-n", python_path=python_path, now=time.time) as door:
-        yield door
+async def opened(there: Connection, python_path: str | None = PYTHON_PATH) -> AsyncIterator[NodeContact]:
+    async with open_contact(there, "m-n", python_path=python_path, now=time.time) as contact:
+        yield contact
 
 
 def odd_file(folder: Path, body: str) -> str:
@@ -55,50 +55,50 @@ def odd_file(folder: Path, body: str) -> str:
 
 async def test_one_session_is_enough_for_everything(there: Connection, home: Path) -> None:
     archive = await asyncio.to_thread(build, home / "archive")
-    async with opened(there) as door:
-        assert not door.facts.exists
-        keeper = await door.bring(archive)
+    async with opened(there) as contact:
+        assert not contact.facts.exists
+        keeper = await contact.install_keeper(archive)
         prepared = await keeper.prepare()
         assert not Path(prepared.socket).exists()
     directory = home / ".proctor" / "nodes" / "m-n"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (directory, directory.parent, directory / "run")} == {0o700}
-    assert (await shut(keeper).prepare()).socket != prepared.socket, "it needs no door"
-    async with opened(there) as door:
-        assert door.facts.archives == (archive.name,)
+    assert (await detach(keeper).prepare()).socket != prepared.socket, "it does not need the contact"
+    async with opened(there) as contact:
+        assert contact.facts.archives == (archive.name,)
         archive.path.unlink()
-        assert await (await door.bring(archive)).remove() == "", "what is there is not brought again"
+        assert await (await contact.install_keeper(archive)).remove() == "", "what is there is not copied again"
     assert not directory.exists()
 
 
 async def test_where_python_path_has_no_python_another_one_looks_and_says_so(there: Connection, home: Path) -> None:
-    async with opened(there, str(home / "nowhere")) as door:
-        assert os.path.basename(door.facts.python).startswith("python")
-        assert door.facts.python_path_without == str(home / "nowhere")
+    async with opened(there, str(home / "nowhere")) as contact:
+        assert os.path.basename(contact.facts.python).startswith("python")
+        assert contact.facts.python_path_without == str(home / "nowhere")
         with pytest.raises(NoPython, match=f"pythonPath {home}/nowhere has no Python that can be executed"):
-            require_usable(door.facts)
-    async with opened(there) as door:
-        assert door.facts.python_path_without == ""
+            require_usable(contact.facts)
+    async with opened(there) as contact:
+        assert contact.facts.python_path_without == ""
 
 
 async def test_a_python_that_is_killed_is_the_reason(there: Connection, home: Path) -> None:
     file = odd_file(home, "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(CommandFailed, match="the keeper's command 'start' was ended by a signal"):
-        async with opened(there) as door:
-            await door.carry_out(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
+        async with opened(there) as contact:
+            await contact.python.run_command(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
 
 
 async def test_a_command_that_prints_something_else_is_the_reason(there: Connection, home: Path) -> None:
     file = odd_file(home, "import os; os.write(2, b'segments lost'); os._exit(3)")
     with pytest.raises(CommandFailed, match="'start' failed there with exit code 3: segments lost"):
-        async with opened(there) as door:
-            await door.carry_out(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
+        async with opened(there) as contact:
+            await contact.python.run_command(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
 
 
 async def test_a_command_that_does_not_end_is_not_waited_for(there: Connection, home: Path) -> None:
     file = odd_file(home, "source.read()")
     with pytest.raises(CommandFailed, match=r"'start' did not end within 0\.5 s"):
-        async with opened(there) as door:
-            await door.carry_out(file, "start", {}, timeout_seconds=0.5)
+        async with opened(there) as contact:
+            await contact.python.run_command(file, "start", {}, timeout_seconds=0.5)
 
 
 async def test_a_connection_that_ends_meanwhile_has_ended(there: Connection, server: FakeSshServer, home: Path) -> None:
@@ -113,5 +113,5 @@ async def test_a_connection_that_ends_meanwhile_has_ended(there: Connection, ser
     async with asyncio.TaskGroup() as group:
         group.create_task(cut())
         with pytest.raises(ConnectionEnded):
-            async with opened(there) as door:
-                await door.carry_out(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
+            async with opened(there) as contact:
+                await contact.python.run_command(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
