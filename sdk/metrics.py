@@ -17,6 +17,7 @@ _LARGEST_INTEGER = 2**63
 _MAXIMUM_DEPTH = 32
 _NAME_OF = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBER_OF = {name: float(text) for text, name in _NAME_OF.items()}
+JSON_WORDS = tuple(_NUMBER_OF)
 
 
 def encode_metric(value: object) -> str:
@@ -55,13 +56,13 @@ def encode_value(value: "Any", where: str = "the value", depth: int = 0) -> str:
     return encode_value(_to_python(value, where), where, depth + 1)
 
 
-def encode_number(value: "Any") -> "Any":
-    """Turn a float that is not finite into its name and leave everything else as it is."""
+def to_json_word(value: "Any") -> "Any":
+    """The word for a number that is not finite; everything else as it is."""
     return _NAME_OF.get(float.__repr__(value), value) if isinstance(value, float) else value
 
 
-def decode_number(value: "Any") -> "Any":
-    """Turn the three names of non-finite numbers back into floats and leave everything else as it is."""
+def from_json_word(value: "Any") -> "Any":
+    """The float for one of the three words; everything else as it is."""
     return _NUMBER_OF.get(value, value) if isinstance(value, str) else value
 
 

@@ -21,7 +21,7 @@ from time import time
 from typing import Any
 
 from proctor.sdk.disk_errors import PASSING
-from proctor.sdk.metrics import encode_number
+from proctor.sdk.metrics import to_json_word
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
 
 HISTORY_FILE = "history.jsonl"
@@ -227,4 +227,4 @@ def _plain(name: str, value: Any) -> Any:
         if not hasattr(value, "item"):
             raise TypeError(f"metric {name!r} must be a number, a text or a tensor of one element; found {value!r}")
         value = value.item()
-    return encode_number(value)
+    return to_json_word(value)
