@@ -57,7 +57,6 @@ def create_application(context: ApiContext | None) -> FastAPI:
     for router in (
         system.router,
         nodes.router,
-        nodes.platforms_router,
         results.router,
         trials.router,
         experiments.router,

@@ -1,4 +1,4 @@
-"""Query parameters that several routes share."""
+"""What routes depend on: their context, and query parameters that several of them share."""
 
 from typing import Annotated
 
@@ -7,8 +7,10 @@ from fastapi import Depends, Query, Request
 from proctor.manager.api.context import ApiContext
 from proctor.manager.errors import BadRequest
 
-# ---- injection ------------------------------------------------------------------------------------------------------
-# How a route receives its context.
+LARGEST_ID = 2**63 - 1
+"""The largest row id that SQLite can hold."""
+DEFAULT_BYTES = 256 * 1024
+"""Of a part of a text file, where `limit` is not given."""
 
 
 def _context(request: Request) -> ApiContext:
@@ -20,16 +22,12 @@ Context = Annotated[ApiContext, Depends(_context)]
 """A route's parameter that receives the context."""
 
 
-LARGEST_ID = 2**63 - 1
-"""The largest row id that SQLite can hold."""
-
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=1000)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]
 Offset = Annotated[
     int, Query(description="Byte to begin at; negative: counted from the end.", ge=-(2**53), le=2**53, examples=[-4096])
 ]
 ByteLimit = Annotated[int, Query(ge=1, le=4 * 1024 * 1024, description="How many bytes at most.")]
-DEFAULT_BYTES = 256 * 1024
 
 
 def read_row_id(text: str, name: str = "cursor") -> int:

@@ -1,4 +1,7 @@
-"""From exceptions to problem documents. Nothing else in the API knows how a failure looks on the wire."""
+"""How the REST API fails: from exceptions to RFC 9457 problem documents, always `application/problem+json`.
+
+Nothing else in the API knows how a failure looks to the client.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -17,10 +20,24 @@ from proctor.manager.errors import ManagerError
 from proctor.manager.store.errors import BadCursor, DatabaseUnusable, ReadTimeout, RowNotFound, ValueRefused
 from proctor.training_services.errors import NodeInUse, ServiceUnavailable, UnknownNode, UnknownTrialJob
 
-# ---- problem --------------------------------------------------------------------------------------------------------
-# How the REST API fails: RFC 9457 problem documents, always `application/problem+json`.
+logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
+    BadCursor: (422, "Bad request"),
+    RowNotFound: (404, "Not found"),
+    ValueRefused: (422, "Bad request"),
+    ReadTimeout: (503, "Unavailable"),
+    DatabaseUnusable: (503, "Unavailable"),
+    UnknownTrialJob: (404, "Not found"),
+    UnknownNode: (404, "Not found"),
+    NodeInUse: (409, "Conflict"),
+    ServiceUnavailable: (503, "Unavailable"),
+    FileNotFoundError: (404, "Not found"),
+    PermissionError: (403, "Refused"),
+    IsADirectoryError: (404, "Not found"),
+}
+"""Errors of the layers below that reach the API as they are: class → status and title."""
 
 
 class ProblemItem(BaseModel):
@@ -57,25 +74,6 @@ class Problem(BaseModel):
     instance: str | None = Field(default=None, examples=["/api/v1/experiments/Ab3dE5f7"])
     problems: list[ProblemItem] | None = None
     """Every single thing that is wrong with what was sent."""
-
-
-logger = logging.getLogger(__name__)
-
-# Errors of the layers below that reach the API as they are: class → status and title.
-FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
-    BadCursor: (422, "Bad request"),
-    RowNotFound: (404, "Not found"),
-    ValueRefused: (422, "Bad request"),
-    ReadTimeout: (503, "Unavailable"),
-    DatabaseUnusable: (503, "Unavailable"),
-    UnknownTrialJob: (404, "Not found"),
-    UnknownNode: (404, "Not found"),
-    NodeInUse: (409, "Conflict"),
-    ServiceUnavailable: (503, "Unavailable"),
-    FileNotFoundError: (404, "Not found"),
-    PermissionError: (403, "Refused"),
-    IsADirectoryError: (404, "Not found"),
-}
 
 
 def problem_response(

@@ -8,17 +8,12 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, WithJsonSchema
 
 from proctor.sdk.json_input import LATEST_TIME, MAX_DEPTH, clean_text
-
-WORDS = ("NaN", "Infinity", "-Infinity")
+from proctor.sdk.metrics import JSON_WORDS, to_json_word
 
 
 def to_wire(value: float) -> float | str:
     """A number, or its word where it is not finite."""
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    return value if math.isfinite(value) else to_json_word(value)
 
 
 def json_to_wire(value: Any) -> Any:
@@ -61,7 +56,7 @@ Number = Annotated[
     PlainSerializer(to_wire, return_type=float | str, when_used="always"),
     WithJsonSchema(
         {
-            "anyOf": [{"type": "number"}, {"type": "string", "enum": list(WORDS)}],
+            "anyOf": [{"type": "number"}, {"type": "string", "enum": list(JSON_WORDS)}],
             "description": "A number; NaN and the infinities are words.",
         }
     ),

@@ -1,4 +1,4 @@
-"""The resources of the REST API: what comes back. The second half has what goes in; `errors.py` how it fails."""
+"""What the REST API takes (`RequestBody`) and what it answers (`Resource`); `errors` has how it fails."""
 
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -12,15 +12,20 @@ from proctor.sdk.json_input import clean_text, clean_value
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.providers import CheckVerdict
 
-# ---- requests -------------------------------------------------------------------------------------------------------
-# What the REST API takes.
-
 MOST_TRIALS = 999_999_999
 """As in NNI."""
 
 
+PARAMETERS_EXAMPLE = {"lr": 0.003, "hidden": 128}
+Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+T = TypeVar("T")
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
 class _Cleaned(BaseModel):
-    """A body, or a part of one, that has passed the gate."""
+    """A body, or a part of one, whose texts and numbers can be stored and sent on."""
 
     @model_validator(mode="before")
     @classmethod
@@ -72,9 +77,6 @@ class LoadExperiment(RequestBody):
     """The folder its code lies in now, absolute; null for the one it lay in."""
     handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
     """The name of a file in the incoming folder with the environment that its trials will run in."""
-
-
-Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 
 
 def _without_defaults(schema: dict[str, Any]) -> None:
@@ -157,8 +159,7 @@ class ImportRow(_Cleaned):
     NNI's exports have it as JSON text."""
 
 
-PARAMETERS_EXAMPLE = {"lr": 0.003, "hidden": 128}
-T = TypeVar("T")
+# ---- resources -------------------------------------------------------------------------------------------------------
 
 
 class Resource(BaseModel):

@@ -8,84 +8,24 @@ from typing import Any
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.json_types import WORDS, utc, utc_or_none
+from proctor.manager.api.json_types import utc, utc_or_none
 from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.lifecycle.failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, trials
+from proctor.sdk.metrics import JSON_WORDS
 from proctor.training_services.capacity import GpuCapacity
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
 from proctor.training_services.providers import CheckStep
 from proctor.trial_keeper.protocol import to_json
-
-# ---- fruitlessness --------------------------------------------------------------------------------------------------
-# Said of an experiment without a success: how many trials have ended, and what ended most of them; or, without a
-# best trial, what became of the final metrics.
 
 MOST_LOOKED_AT = 100
 """Of the newest ends. The cost of the sentence does not grow with the experiment."""
 
 MOST_SHOWN = 60
 """Characters of a final metric."""
-
-
-def failure_of(
-    connection: sqlite3.Connection,
-    experiment: ExperimentRow,
-    *,
-    counts: Mapping[TrialStatus, int],
-    best: TrialRow | None,
-) -> str:
-    """Where trials have ended and none has succeeded, a clause that says so, with the most frequent reason; else ''.
-
-    A trial that was stopped early may be as intended: it counts once the experiment is over, and only without a metric.
-    """
-    ended = {status: number for status, number in counts.items() if status.is_terminal and number}
-    if not ended or best is not None or ended.keys() & {TrialStatus.SUCCEEDED, TrialStatus.UNKNOWN}:
-        return ""
-    if experiment.ended_at is None and TrialStatus.EARLY_STOPPED in ended:
-        return ""
-    reasons = trials.newest_reasons(connection, experiment.id, statuses=tuple(ended), limit=MOST_LOOKED_AT)
-    return _sentence(sum(ended.values()), reasons)
-
-
-def no_best_reason(
-    connection: sqlite3.Connection,
-    experiment: ExperimentRow,
-    *,
-    counts: Mapping[TrialStatus, int],
-    best: TrialRow | None,
-) -> str:
-    """Where there is no best trial, a clause that says why; else ''. Looks at the newest trials of each status only."""
-    if best is not None:
-        return ""
-    present = [status for status, number in counts.items() if number]
-    for status in sorted(present, key=lambda status: (status not in trials.RANKED, not status.is_terminal)):
-        found = trials.a_final_metric(connection, experiment.id, status, limit=MOST_LOOKED_AT)
-        if found is None:
-            continue
-        if status in trials.RANKED:
-            data = json.dumps(found.final_data, ensure_ascii=False)[:MOST_SHOWN].strip('"')
-            return (
-                f"no final metric is a finite number that could be compared; trial {found.sequence_id} reported {data}"
-            )
-        if status.is_terminal:
-            return f"only trials without success have reported a final metric; trial {found.sequence_id} is {status}"
-        return f"trial {found.sequence_id} has reported a final metric, but has not ended yet"
-    newest = f"none of the newest {MOST_LOOKED_AT} trials" if sum(counts.values()) > MOST_LOOKED_AT else "no trial"
-    return f"{newest} has reported a final metric" + ("" if experiment.ended_at else " yet")
-
-
-def _sentence(total: int, reasons: Sequence[str]) -> str:
-    """`reasons` are those of the newest of `total` ended trials, newest first."""
-    reason, times = most_frequent(reasons)
-    reason = reason or "no reason was given"
-    if total == 1:
-        return f"the only trial that has ended has not succeeded: {reason}"
-    looked = f"{len(reasons)}" if len(reasons) == total else f"the newest {len(reasons)}"
-    return f"none of {total} trials has succeeded; {times} of {looked} ended with: {reason}"
 
 
 def objective(experiment: ExperimentRow) -> models.Objective:
@@ -103,9 +43,8 @@ def reason_of(context: ApiContext, row: ExperimentRow) -> str:
     it is being stopped, what that waits for, and which trials are stuck."""
     if absence := context.manager.not_loaded(row):
         return absence
-    trouble = context.manager.trouble_of(row)
-    if trouble:
-        return f"no new trials are started: {trouble}"
+    if problem := context.manager.trouble_of(row):
+        return f"no new trials are started: {problem}"
     if waits := context.manager.awaited(row) or context.manager.held_up(row):
         return waits
     outlook = context.manager.outlook(row)
@@ -129,8 +68,8 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         max_experiment_duration_seconds=row.max_experiment_seconds,
         max_trial_duration_seconds=row.max_trial_seconds,
         trial_counts=counts,
-        failure=failure_of(connection, row, counts=counts, best=best),
-        no_best_reason=no_best_reason(connection, row, counts=counts, best=best),
+        failure=explain_no_success(connection, row, counts=counts, best=best),
+        no_best_reason=explain_no_best(connection, row, counts=counts, best=best),
         best=None if best is None else best_resource(best),
         objective=objective(row),
         created_at=utc(row.created_at),
@@ -163,7 +102,7 @@ def best_resource(row: TrialRow) -> models.Best:
 
 
 def trial_reason(context: ApiContext, row: TrialRow, node_id: str | None) -> str:
-    """Why a trial is where it is; of one that runs, first why nothing is heard of it.
+    """Why a trial is where it is; of one that runs, first why its node reports nothing of it.
 
     :param node_id: its newest job's.
     """
@@ -201,7 +140,7 @@ def shown_number(value: float | None, data: Any) -> Any:
     if value is not None:
         return value
     word = data.get("default") if isinstance(data, dict) else data
-    return word if isinstance(word, str) and word in WORDS else None
+    return word if isinstance(word, str) and word in JSON_WORDS else None
 
 
 def job_resource(row: TrialJobRow) -> models.Job:
@@ -252,7 +191,7 @@ def metric_resource(row: MetricRow, report_from: int) -> models.Metric:
 
 
 def devices_of(pool: NodePool, node: Node) -> list[dict[str, Any]] | None:
-    """A node's GPUs, each with who holds it (`held_by`): trials of any experiment, and processes of others."""
+    """A node's GPUs, each with its holders (`held_by`): trials of any experiment, and processes of others."""
     if node.devices is None:
         return None
     [capacity] = pool.capacity((node.id,))
@@ -329,3 +268,63 @@ def event_resource(row: EventRow) -> models.Event:
         kind=row.kind,
         data=row.data,
     )
+
+
+# ---- experiments without a success, or without a best trial ----------------------------------------------------------
+
+
+def explain_no_success(
+    connection: sqlite3.Connection,
+    experiment: ExperimentRow,
+    *,
+    counts: Mapping[TrialStatus, int],
+    best: TrialRow | None,
+) -> str:
+    """Where trials have ended and none has succeeded, a clause that says so, with the most frequent reason; else ''.
+
+    A trial that was stopped early may be as intended: it counts once the experiment is over, and only without a metric.
+    """
+    ended = {status: number for status, number in counts.items() if status.is_terminal and number}
+    if not ended or best is not None or ended.keys() & {TrialStatus.SUCCEEDED, TrialStatus.UNKNOWN}:
+        return ""
+    if experiment.ended_at is None and TrialStatus.EARLY_STOPPED in ended:
+        return ""
+    reasons = trials.newest_reasons(connection, experiment.id, statuses=tuple(ended), limit=MOST_LOOKED_AT)
+    return _success_clause(sum(ended.values()), reasons)
+
+
+def explain_no_best(
+    connection: sqlite3.Connection,
+    experiment: ExperimentRow,
+    *,
+    counts: Mapping[TrialStatus, int],
+    best: TrialRow | None,
+) -> str:
+    """Where there is no best trial, a clause that says why; else ''. Looks at the newest trials of each status only."""
+    if best is not None:
+        return ""
+    present = [status for status, number in counts.items() if number]
+    for status in sorted(present, key=lambda status: (status not in trials.RANKED, not status.is_terminal)):
+        found = trials.a_final_metric(connection, experiment.id, status, limit=MOST_LOOKED_AT)
+        if found is None:
+            continue
+        if status in trials.RANKED:
+            data = json.dumps(found.final_data, ensure_ascii=False)[:MOST_SHOWN].strip('"')
+            return (
+                f"no final metric is a finite number that could be compared; trial {found.sequence_id} reported {data}"
+            )
+        if status.is_terminal:
+            return f"only trials without success have reported a final metric; trial {found.sequence_id} is {status}"
+        return f"trial {found.sequence_id} has reported a final metric, but has not ended yet"
+    newest = f"none of the newest {MOST_LOOKED_AT} trials" if sum(counts.values()) > MOST_LOOKED_AT else "no trial"
+    return f"{newest} has reported a final metric" + ("" if experiment.ended_at else " yet")
+
+
+def _success_clause(total: int, reasons: Sequence[str]) -> str:
+    """`reasons` are those of the newest of `total` ended trials, newest first."""
+    reason, times = most_frequent(reasons)
+    reason = reason or "no reason was given"
+    if total == 1:
+        return f"the only trial that has ended has not succeeded: {reason}"
+    looked = f"{len(reasons)}" if len(reasons) == total else f"the newest {len(reasons)}"
+    return f"none of {total} trials has succeeded; {times} of {looked} ended with: {reason}"

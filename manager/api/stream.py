@@ -52,7 +52,7 @@ async def server_sent_events(
     cursor = await control.read(events.last_id) if after is None else after
     yield f"retry: 1000\n: from {cursor}\n\n".encode()
     while not closing.is_set():
-        bell = feed.bell()
+        bell = feed.next_change()
         stretch = await read_stretch(control, cursor, experiment_id)
         cursor = stretch.cursor
         if stretch.missed:

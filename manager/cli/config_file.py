@@ -26,30 +26,14 @@ def load_checked(session: CliSession, path: Path) -> Any:
     return loaded
 
 
-def posted_mapping(loaded: Any, file: Path) -> dict[str, Any]:
-    """The configuration as the manager gets it."""
-    return with_classes(written_mapping(loaded.source_text, str(file)), loaded.config)
-
-
-def written_mapping(text: str, file: str) -> dict[str, Any]:
-    """The mapping of a configuration's text, read exactly as the check has read it."""
-    from proctor.manager.config.document import parse
-    from proctor.manager.config.errors import ConfigReport
-    from proctor.manager.config.tree import plain
-
-    root = parse(text, file, ConfigReport())
-    found = plain(root) if root is not None else None
-    if not isinstance(found, dict):
-        raise CommandError(f"{file} holds no mapping", ExitCode.USAGE)
-    return found
-
-
-def with_classes(mapping: dict[str, Any], config: Any) -> dict[str, Any]:
-    """The mapping with the class in place of a name registered in this home; the manager may have another one."""
+def posted_mapping(loaded: Any) -> dict[str, Any]:
+    """The configuration as the manager gets it: as it was written, less the secrets, with the class in place of a name
+    that is registered in this home; the manager may have another one."""
+    config, mapping = loaded.config, dict(loaded.mapping)
     for kind, spellings in (("tuner", ("tuner", "advisor")), ("assessor", ("assessor",))):
         key = next((name for name in mapping if name.lower() in spellings), None)
         algorithm = getattr(config, kind)
         if key is not None and algorithm is not None and algorithm.class_name is not None:
-            mapping = {name: value for name, value in mapping.items() if name != key}
+            del mapping[key]
             mapping[kind] = algorithm.model_dump(mode="json", by_alias=False, exclude_none=True)
     return mapping

@@ -1,4 +1,7 @@
-"""From what a person types to an experiment or a trial: whole ids, unique prefixes, names, numbers, or nothing."""
+"""From what a person types to an experiment or a trial: whole ids, unique prefixes, names, numbers, or nothing.
+
+Also the ids that the completion of a shell offers.
+"""
 
 import re
 import threading
@@ -9,86 +12,24 @@ import click
 from click.shell_completion import CompletionItem
 
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.terminal import clean
-
-# ---- completion -----------------------------------------------------------------------------------------------------
-# `proctor completion`, and the live ids that completion offers.
-
-if TYPE_CHECKING:
-    from proctor.sdk.client.client import Client
-
-CAP_SECONDS = 0.3
-"""A shell must not hang: what has not come by then is not offered."""
-MOST = 20
-
-
-def experiment_ids(context: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Ids of experiments that begin so, with status and name."""
-
-    def ask(client: "Client") -> list[CompletionItem]:
-        rows = client.experiments(id_prefix=incomplete)
-        return [CompletionItem(row["id"], help=_on_one_line(f"{row['status']} {row['name']}")) for row in rows]
-
-    return _within_cap(context, ask)
-
-
-def trial_ids(context: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Ids of trials that begin so; of those that run now when nothing was typed yet."""
-
-    def ask(client: "Client") -> list[CompletionItem]:
-        rows = list(client.find_trials(incomplete)) if incomplete else _running(client)
-        return [CompletionItem(row["id"], help=f"{row['status']} trial {row['sequence_id']}") for row in rows]
-
-    return _within_cap(context, ask)
-
-
-def _on_one_line(text: str) -> str:
-    """The shell shows it as it is, and takes a line for an item."""
-    return clean(text).replace("\n", " ")
-
-
-def _running(client: "Client") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for experiment in client.experiments(status="RUNNING"):
-        found += client.trials(experiment["id"], status="RUNNING", page_size=MOST)
-        if len(found) >= MOST:
-            break
-    return found[:MOST]
-
-
-def _within_cap(context: click.Context, ask: "Callable[[Client], list[CompletionItem]]") -> list[CompletionItem]:
-    """What the manager answers in time; nothing when it does not."""
-    given = context.find_root().params
-    found: list[CompletionItem] = []
-
-    def work() -> None:
-        from proctor.sdk.client.client import Client
-        from proctor.sdk.client.errors import ClientError
-
-        try:
-            with Client(given.get("url"), home=given.get("home"), timeout_seconds=CAP_SECONDS) as client:
-                found.extend(ask(client))
-        except ClientError:
-            return
-
-    thread = threading.Thread(target=work, name="ask for ids", daemon=True)
-    thread.start()
-    thread.join(CAP_SECONDS)
-    return list(found)
-
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 Row = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
-ENDED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
+ENDED = frozenset(status for status in ExperimentStatus if status.has_ended)
 """Experiments in these statuses are not "running" for a command without an id."""
 MOST_NAMED = 10
 MOST_FOUND = 20
 """The manager finds no more by the beginning of an id."""
 SHORTEST_ID = 8
 """Fewer digits are always the number of a trial."""
+CAP_SECONDS = 0.3
+"""A shell must not hang: what has not come by then is not offered."""
+MOST_OFFERED = 20
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -159,7 +100,7 @@ def _by_id(client: "Client", text: str, experiment: str | None) -> list[Row]:
 
 def experiment_argument(function: F) -> F:
     """Adds the optional ID of an experiment; the function gets it as `experiment`."""
-    return click.argument("experiment", metavar="[ID]", required=False, shell_complete=_complete_experiments)(function)
+    return click.argument("experiment", metavar="[ID]", required=False, shell_complete=experiment_ids)(function)
 
 
 def trial_argument(function: F) -> F:
@@ -168,7 +109,7 @@ def trial_argument(function: F) -> F:
     The function gets `trial` and `experiment`, both texts; see `named_trial`.
     """
     decorate = (
-        click.argument("words", metavar="TRIAL", nargs=-1, shell_complete=_complete_trials),
+        click.argument("words", metavar="TRIAL", nargs=-1, shell_complete=trial_ids),
         click.option(
             "-T", "--trial-id", "--trial_id", "trial", metavar="TRIAL", help="The trial, as nnictl has it.", hidden=True
         ),
@@ -242,11 +183,59 @@ def _title(row: Row) -> str:
     return str(row["name"]) if "name" in row else f"trial {row['sequence_id']} of {row['experiment_id']}"
 
 
-def _complete_experiments(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-
-    return experiment_ids(context, incomplete)
+# ---- the ids that shell completion offers ---------------------------------------------------------------------------
 
 
-def _complete_trials(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+def experiment_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of experiments that begin so, with status and name."""
 
-    return trial_ids(context, incomplete)
+    def ask(client: "Client") -> list[CompletionItem]:
+        rows = client.experiments(id_prefix=incomplete)
+        return [CompletionItem(row["id"], help=_on_one_line(f"{row['status']} {row['name']}")) for row in rows]
+
+    return _within_cap(context, ask)
+
+
+def trial_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of trials that begin so; of those that run now when nothing was typed yet."""
+
+    def ask(client: "Client") -> list[CompletionItem]:
+        rows = list(client.find_trials(incomplete)) if incomplete else _running(client)
+        return [CompletionItem(row["id"], help=f"{row['status']} trial {row['sequence_id']}") for row in rows]
+
+    return _within_cap(context, ask)
+
+
+def _on_one_line(text: str) -> str:
+    """The shell shows it as it is, and takes a line for an item."""
+    return clean(text).replace("\n", " ")
+
+
+def _running(client: "Client") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for experiment in client.experiments(status="RUNNING"):
+        found += client.trials(experiment["id"], status="RUNNING", page_size=MOST_OFFERED)
+        if len(found) >= MOST_OFFERED:
+            break
+    return found[:MOST_OFFERED]
+
+
+def _within_cap(context: click.Context, ask: "Callable[[Client], list[CompletionItem]]") -> list[CompletionItem]:
+    """What the manager answers in time; nothing when it does not."""
+    given = context.find_root().params
+    found: list[CompletionItem] = []
+
+    def work() -> None:
+        from proctor.sdk.client.client import Client
+        from proctor.sdk.client.errors import ClientError
+
+        try:
+            with Client(given.get("url"), home=given.get("home"), timeout_seconds=CAP_SECONDS) as client:
+                found.extend(ask(client))
+        except ClientError:
+            return
+
+    thread = threading.Thread(target=work, name="ask for ids", daemon=True)
+    thread.start()
+    thread.join(CAP_SECONDS)
+    return list(found)

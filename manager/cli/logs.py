@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli.session import CliSession
+from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.terminal import LogFilter
 
 if TYPE_CHECKING:
     from proctor.sdk.client.logs import ReadLog
 
-TERMINAL = frozenset({"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED", "UNKNOWN"})
+TERMINAL = frozenset(status for status in TrialStatus if status.is_terminal)
 AWAY = frozenset({502, 503, 504})
 """The statuses of answers that say "not now"."""
 WAIT_SECONDS = 0.5

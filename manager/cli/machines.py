@@ -1,4 +1,7 @@
-"""The machines of a configuration, asked about one by one, with a line for each that is finished."""
+"""The machines of a configuration: what it takes to log in, and requests about each, with a line for each that is done.
+
+Passwords and passphrases are looked up here, once, and handed to the manager beside the configuration.
+"""
 
 import os
 import threading
@@ -14,11 +17,27 @@ from proctor.manager.cli.config_file import posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.output import Column, Row
 
-# ---- logins ---------------------------------------------------------------------------------------------------------
-# Passwords and passphrases for machines: looked up here, once, and handed to the manager beside the configuration.
-
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
+
+AT_ONCE = 8
+LEAVING = ("leaving", "fail")
+"""The step of a machine that a stopped experiment has not left yet."""
+LEAVING_SECONDS = 300.0
+"""How long that is waited for. The manager waits within each request, for 10 s."""
+PAUSE_SECONDS = 0.5
+STYLES = {"ok": "green", "note": "yellow", "fail": "bold red", "skipped": "dim"}
+COLUMNS = (
+    Column("MACHINE", lambda row: row["machine"] or "here"),
+    Column("CHECK", lambda row: row["name"]),
+    Column("", lambda row: row["verdict"], lambda row: STYLES[row["verdict"]]),
+    Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else ""), wraps=True),
+)
+
+Ask = Callable[..., list[Row]]
+"""`Client.check_platform` or `Client.clean_platform`."""
+_News = tuple[int, list[Row] | str | Exception]
+"""Of a machine, by its place in the list: its steps, what it waits for, or what was raised."""
 
 
 @dataclass(frozen=True)
@@ -52,35 +71,12 @@ def handed_over(client: "Client", logins: Logins) -> AbstractContextManager[str]
     return caller_environment(client.home, secret_values=logins.secrets, without=logins.variables)
 
 
-if TYPE_CHECKING:
-    from proctor.sdk.client.client import Client
-
-AT_ONCE = 8
-LEAVING = ("leaving", "fail")
-"""The step of a machine that a stopped experiment has not left yet."""
-LEAVING_SECONDS = 300.0
-"""How long that is waited for. The manager waits within each request, for 10 s."""
-PAUSE_SECONDS = 0.5
-STYLES = {"ok": "green", "note": "yellow", "fail": "bold red", "skipped": "dim"}
-COLUMNS = (
-    Column("MACHINE", lambda row: row["machine"] or "here"),
-    Column("CHECK", lambda row: row["name"]),
-    Column("", lambda row: row["verdict"], lambda row: STYLES[row["verdict"]]),
-    Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else ""), wraps=True),
-)
-
-Ask = Callable[..., list[Row]]
-"""`Client.check_platform` or `Client.clean_platform`."""
-_News = tuple[int, list[Row] | str | Exception]
-"""Of a machine, by its place in the list: its steps, what it waits for, or what was raised."""
-
-
 class MachineLines:
     """All machines of one configuration."""
 
     def __init__(self, client: "Client", loaded: Any, file: Path, logins: Logins) -> None:
         self._client = client
-        self._config = posted_mapping(loaded, file)
+        self._config = posted_mapping(loaded)
         self._directory = os.path.abspath(file.parent)
         self._logins = logins
         self._addresses = [machine.address for machine in loaded.config.training_service.machine_list]
@@ -107,24 +103,24 @@ class MachineLines:
                 except Exception as error:
                     done.put((index, error))
 
-        # Daemons: whoever presses Ctrl-C does not wait for machines that do not answer.
+        # Daemons: Ctrl-C does not wait for machines that do not answer.
         for number in range(min(AT_ONCE, len(self._addresses))):
             threading.Thread(target=work, name=f"machines {number}", daemon=True).start()
         return self._collect(done, say)
 
     def _ask_patiently(self, ask: Ask, index: int, news: "SimpleQueue[_News]") -> list[Row]:
-        """The steps of one machine. While a stopped experiment is leaving it, that is told, and the manager asked
+        """The steps of one machine. While a stopped experiment is leaving it, a line says so, and the manager is asked
         again."""
-        told = ""
+        shown = ""
         deadline = time.monotonic() + LEAVING_SECONDS
         while True:
             steps = self._ask_one(ask, index)
             waits = next((step["found"] for step in steps if (step["name"], step["verdict"]) == LEAVING), None)
             if waits is None or time.monotonic() >= deadline:
                 return steps
-            if waits != told:
+            if waits != shown:
                 news.put((index, f"waits: {waits}"))
-            told = waits
+            shown = waits
             time.sleep(PAUSE_SECONDS)
 
     def _ask_one(self, ask: Ask, index: int) -> list[Row]:

@@ -94,14 +94,14 @@ def output_option(function: F) -> F:
 
 
 def shows_a_screen(stream: IO[str]) -> bool:
-    """Whether what is written can be painted over: a terminal, and not one that only prints lines."""
+    """Whether what is written can be overwritten: a terminal, and not one that only prints lines."""
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def print_list(rows: Iterable[Row], columns: Sequence[Column], output: str, *, empty: str) -> None:
     """Print rows. JSON and YAML are a list of the API's objects; CSV has every field, nested ones with dotted names.
 
-    :param empty: what to say, on stderr, when there are no rows and a person looks.
+    :param empty: the message on stderr when there are no rows, for the format of people.
     """
     found = list(rows)
     if output != Format.TABLE:

@@ -10,21 +10,6 @@ from proctor.manager.cli.output import echo
 from proctor.manager.settings import Home
 from proctor.sdk.client.home import ENV_URL
 
-# ---- background -----------------------------------------------------------------------------------------------------
-# The manager process, as the command line starts it.
-
-
-def ensure_running(home: Home, *, port: int | None = None, accept_database: bool = False) -> str:
-    """Start the home's manager in the background if none runs; its URL. Raises CommandError with what it said."""
-    from proctor.manager.process.daemon import ensure_manager
-    from proctor.manager.process.instance import StartError
-
-    try:
-        return ensure_manager(home, port=port, accept_database=accept_database).url
-    except StartError as error:
-        raise CommandError(f"the manager could not be started: {error}", ExitCode.UNREACHABLE) from error
-
-
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
@@ -67,3 +52,14 @@ class CliSession:
 
 with_session = click.make_pass_decorator(CliSession, ensure=True)
 """Gives a command's function the session as its first argument."""
+
+
+def ensure_running(home: Home, *, port: int | None = None, accept_database: bool = False) -> str:
+    """Start the home's manager in the background if none runs; its URL. Raises CommandError with the reason."""
+    from proctor.manager.process.daemon import ensure_manager
+    from proctor.manager.process.instance import StartError
+
+    try:
+        return ensure_manager(home, port=port, accept_database=accept_database).url
+    except StartError as error:
+        raise CommandError(f"the manager could not be started: {error}", ExitCode.UNREACHABLE) from error

@@ -1,4 +1,4 @@
-"""Watching one experiment to its end, and what is said then."""
+"""Watching one experiment to its end, and printing the outcome; or waiting for it without showing anything."""
 
 import sys
 import time
@@ -12,20 +12,23 @@ from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import is_running, machines_kept
 from proctor.manager.cli.output import echo, shows_a_screen
 from proctor.manager.cli.session import CliSession
+from proctor.manager.lifecycle.states import ExperimentStatus
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 MOST_TRIALS = 10
-COUNTING = frozenset({"RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"})
+COUNTING = frozenset(status for status in ExperimentStatus if status.counts_time)
 """The statuses in which the time of an experiment runs."""
 RECHECK_SECONDS = 10.0
-"""How long it is trusted that nothing has changed when no change was told."""
+"""How long it is trusted that nothing has changed when no change was reported."""
+STOP_SECONDS = 60.0
+"""How long a command waits until an experiment is STOPPED."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """One look at an experiment: its resource, and the newest of its running trials."""
+    """An experiment at one moment: its resource, and the newest of its running trials."""
 
     experiment: dict[str, Any]
     running: list[dict[str, Any]]
@@ -47,20 +50,20 @@ class Sight:
 
     @property
     def why(self) -> str:
-        """The newest reason worth telling: the experiment's own, else a running trial's."""
+        """The newest reason worth showing: the experiment's own, else a running trial's."""
         reasons = [self.experiment["reason"], *(trial["reason"] for trial in self.running)]
         return next((reason for reason in reasons if reason), "")
 
 
 def look(client: "Client", experiment_id: str) -> Sight:
-    """Look once."""
+    """Read it once."""
     experiment = client.experiment(experiment_id)
     running = client.trials(experiment_id, status="RUNNING", sort="-sequence_id", page_size=MOST_TRIALS)
     return Sight(experiment, list(islice(running, MOST_TRIALS)) if is_running(experiment) else [])
 
 
 def sights(client: "Client", experiment_id: str) -> Iterator[Sight]:
-    """Look now and after every change, at most four times a second, until nothing happens any more."""
+    """Read it now and after every change, at most four times a second, until nothing happens any more."""
     from proctor.sdk.client.events import Watch
 
     with Watch(client.events(experiment_id=experiment_id)) as watch:
@@ -134,7 +137,7 @@ def _say_failures(session: CliSession, experiment: dict[str, Any]) -> None:
 
 
 def _print_lines(session: CliSession, seen: Iterator[Sight]) -> Sight:
-    """Progress where nobody sees a screen: one line whenever it has changed."""
+    """Progress where there is no screen: one line whenever it has changed."""
     line, last = "", None
     for last in seen:
         if last.line != line:
@@ -144,13 +147,7 @@ def _print_lines(session: CliSession, seen: Iterator[Sight]) -> Sight:
     return last
 
 
-# ---- waiting --------------------------------------------------------------------------------------------------------
-# Waiting for an experiment's end without showing anything.
-
-if TYPE_CHECKING:
-    from proctor.sdk.client.client import Client
-
-STOP_SECONDS = 60.0
+# ---- waiting without showing anything --------------------------------------------------------------------------------
 
 
 def wait_for_end(client: "Client", experiment_id: str, timeout: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any, NamedTuple
 
 from proctor.sdk.json_input import clean_value
-from proctor.sdk.metrics import decode_number, encode_value
+from proctor.sdk.metrics import encode_value, from_json_word
 
 PROTOCOL_VERSION = 2
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -283,7 +283,7 @@ def from_wire(value: Any) -> Any:
     """A metric as the trial reported it: the words for NaN and infinities become floats again."""
     if isinstance(value, Mapping):
         return {key: from_wire(item) for key, item in value.items()}
-    return decode_number(value)
+    return from_json_word(value)
 
 
 def to_wire(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Making an experiment: checked, written down in its folder, then in the store; and taking it away again."""
+"""Making an experiment: checked, written into its folder, then into the store; and removing it.
+
+What a killed manager has left half done is removed when the next one starts (`remove_leftovers`).
+"""
 
 import asyncio
 import fcntl
@@ -36,13 +39,20 @@ from proctor.manager.trial_commands import problem_of
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
 from proctor.trial_keeper.linux import files
 
+log = logging.getLogger(__name__)
+
 SECRETS_FILE = "secrets.json"
 CHECKPOINT_FOLDER = "checkpoint"
 """Where a tuner of the user's own keeps its state."""
+DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
+HANDOVER_SECONDS = 3600.0
+"""A handed-over file that is older was left by a `create` that was killed."""
+LOCK_SECONDS = 2.0
+"""A held file that is younger may not be locked yet."""
 
 
 @dataclass(frozen=True)
-class Handover:
+class CreationRequest:
     """What `create` left in the home's `incoming` folder: it must not travel over REST."""
 
     environment: Mapping[str, Any]
@@ -85,24 +95,24 @@ def handed_over(home: Home, name: str) -> Path:
     return path
 
 
-def read_handover(home: Home, name: str | None) -> Handover:
+def read_handover(home: Home, name: str | None) -> CreationRequest:
     """Read a handed-over file. Raises BadRequest for a name that is not one, and for a damaged file."""
     if name is None:
-        return Handover({}, {})
+        return CreationRequest({}, {})
     try:
         body = json.loads(handed_over(home, name).read_bytes())
         secrets = body.pop("secrets", None) or {}
-        if not _are_texts(secrets) or not _is_surroundings(body):
+        if not _are_texts(secrets) or not _is_environment(body):
             raise TypeError("a value of the wrong type")
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest(
             f"the handed-over file {name!r} should be a JSON object with environment, cwd, executable, umask and "
             f"secrets, but: {error}; `proctor create` writes it"
         ) from error
-    return Handover(body, secrets)
+    return CreationRequest(body, secrets)
 
 
-def _is_surroundings(body: Mapping[str, Any]) -> bool:
+def _is_environment(body: Mapping[str, Any]) -> bool:
     are_paths = all(isinstance(body.get(name) or "", str) for name in ("cwd", "executable"))
     umask = body.get("umask", 0)
     return are_paths and _are_texts(body.get("environment") or {}) and type(umask) is int and 0 <= umask <= 0o777
@@ -112,7 +122,7 @@ def _are_texts(values: Any) -> bool:
     return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
 
 
-def take_handover(home: Home, name: str | None) -> Handover:
+def take_handover(home: Home, name: str | None) -> CreationRequest:
     """Read and remove a handed-over file. Raises BadRequest for a name that is not one."""
     handover = read_handover(home, name)
     if name is not None:
@@ -131,14 +141,14 @@ def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
         )
 
 
-def write_folder(directory: Path, loaded: LoadedExperiment, handover: Handover) -> None:
+def write_folder(directory: Path, loaded: LoadedExperiment, handover: CreationRequest) -> None:
     """Everything about the experiment that is not in the store, durably: the store relies on it. What shows that the
     folder is ours comes first."""
     make_folder(directory, loaded.config)
     if loaded.config.code_snapshot:
         code.freeze(Path(loaded.config.trial_code_directory), directory)
         files.sync_tree(str(directory))
-    write_handover(directory, Handover(handover.environment, {**loaded.secrets, **handover.secrets}))
+    write_handover(directory, CreationRequest(handover.environment, {**loaded.secrets, **handover.secrets}))
     files.sync_folder(str(directory))
 
 
@@ -166,7 +176,7 @@ def finish_folder(directory: Path) -> None:
     (directory / UNFINISHED_FILE).unlink(missing_ok=True)
 
 
-def write_handover(directory: Path, handover: Handover) -> None:
+def write_handover(directory: Path, handover: CreationRequest) -> None:
     """The caller's environment and secrets, for the owner only."""
     if handover.environment:
         _write(directory / ENVIRONMENT_FILE, handover.environment)
@@ -243,9 +253,9 @@ def is_unfinished(directory: Path) -> bool:
 
 
 def remove_folder(directory: Path) -> None:
-    """Delete an experiment's folder. One that is not there is no error; one that is not ours is left alone.
+    """Delete an experiment's folder. Does nothing where there is none, or where it is not ours.
 
-    What shows that it is ours, or unfinished, goes last, so that whoever is killed here can begin again.
+    What shows that it is ours, or unfinished, goes last, so that a manager that is killed here can begin again.
     """
     ours = {CONFIG_FILE, UNFINISHED_FILE}
     found = list(directory.iterdir()) if directory.is_dir() else []
@@ -260,20 +270,11 @@ def remove_folder(directory: Path) -> None:
     files.sync_folder(str(directory.parent))  # before the store forgets the experiment
 
 
-# ---- leftovers ------------------------------------------------------------------------------------------------------
-# What managers that were killed have left half done, found and removed when the next one starts.
-
-log = logging.getLogger(__name__)
-
-DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
-HANDOVER_SECONDS = 3600.0
-"""A handed-over file that is older was left by a `create` that was killed: nobody will ask for it any more."""
-LOCK_SECONDS = 2.0
-"""A held file that is younger may not be locked yet."""
+# ---- what killed managers have left half done -----------------------------------------------------------------------
 
 
 def remove_leftovers(home: Home, known: Collection[str]) -> None:
-    """Remove drafts of files, handed-over files that nobody came for, and the folders of experiments that were being
+    """Remove drafts of files, handed-over files that were not used, and the folders of experiments that were being
     created or loaded: not `known`, and marked as unfinished. Any other folder that is not known is left alone, with a
     warning: it may be an experiment whose row was lost.
 
@@ -296,7 +297,7 @@ def _drafts(home: Home) -> Iterator[Path]:
     now = time.time()
     for path in home.incoming_directory.glob("*"):
         is_held = path.name.startswith(HELD_PREFIX)
-        with suppress(FileNotFoundError):  # whoever wrote it has removed it just now
+        with suppress(FileNotFoundError):  # its writer has removed it just now
             age = now - path.stat().st_mtime
             if (is_held and age > LOCK_SECONDS and not _is_locked(path)) or (not is_held and age > HANDOVER_SECONDS):
                 yield path

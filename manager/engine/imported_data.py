@@ -15,7 +15,7 @@ from proctor.manager.errors import BadRequest
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.statements import to_words
 from proctor.sdk.json_input import RefusedValue, clean_value
-from proctor.sdk.metrics import decode_number
+from proctor.sdk.metrics import from_json_word
 from proctor.sdk.space import SearchSpaceError, SpaceProblem
 from proctor.sdk.space.parameters import shown
 
@@ -80,7 +80,7 @@ def decode_value(value: Any) -> Any:
     and so does any other text."""
     decoded = value
     for _ in range(_LAYERS):
-        if not isinstance(decoded, str) or isinstance(decode_number(decoded), float):
+        if not isinstance(decoded, str) or isinstance(from_json_word(decoded), float):
             return decoded
         try:
             decoded = to_words(clean_value(json.loads(decoded)))
@@ -107,7 +107,7 @@ class _Judge:
         if self._space is None:
             return ""
         number = value.get(DEFAULT_KEY) if isinstance(value, Mapping) else value
-        if isinstance(decode_number(number), int | float) and not isinstance(number, bool):
+        if isinstance(from_json_word(number), int | float) and not isinstance(number, bool):
             return ""
         return f'value: expected a number, or a mapping with a number under "default", found {shown(value)}'
 

@@ -48,14 +48,6 @@ log = logging.getLogger(__name__)
 __all__ = ["UNLIMITED", "DispatcherFactory", "Manager", "ServiceFactory", "Unlimited"]
 
 
-_GOING_ON = frozenset(ExperimentStatus) - {
-    ExperimentStatus.DONE,
-    ExperimentStatus.ERROR,
-    ExperimentStatus.STOPPED,
-    ExperimentStatus.VIEWED,
-}
-
-
 class Unlimited:
     """In an update: take the limit away (None leaves it as it is)."""
 
@@ -198,7 +190,7 @@ class Manager:
         if outlook is not None and outlook.never:
             raise BadRequest(outlook.clause)
 
-    async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.Handover) -> None:
+    async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.CreationRequest) -> None:
         """Everything of a new experiment but its row. What is left when this raises Conflict or Unavailable, because
         it cannot be removed, is unfinished."""
         try:
@@ -478,11 +470,11 @@ class Manager:
 
     def trouble_of(self, experiment: ExperimentRow) -> str:
         """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
-        return self._supervisor.trouble_of(experiment.id) if experiment.status in _GOING_ON else ""
+        return self._supervisor.trouble_of(experiment.id) if not experiment.status.has_ended else ""
 
     def held_up(self, experiment: ExperimentRow) -> str:
         """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
-        return self._supervisor.held_up(experiment.id) if experiment.status in _GOING_ON else ""
+        return self._supervisor.held_up(experiment.id) if not experiment.status.has_ended else ""
 
     def silence_of(self, trial: TrialRow, node_id: str | None) -> str:
         """Why nothing is heard of a trial that runs, as a clause, or ''.
@@ -493,7 +485,7 @@ class Manager:
 
     def outlook(self, experiment: ExperimentRow) -> Outlook | None:
         """Which machines an experiment that goes on can use now; None where that is not known."""
-        is_wanted = experiment.status in _GOING_ON - {ExperimentStatus.STOPPING}
+        is_wanted = not (experiment.status.has_ended or experiment.status is ExperimentStatus.STOPPING)
         return self._supervisor.outlook(experiment.id) if is_wanted else None
 
     def awaited(self, experiment: ExperimentRow) -> str:

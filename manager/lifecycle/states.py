@@ -1,4 +1,4 @@
-"""Every status of the house. A status says where a thing is; the reason beside it says why it got there."""
+"""Every status there is. A status says where a thing is; the reason beside it says why it got there."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ class ExperimentStatus(StrEnum):
 
     INITIALIZED = "INITIALIZED"  # written down; its dispatcher and service are starting
     RUNNING = "RUNNING"  # trials are created
-    PAUSED = "PAUSED"  # no new trials by the user's wish; running ones go on
+    PAUSED = "PAUSED"  # no new trials, as the user has asked for; running ones go on
     NO_MORE_TRIAL = "NO_MORE_TRIAL"  # a limit is reached; running trials go on
     TUNER_NO_MORE_TRIAL = "TUNER_NO_MORE_TRIAL"  # the tuner has no more suggestions; running trials go on
     DONE = "DONE"  # a limit is reached and no trial is left; RUNNING again when the limit is raised
@@ -29,6 +29,16 @@ class ExperimentStatus(StrEnum):
             ExperimentStatus.RUNNING,
             ExperimentStatus.NO_MORE_TRIAL,
             ExperimentStatus.TUNER_NO_MORE_TRIAL,
+        }
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing happens in it any more by itself. A user may go on with it."""
+        return self in {
+            ExperimentStatus.DONE,
+            ExperimentStatus.STOPPED,
+            ExperimentStatus.ERROR,
+            ExperimentStatus.VIEWED,
         }
 
     @property

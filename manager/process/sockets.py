@@ -22,9 +22,13 @@ _PORTS = range(1, 65536)
 
 
 class NotLoopback(StartError):
-    """The address could be reached from other machines, and nobody said that it may."""
+    """The address could be reached from other machines, which was not allowed."""
 
     exit_code = EXIT_USAGE
+
+
+class PortInUse(StartError):
+    """Something else listens on the port."""
 
 
 def listen_tcp(web: WebSettings, *, last_port: int | None = None) -> socket.socket:
@@ -58,10 +62,6 @@ def read_last_port(home: Home) -> int | None:
     return port if port in _PORTS else None
 
 
-class PortInUse(StartError):
-    """Something else listens on the port."""
-
-
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -92,7 +92,7 @@ class KeeperSocket:
         self._path: Path | None = None
 
     def listen(self) -> socket.socket:
-        """Listen, and point to it. Whoever calls it holds the home's lock: whatever stands where socket and pointer go
+        """Listen, and point to it. The caller holds the home's lock: whatever stands where socket and pointer go
         was left by a manager that is gone, or by a power cut, and is replaced. Raises OSError."""
         self._remove_leftovers()
         path = self._home.socket_file

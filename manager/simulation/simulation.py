@@ -21,7 +21,6 @@ from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.in_process import open_in_process
 from proctor.manager.engine.manager import DispatcherFactory, Manager
-from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop
 from proctor.manager.store.database import Database
@@ -32,8 +31,6 @@ from proctor.training_services.in_memory.service import InMemoryPlatform, InMemo
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
-
-_OVER = {ExperimentStatus.DONE, ExperimentStatus.STOPPED, ExperimentStatus.ERROR}
 
 
 def _in_process(row: ExperimentRow, config: ExperimentConfig) -> Opener:
@@ -88,7 +85,7 @@ class Simulation:
     async def ended(self, manager: Manager, experiment_id: str) -> ExperimentRow:
         """Wait until the experiment is DONE, STOPPED or in ERROR; returns its row."""
         # A look in every virtual minute costs less than one at every change.
-        while (row := await manager.experiment(experiment_id)).status not in _OVER:  # noqa: ASYNC110
+        while not (row := await manager.experiment(experiment_id)).status.has_ended:  # noqa: ASYNC110
             await asyncio.sleep(60.0)
         return row
 

@@ -1,4 +1,11 @@
-"""Which control database this is, and what it has deleted: what tells a job that nobody knows from a lost database."""
+"""Which control database this is, what it has deleted, and a witness against its loss.
+
+By its deletions a job that no experiment knows is told from one of a lost database. A database that was itself deleted,
+replaced, or that has lost its newest commits (its log was removed or cut off, it was restored from an older copy) does
+not show that by itself. The witness, a file beside it, holds the database's id and the id of its newest event. It is
+written in place after each commit, without a sync: it survives the death of the process, and after a power cut it may
+be older than the database, never newer, because commits are synced before.
+"""
 
 import os
 import re
@@ -11,6 +18,8 @@ from typing import Self
 
 from proctor.manager.store.statements import query
 from proctor.trial_keeper.linux.files import replace_file, sync_folder
+
+_RECORD = re.compile(r"([0-9a-f]{32}) ([0-9]{20}) ([0-9a-f]{8})\n")
 
 
 @dataclass(frozen=True)
@@ -54,17 +63,6 @@ def unknown_since(connection: sqlite3.Connection, experiment_id: str) -> float:
     return max(accepted_at, float(deleted[0]) if is_back else float("inf"))
 
 
-# ---- witness --------------------------------------------------------------------------------------------------------
-# What the last process that wrote a control database knew of it, in a file beside it: a witness against its loss.
-#
-# A database that was deleted, replaced, or that has lost its newest commits (its log was removed or cut off, it was
-# restored from an older copy) says nothing of that by itself. The witness holds the database's id and the id of its
-# newest event. It is written in place after each commit, without a sync: it survives the death of the process, and
-# after a power cut it may be older than the database, never newer, because commits are synced before.
-
-_RECORD = re.compile(r"([0-9a-f]{32}) ([0-9]{20}) ([0-9a-f]{8})\n")
-
-
 class Witness:
     """Kept by the writer of the database. Made by `open`."""
 
@@ -81,7 +79,7 @@ class Witness:
         return cls(os.open(path, os.O_WRONLY | os.O_CLOEXEC), known)
 
     def note(self, connection: sqlite3.Connection) -> None:
-        """After a commit. A disk that does not take it is no error: the witness is then older than the database."""
+        """After a commit. Where the disk does not take it, the witness stays older than the database."""
         newest = last_event(connection)
         if newest != self._known.last_event:
             self._known = Identity(self._known.id, newest)

@@ -2,6 +2,9 @@
 
 JSON columns hold Python objects, statuses and reasons their enums, times Unix seconds. `from_row` reads what
 `SELECT *` gives; `to_columns` gives what an INSERT binds. How a column is converted follows from its field's type.
+
+A change is guarded: one statement that names what it expects to find (`move_row`). No row changed means stale, and that
+raises.
 """
 
 import sqlite3
@@ -54,6 +57,9 @@ class Row:
     def to_columns(self) -> dict[str, SqlValue]:
         """The row's columns as SQL values."""
         return bind(type(self), {name: getattr(self, name) for name in _columns[type(self)]})
+
+
+R = TypeVar("R", bound=Row)
 
 
 def bind(row_type: type[Row], values: Mapping[str, Any]) -> dict[str, SqlValue]:
@@ -222,7 +228,7 @@ class TrialJobRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class InputRow(Row):
-    """One thing that an experiment's dispatcher was told."""
+    """One input of an experiment's dispatcher."""
 
     experiment_id: str
     position: int
@@ -311,10 +317,7 @@ _readers: dict[type[Row], tuple[tuple[int, Callable[[Any], Any]], ...]] = {
 }
 
 
-# ---- changes --------------------------------------------------------------------------------------------------------
-# Guarded changes: one statement that names what it expects to find. No row changed means stale, and that raises.
-
-R = TypeVar("R", bound=Row)
+# ---- guarded changes ------------------------------------------------------------------------------------------------
 
 
 def insert_row(connection: sqlite3.Connection, table: str, row: Row) -> None:

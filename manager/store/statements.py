@@ -1,4 +1,7 @@
-"""JSON columns: compact ASCII text in which NaN and the infinities are the words of the wire."""
+"""What the tables share: the named statements of queries.sql, and JSON columns.
+
+A JSON column holds compact ASCII text, in which NaN and the infinities are words as in REST.
+"""
 
 import json
 import math
@@ -8,9 +11,10 @@ from importlib.resources import files
 from typing import Any
 
 from proctor.manager.store.errors import NotJson
+from proctor.sdk.metrics import to_json_word
 
+_MARK = "\n-- name: "
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def encode(value: Any) -> str:
@@ -32,9 +36,9 @@ def decode(text: str) -> Any:
 
 
 def to_words(value: Any) -> Any:
-    """The same value with the words of the wire in place of NaN and infinities; as `decode` will give it back."""
+    """The same value with words in place of NaN and infinities; as `decode` will give it back."""
     if isinstance(value, float) and not math.isfinite(value):
-        return _WORDS[float.__repr__(float(value))]
+        return to_json_word(value)
     if isinstance(value, dict):
         return {key: to_words(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -42,15 +46,9 @@ def to_words(value: Any) -> Any:
     return value
 
 
-# ---- queries --------------------------------------------------------------------------------------------------------
-# The named statements of queries.sql, loaded once.
-
-_MARK = "\n-- name: "
-
-
 @cache
 def load_queries() -> Mapping[str, str]:
-    """Every statement by its name."""
+    """Every statement by its name; read once."""
     text = (files("proctor.manager.store") / "queries.sql").read_text("utf-8")
     parts = (part.partition("\n") for part in text.split(_MARK)[1:])
     return {name.strip(): _strip_comments(body) for name, _, body in parts}

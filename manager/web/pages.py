@@ -12,9 +12,9 @@ from fastapi.responses import FileResponse, HTMLResponse
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context
 from proctor.manager.api.resources import (
-    failure_of,
+    explain_no_best,
+    explain_no_success,
     is_maximized,
-    no_best_reason,
     node_resource,
     objective,
     reason_of,
@@ -151,8 +151,8 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
         "experiment": row,
         "active_seconds": context.manager.active_seconds(row),
         "reason": reason_of(context, row),
-        "failure": failure_of(connection, row, counts=found, best=best),
-        "no_best_reason": no_best_reason(connection, row, counts=found, best=best),
+        "failure": explain_no_success(connection, row, counts=found, best=best),
+        "no_best_reason": explain_no_best(connection, row, counts=found, best=best),
         "counts": counts,
         "ended": ended,
         "bar": share_bar([(name, counts[name]) for name in _BAR if name in counts], total),

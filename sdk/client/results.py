@@ -9,6 +9,8 @@ from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from proctor.sdk.metrics import from_json_word
+
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
@@ -110,7 +112,7 @@ def numbers(value: Any) -> Any:
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):
         return [numbers(item) for item in value]
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+    return from_json_word(value)
 
 
 def milliseconds(moment: str | None) -> int | None:

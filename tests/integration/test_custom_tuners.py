@@ -134,7 +134,7 @@ class Place:
 async def reached(manager: Manager, experiment_id: str, status: ExperimentStatus) -> ExperimentRow:
     async with asyncio.timeout(60):
         while True:
-            bell = manager.feed.bell()
+            bell = manager.feed.next_change()
             row = await manager.experiment(experiment_id)
             if row.status is status:
                 return row

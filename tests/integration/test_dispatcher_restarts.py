@@ -71,7 +71,7 @@ async def run(
 async def ended(manager: Manager, experiment_id: str) -> ExperimentRow:
     async with asyncio.timeout(60):
         while True:
-            bell = manager.feed.bell()
+            bell = manager.feed.next_change()
             row = await manager.experiment(experiment_id)
             if row.status in _OVER:
                 return row
@@ -82,7 +82,7 @@ async def trial_count(manager: Manager, experiment_id: str, at_least: int) -> No
     """Wait until so many trials are there."""
     async with asyncio.timeout(60):
         while True:
-            bell = manager.feed.bell()
+            bell = manager.feed.next_change()
             counts = await manager.control.read(lambda c: trials.counts(c, experiment_id))
             if sum(counts.values()) >= at_least:
                 return

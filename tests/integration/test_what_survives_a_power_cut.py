@@ -70,7 +70,7 @@ def create_experiment(folder: Path) -> None:
         "trainingService": {"platform": "local"},
     }
     loaded = load_experiment_mapping(config, str(folder))
-    handover = creation.Handover({"environment": {"A": "1"}}, {"training_service.password": "secret"})
+    handover = creation.CreationRequest({"environment": {"A": "1"}}, {"training_service.password": "secret"})
     creation.write_folder(folder / "somewhere" / "else" / "E", loaded, handover)
 
 

@@ -1,4 +1,7 @@
-"""What has come out of an experiment (best trial, curve of the best, all results), and results from elsewhere."""
+"""What has come out of an experiment (best trial, curve of the best, all results), and results from elsewhere.
+
+Reads that grow with the experiment end when their client goes away (`json_while_connected`).
+"""
 
 import asyncio
 import sqlite3
@@ -14,7 +17,7 @@ from proctor.manager.api import models
 from proctor.manager.api.dependencies import DEFAULT_BYTES, ByteLimit, Context, Cursor, Limit, Offset
 from proctor.manager.api.json_types import utc_or_none
 from proctor.manager.api.models import ImportRow
-from proctor.manager.api.resources import best_resource, is_maximized, no_best_reason
+from proctor.manager.api.resources import best_resource, explain_no_best, is_maximized
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
@@ -22,8 +25,7 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import metrics, trials
 
-# ---- connected ------------------------------------------------------------------------------------------------------
-# Work for a client that may go away meanwhile: then the work ends, too.
+router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
 
 MEDIA_TYPE = "application/json"
 _CLIENT_GONE = 499
@@ -54,9 +56,6 @@ async def _cancel_when_gone(request: Request, working: "asyncio.Future[bytes]") 
     working.cancel()
 
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
-
-
 @router.get("/best", summary="The best trial so far")
 async def get_best(context: Context, experiment_id: str) -> models.Best:
     """The best of the trials that succeeded or were stopped early; 404 while none of them has a finite final metric."""
@@ -65,7 +64,7 @@ async def get_best(context: Context, experiment_id: str) -> models.Best:
     def read(connection: sqlite3.Connection) -> TrialRow | str:
         best = trials.best(connection, experiment_id, is_maximized(row))
         counts = trials.counts(connection, experiment_id)
-        return best or no_best_reason(connection, row, counts=counts, best=best)
+        return best or explain_no_best(connection, row, counts=counts, best=best)
 
     found = await context.manager.control.read(read)
     if isinstance(found, str):

@@ -144,7 +144,7 @@ def submit(
     """Hand the environment and the secrets over and post the configuration as it was written, less the secrets."""
     with handed_over(client, logins or Logins(loaded.secrets)) as handover:
         return client.create_experiment(
-            posted_mapping(loaded, file),
+            posted_mapping(loaded),
             directory=os.path.abspath(file.parent),
             handover=handover,
             experiment_id=identifier,

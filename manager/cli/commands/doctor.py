@@ -1,4 +1,4 @@
-"""`proctor doctor`: is everything here that experiments need?"""
+"""`proctor doctor`: is everything here that experiments need? `proctor platform`: clean the machines of one."""
 
 import os
 import shlex
@@ -14,8 +14,8 @@ from proctor.manager.cli.checks import CHECKS, Check, CheckResult
 from proctor.manager.cli.commands.config import CONFIG_PATH
 from proctor.manager.cli.config_file import load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.machines import COLUMNS, MachineLines, find_logins, folded
 from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
+from proctor.manager.cli.machines import MachineLines, find_logins, folded
 from proctor.manager.cli.output import Format, Row, output_option, print_list
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -134,10 +134,6 @@ def _walk(directory: Path, most: int = 10_000) -> list[Path]:
     return found
 
 
-# ---- platform -------------------------------------------------------------------------------------------------------
-# `proctor platform`: the machines of a configuration, without an experiment.
-
-
 @click.group()
 def platform() -> None:
     """Clean the machines of a configuration."""
@@ -160,7 +156,7 @@ def clean(session: CliSession, file: Path, output: str) -> int:
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client()
     steps = MachineLines(client, loaded, file, logins).ask(client.clean_platform, session.say)
-    print_list(steps, COLUMNS, output, empty="")
+    print_list(steps, MACHINE_COLUMNS, output, empty="")
     failed = dict.fromkeys(step["machine"] for step in steps if step["verdict"] == "fail")
     if failed:
         session.say(f"Not clean: {', '.join(failed)}.")

@@ -1,4 +1,4 @@
-"""`proctor manager`: the process behind everything else."""
+"""`proctor manager`: the process behind everything else; `proctor version` and `proctor webui`, which ask it."""
 
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
@@ -117,10 +117,6 @@ def describe_manager(session: CliSession) -> dict[str, Any]:
     return row
 
 
-# ---- version --------------------------------------------------------------------------------------------------------
-# `proctor version`.
-
-
 def installed_version() -> str:
     """The version of the installed package; 0 in a checkout that was not installed."""
     try:
@@ -147,10 +143,6 @@ def version(session: CliSession, output: str) -> None:
         Column("home", lambda row: row["manager"]["home"] if row["manager"] else ""),
     )
     print_one(row, fields, output)
-
-
-# ---- webui ----------------------------------------------------------------------------------------------------------
-# `proctor webui`.
 
 
 @click.group()

@@ -118,7 +118,7 @@ def find_node(client: "Client", named: str) -> Row:
 
 
 def _check_and_wait(client: "Client", node_id: str) -> Row:
-    """The node once it is told to be reached or not, or as it is when the time is over."""
+    """The node once an event says that it is reached or not, or as it is when the time is over."""
     from proctor.sdk.client.events import Watch
 
     deadline = time.monotonic() + CHECK_SECONDS
@@ -127,8 +127,8 @@ def _check_and_wait(client: "Client", node_id: str) -> Row:
         client.check_node(node_id)
         while (rest := deadline - time.monotonic()) > 0:
             events = watch.wait(rest)
-            told = [event["data"] for event in events if event["data"].get("node_id") == node_id]
-            if any(data["status"] in SETTLED and UNDER_WAY not in data["reason"] for data in told):
+            changes = [event["data"] for event in events if event["data"].get("node_id") == node_id]
+            if any(data["status"] in SETTLED and UNDER_WAY not in data["reason"] for data in changes):
                 break
     return client.node(node_id)
 

@@ -1,4 +1,7 @@
-"""`proctor trial`: list, show, kill, retry, add, logs and files."""
+"""`proctor trial`: list, show, kill, retry, add, logs and files.
+
+Files are read through the manager, wherever the trial runs or ran.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,83 +19,19 @@ from proctor.manager.cli.identifiers import experiment_argument, find_experiment
 from proctor.manager.cli.lazy import alias
 from proctor.manager.cli.output import Column, Format, Row, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
-
-# ---- files ----------------------------------------------------------------------------------------------------------
-# `proctor trial files` and `proctor trial download`: what a trial has written, wherever it runs or ran.
-
-FILES = (
-    Column("FILE", lambda row: row["path"]),
-    Column("BYTES", lambda row: f"{row['size_bytes']:,}", right=True),
-)
-
-
-@click.command("files")
-@trial_argument
-@output_option
-@with_session
-def trial_files(
-    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str
-) -> None:
-    """The files of a trial's newest attempt: its logs, and what it has written into its own folder."""
-    found = named_trial(session.client, words, trial, experiment)
-    print_list(session.client.files(found["id"]), FILES, output, empty=f"trial {found['id']} has no files yet")
-
-
-@click.command("download")
-@trial_argument
-@click.option("-p", "--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; may be repeated.")
-@click.option(
-    "-d",
-    "--directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where to; a folder named after the trial if not given.",
-)
-@with_session
-def trial_download(
-    session: CliSession,
-    words: Sequence[str],
-    trial: str | None,
-    experiment: str | None,
-    paths: Sequence[str],
-    directory: Path | None,
-) -> None:
-    """Save the files of a trial's newest attempt here. Files of the same name are replaced."""
-    client = session.client
-    found = named_trial(client, words, trial, experiment)
-    chosen = choose(client.files(found["id"]), paths)
-    if not chosen:
-        wanted = " or ".join(paths) or "any file"
-        raise CommandError(f"trial {found['id']} has no {wanted}; `proctor trial files` shows all", ExitCode.NOT_FOUND)
-    target = directory or Path(found["id"])
-    for path in chosen:
-        client.download(found["id"], path, target / path)
-    session.say(f"Saved {len(chosen)} {'file' if len(chosen) == 1 else 'files'} in {target}.")
-
-
-def choose(files: Iterable[Row], wanted: Sequence[str]) -> list[str]:
-    """The paths of these files, or of those of them that are or lie below what is wanted; none that leads elsewhere."""
-    paths = [PurePosixPath(row["path"]) for row in files]
-    ours = [path for path in paths if not path.is_absolute() and ".." not in path.parts]
-    folders = [PurePosixPath(name) for name in wanted]
-    return [str(path) for path in ours if not folders or any(path.is_relative_to(folder) for folder in folders)]
-
+from proctor.manager.lifecycle.states import TrialStatus
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
-STATUSES = (
-    "WAITING",
-    "RUNNING",
-    "PAUSED",
-    "SUCCEEDED",
-    "FAILED",
-    "EARLY_STOPPED",
-    "USER_CANCELED",
-    "SYS_CANCELED",
-    "UNKNOWN",
-)
+STATUSES = tuple(status.value for status in TrialStatus)
 MOST_LOSSES = 5
+"""Of the reports that were lost, as many are shown."""
 SORTS = ("sequence_id", "-sequence_id", "value", "-value", "best", "-best")
+FILES = (
+    Column("FILE", lambda row: row["path"]),
+    Column("BYTES", lambda row: f"{row['size_bytes']:,}", right=True),
+)
 
 
 @click.group()
@@ -229,7 +168,56 @@ def read_parameters(text: str) -> Any:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
 
 
+@trial.command("files")
+@trial_argument
+@output_option
+@with_session
+def trial_files(
+    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str
+) -> None:
+    """The files of a trial's newest attempt: its logs, and what it has written into its own folder."""
+    found = named_trial(session.client, words, trial, experiment)
+    print_list(session.client.files(found["id"]), FILES, output, empty=f"trial {found['id']} has no files yet")
+
+
+@trial.command("download")
+@trial_argument
+@click.option("-p", "--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; may be repeated.")
+@click.option(
+    "-d",
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to; a folder named after the trial if not given.",
+)
+@with_session
+def trial_download(
+    session: CliSession,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    paths: Sequence[str],
+    directory: Path | None,
+) -> None:
+    """Save the files of a trial's newest attempt here. Files of the same name are replaced."""
+    client = session.client
+    found = named_trial(client, words, trial, experiment)
+    chosen = choose(client.files(found["id"]), paths)
+    if not chosen:
+        wanted = " or ".join(paths) or "any file"
+        raise CommandError(f"trial {found['id']} has no {wanted}; `proctor trial files` shows all", ExitCode.NOT_FOUND)
+    target = directory or Path(found["id"])
+    for path in chosen:
+        client.download(found["id"], path, target / path)
+    session.say(f"Saved {len(chosen)} {'file' if len(chosen) == 1 else 'files'} in {target}.")
+
+
+def choose(files: Iterable[Row], wanted: Sequence[str]) -> list[str]:
+    """The paths of these files, or of those of them that are or lie below what is wanted; none that leads elsewhere."""
+    paths = [PurePosixPath(row["path"]) for row in files]
+    ours = [path for path in paths if not path.is_absolute() and ".." not in path.parts]
+    folders = [PurePosixPath(name) for name in wanted]
+    return [str(path) for path in ours if not folders or any(path.is_relative_to(folder) for folder in folders)]
+
+
 trial.add_command(trial_log, "log")
-trial.add_command(trial_files)
-trial.add_command(trial_download)
 alias(trial, "list", ls)

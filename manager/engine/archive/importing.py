@@ -285,7 +285,7 @@ class Loading:
     experiment_id: str
     folder: Path
     code_directory: str | None
-    handover: creation.Handover
+    handover: creation.CreationRequest
 
     async def carry_out(self, control: Database, now: float, *, threads: bool) -> ExperimentRow:
         """Write everything down. Raises BadRequest, Conflict or Unavailable; then nothing is left."""

@@ -171,8 +171,7 @@ def move_experiment(
     _run_stopwatch(state, status, monotonic)
     begins = status is ExperimentStatus.RUNNING and row.started_at is None
     started_at = step.now if begins else row.started_at
-    over = {ExperimentStatus.DONE, ExperimentStatus.STOPPED, ExperimentStatus.ERROR}
-    ended_at = step.now if status in over else None
+    ended_at = step.now if status.has_ended else None
     expected = (row.status,)
     step.log(
         f"experiment {row.id} is {status}" + (f": {reason}" if reason else ""),

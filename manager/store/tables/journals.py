@@ -1,4 +1,8 @@
-"""Storing chunks of journals: what was not stored yet becomes rows, and the offset moves in the same transaction."""
+"""Storing chunks of journals: what was not stored yet becomes rows, and the offset moves in the same transaction.
+
+The lines are those of `proctor.sdk.protocol`. Nothing that a trial writes makes this fail: a line that is no record is
+stored as unreadable.
+"""
 
 import json
 import math
@@ -14,14 +18,12 @@ from proctor.manager.store.statements import encode, query, to_words
 from proctor.sdk.json_input import LATEST_TIME, RefusedValue, clean_text, clean_value
 from proctor.sdk.protocol import KIND_CHECKPOINT, KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 
-# ---- journal records ------------------------------------------------------------------------------------------------
-# Reading the lines of a trial's journal (`proctor.sdk.protocol`) and what a reported value means to the store.
-#
-# Nothing that a trial writes makes this fail: a line that is no record is told as unreadable.
+KIND_UNREADABLE = "unreadable"
+_KEPT_CHARACTERS = 1_000  # of a line that could not be read
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _NOT_JSON = (StopIteration, ValueError, RecursionError)
-_LARGEST_INTEGER = 2**63
+_LARGEST_INTEGER = 2**53  # as in archives: what is counted on from it stays an integer for SQLite
 
 
 def read_lines(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -101,11 +103,6 @@ def _read_one_by_one(data: bytes) -> Iterator[tuple[int, Any]]:
         if line.strip():
             yield position, parse_line(line.decode("utf-8", "replace"))
         position += len(line) + 1
-
-
-KIND_UNREADABLE = "unreadable"
-
-_KEPT_CHARACTERS = 1_000  # of a line that could not be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +309,7 @@ class _Journal:
         return True
 
     def _take_lost(self, place: int, count: int | None, why: Any, time: float) -> bool:
-        """A number of reports, or a sentence about losses that nobody could count."""
+        """A number of reports, or a sentence about losses that could not be counted."""
         if count is not None and count >= 1:
             self._add(place, KIND_LOST, self._losses, value=float(count), time=time)
             self._news.lost += count

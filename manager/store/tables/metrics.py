@@ -1,4 +1,7 @@
-"""Reading an experiment's metrics database: what was reported, the visible curve, checkpoints, how far journals are."""
+"""Reading an experiment's metrics database: what was reported, the visible curve, checkpoints, how far journals are.
+
+`insert` writes the metrics of an experiment that was saved elsewhere, without the journals they came from.
+"""
 
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -36,6 +39,14 @@ _SAME_CALL_SECONDS = 0.001
 """At most so much later than a checkpoint's record is one that an earlier version of the SDK made in the same call."""
 
 KINDS = (KIND_INTERMEDIATE, KIND_FINAL, KIND_LOST, KIND_UNREADABLE)
+_AT_ONCE = 10_000
+_COUNTER = {
+    KIND_INTERMEDIATE: "intermediates",
+    KIND_FINAL: "finals",
+    KIND_LOST: "losses",
+    KIND_UNREADABLE: "unreadables",
+}
+Journals = dict[tuple[str, int, int], dict[str, int]]
 
 
 def offset_of(connection: sqlite3.Connection, trial_id: str, job: int, member: int = 0) -> int:
@@ -180,20 +191,6 @@ def _metric_follows(connection: sqlite3.Connection, checkpoint: CheckpointRow) -
     values = {name: getattr(checkpoint, name) for name in names}
     rows = map(MetricRow.from_row, connection.execute(query("checkpoints.metric_after"), values))
     return any(row.step == checkpoint.step and 0 <= row.time - checkpoint.time <= _SAME_CALL_SECONDS for row in rows)
-
-
-# ---- saved metrics --------------------------------------------------------------------------------------------------
-# Metrics of an experiment that comes from elsewhere: written as they were, without the journals they came from.
-
-_AT_ONCE = 10_000
-_COUNTER = {
-    KIND_INTERMEDIATE: "intermediates",
-    KIND_FINAL: "finals",
-    KIND_LOST: "losses",
-    KIND_UNREADABLE: "unreadables",
-}
-
-Journals = dict[tuple[str, int, int], dict[str, int]]
 
 
 def insert(

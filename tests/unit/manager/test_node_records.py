@@ -36,7 +36,7 @@ class Stage:
     async def until_held(self, node_id: str, hold: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                bell = self.feed.bell()
+                bell = self.feed.next_change()
                 row = (await self.rows()).get(node_id)
                 if row is not None and row.hold == hold:
                     return

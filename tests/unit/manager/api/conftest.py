@@ -71,7 +71,7 @@ class Api:
     async def ended(self, experiment_id: str) -> dict[str, object]:
         """The experiment once it is DONE, told by the feed."""
         while True:
-            bell = self.manager.feed.bell()
+            bell = self.manager.feed.next_change()
             body = (await self.client.get(f"/api/v1/experiments/{experiment_id}")).json()
             if body["status"] in ("DONE", "ERROR"):
                 return dict(body)

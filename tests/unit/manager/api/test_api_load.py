@@ -41,7 +41,7 @@ async def gone(api: Any) -> dict[str, Any]:
     records = await save(api, (await api.client.get(path)).json())
     await api.client.post(f"{path}/stop")
     while (await api.client.delete(path)).status_code != 204:
-        await api.manager.feed.bell().wait()
+        await api.manager.feed.next_change().wait()
     return records
 
 
@@ -69,7 +69,7 @@ async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(
     assert (await api.client.post(f"{path}/resume")).status_code == 202
     await api.client.patch(path, json={"max_trial_number": 6})
     while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 6:
-        await api.manager.feed.bell().wait()
+        await api.manager.feed.next_change().wait()
     trials = (await save(api, before))["trials.jsonl"]
     assert [trial["sequence_id"] for trial in trials] == [*range(6)]
     assert [trial["parameter_id"] for trial in trials] == [*range(6)]
@@ -99,7 +99,7 @@ async def test_parameter_ids_that_never_became_trials_are_not_waited_for(api: An
     path = f"/api/v1/experiments/{(await load(api)).json()['id']}"
     await api.client.post(f"{path}/resume")
     while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 4:
-        await api.manager.feed.bell().wait()
+        await api.manager.feed.next_change().wait()
     trials = await read_all(api, path.removeprefix("/api/v1") + "/trials")
     assert [trial["parameter_id"] for trial in trials] == [0, 3, 4, 5]
 

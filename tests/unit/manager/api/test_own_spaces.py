@@ -128,7 +128,7 @@ async def test_a_saved_experiment_with_parameters_of_any_kind_is_loaded(api: Any
     records = await save(api, (await api.client.get(path)).json())
     await api.client.post(f"{path}/stop")
     while (await api.client.delete(path)).status_code != 204:
-        await api.manager.feed.bell().wait()
+        await api.manager.feed.next_change().wait()
     hand_over(api, records)
     loaded = await load(api)
     assert (loaded.status_code, loaded.json()["search_space"]) == (201, FACTORS)

@@ -46,4 +46,4 @@ def test_a_manager_that_does_not_answer_is_not_waited_for(rest: FakeRest, home, 
 
 def test_completion_does_not_need_a_session(rest: FakeRest, home) -> None:
     context = click.Context(cli)
-    assert identifiers.experiment_ids(context, "zzz") == []
+    assert identifiers.experiment_ids(context, click.Argument(["experiment"]), "zzz") == []

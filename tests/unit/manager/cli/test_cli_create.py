@@ -242,7 +242,7 @@ def test_why_no_trial_succeeded_is_told(rest: FakeRest, invoke, file: Path) -> N
 
 def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_path: Path) -> None:
     loaded = SimpleNamespace(
-        source_text="password: '********'",
+        mapping={"password": "********"},
         secrets={"machine_list.0.password": "hush"},
         config=SimpleNamespace(tuner=None, assessor=None),
     )

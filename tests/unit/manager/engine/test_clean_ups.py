@@ -210,7 +210,7 @@ def test_an_experiment_that_is_resumed_is_not_cleaned_up_under_its_trials(tmp_pa
 
 
 @pytest.mark.parametrize("act", ["resume_experiment", "delete_experiment"])
-def test_who_has_waited_long_enough_for_an_attempt_changes_nothing_about_the_next_ones(
+def test_a_caller_that_has_given_up_waiting_for_an_attempt_changes_nothing_about_the_next_ones(
     tmp_path: Path, act: str
 ) -> None:
     """Nor do they follow each other without a pause: there are obstacles for a thousand of them."""
@@ -237,7 +237,7 @@ def test_who_has_waited_long_enough_for_an_attempt_changes_nothing_about_the_nex
 
 
 @pytest.mark.parametrize("act", ["resume_experiment", "delete_experiment"])
-def test_who_resumes_or_deletes_while_the_first_clean_up_hangs_gets_an_answer(tmp_path: Path, act: str) -> None:
+def test_a_resume_or_delete_while_the_first_clean_up_hangs_gets_an_answer(tmp_path: Path, act: str) -> None:
     async def main(scene: Scene) -> None:
         scene.delays[1] = 1000.0
         async with scene.manager() as manager:
