@@ -86,7 +86,7 @@ async def get_trial(context: Context, trial_id: str) -> models.Trial:
 
 @router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
 async def kill_trial(context: Context, trial_id: str) -> models.Trial:
-    """The wish is written down when this answers."""
+    """The request is written down when this answers."""
     await context.manager.kill_trial(trial_id)
     return await _read_resource(context, await context.manager.trial(trial_id))
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fakes.small_experiments import SMALL
 from fakes.suspended_dispatchers import SuspendableDispatchers
 
 from proctor.manager.engine.manager import Manager
@@ -18,16 +19,7 @@ from proctor.manager.store.tables import events, trials
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 20,
-    "seed": 7,
-    "objective": {"direction": "maximize"},
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 20, "seed": 7, "objective": {"direction": "maximize"}}
 
 Meddling = Callable[[SuspendableDispatchers, Manager, str], Awaitable[None]]
 

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
@@ -15,14 +16,7 @@ from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 from proctor.trial_keeper.protocol import JobReport, Registration
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 1,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 1}
 
 
 def play(tmp_path: Path, act: Callable[[Simulation, Manager], Awaitable[None]]) -> None:

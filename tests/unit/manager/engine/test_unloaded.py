@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.engine.unloaded import FIRST_LASTING_SECONDS
@@ -22,15 +23,7 @@ from proctor.training_services.in_memory.scripts import Final, ScriptedReport, S
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 2,
-    "maxTrialNumber": 4,
-    "seed": 7,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 4, "seed": 7}
 
 
 def three_reports(form: TrialJobForm) -> Iterable[Step]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import NotFound, Unavailable
@@ -21,14 +22,7 @@ from proctor.training_services.in_memory.scripts import Final, Hang, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 1,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 1}
 
 
 class CountingService(InMemoryTrainingService):
