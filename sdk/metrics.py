@@ -26,9 +26,9 @@ def encode_metric(value: object) -> str:
     :raises MetricError: the value is neither; the text names the key and the type.
     """
     if type(value) is float or type(value) is int:
-        return _encode_number(value)
+        return _number_text(value)
     if not isinstance(value, dict):
-        return _encode_number(_require_number(value, "the metric"))
+        return _number_text(_require_number(value, "the metric"))
     if DEFAULT_KEY in value:
         value = {**value, DEFAULT_KEY: _require_number(value[DEFAULT_KEY], f"the metric's key {DEFAULT_KEY!r}")}
     return encode_value(value, "the metric")
@@ -43,7 +43,7 @@ def encode_value(value: "Any", where: str = "the value", depth: int = 0) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
-        return _encode_number(value)
+        return _number_text(value)
     if isinstance(value, str):
         return quote(value)
     if depth >= _MAXIMUM_DEPTH:
@@ -56,12 +56,12 @@ def encode_value(value: "Any", where: str = "the value", depth: int = 0) -> str:
     return encode_value(_to_python(value, where), where, depth + 1)
 
 
-def to_json_word(value: float) -> "float | str":
-    """The word for a number that is not finite; a finite one as it is."""
-    return _NAME_OF.get(float.__repr__(value), value)
+def to_json_word(value: "Any") -> "Any":
+    """The word for a number that is not finite; everything else as it is."""
+    return _NAME_OF.get(float.__repr__(value), value) if isinstance(value, float) else value
 
 
-def from_json_word(value: object) -> object:
+def from_json_word(value: "Any") -> "Any":
     """The float for one of the three words; everything else as it is."""
     return _NUMBER_OF.get(value, value) if isinstance(value, str) else value
 
@@ -75,7 +75,7 @@ def _encode_items(value: "dict[Any, Any]", where: str, depth: int) -> str:
     return "{" + ",".join(parts) + "}"
 
 
-def _encode_number(value: "int | float") -> str:
+def _number_text(value: "int | float") -> str:
     if isinstance(value, int):
         if -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
             return int.__repr__(value)

@@ -32,46 +32,6 @@ RECHECK_SECONDS = 10.0
 Source = ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str] | Sequence[str]
 
 
-def connect_or_start(home: Path, *, port: int | None = None) -> Client:
-    """A client of the home's manager, which is started if it does not run.
-
-    :param port: where a manager that must be started listens; one that runs stays where it is.
-    Raises ManagerNotStarted with the manager's own words.
-    """
-    try:
-        client = Client(home=home)
-        client.health()
-    except ManagerUnreachable:
-        if os.environ.get(ENV_URL):
-            raise
-    else:
-        return client
-    start_manager(home, port=port)
-    return Client(home=home)
-
-
-def start_manager(home: Path, *, port: int | None = None) -> None:
-    """Run `proctor manager start` with this interpreter and wait until the manager answers."""
-    command = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "start"]
-    command += [] if port is None else ["--port", str(port)]
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, ENV_HOME: str(home)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ManagerNotStarted(
-            f"the manager did not come up within {START_TIMEOUT_SECONDS:.0f} s; its log is in {home / 'log'}"
-        ) from error
-    if done.returncode:
-        raise ManagerNotStarted(done.stderr.strip().removeprefix("Error: ") or f"exit code {done.returncode}")
-
-
 class Experiment:
     """One experiment: to be started from a configuration, or there already and named by its id.
 
@@ -338,3 +298,43 @@ class Experiment:
 def _first_final(client: Client, trial_id: str) -> list[JsonObject]:
     """The final metric of a trial that counts, if there is one."""
     return list(islice((row for row in client.metrics(trial_id, kind="final") if row["counts"]), 1))
+
+
+def connect_or_start(home: Path, *, port: int | None = None) -> Client:
+    """A client of the home's manager, which is started if it does not run.
+
+    :param port: where a manager that must be started listens; one that runs stays where it is.
+    Raises ManagerNotStarted with the manager's own words.
+    """
+    try:
+        client = Client(home=home)
+        client.health()
+    except ManagerUnreachable:
+        if os.environ.get(ENV_URL):
+            raise
+    else:
+        return client
+    start_manager(home, port=port)
+    return Client(home=home)
+
+
+def start_manager(home: Path, *, port: int | None = None) -> None:
+    """Run `proctor manager start` with this interpreter and wait until the manager answers."""
+    command = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "start"]
+    command += [] if port is None else ["--port", str(port)]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, ENV_HOME: str(home)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ManagerNotStarted(
+            f"the manager did not come up within {START_TIMEOUT_SECONDS:.0f} s; its log is in {home / 'log'}"
+        ) from error
+    if done.returncode:
+        raise ManagerNotStarted(done.stderr.strip().removeprefix("Error: ") or f"exit code {done.returncode}")

@@ -50,67 +50,6 @@ _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the 
 _GIVEN = (*_OWN_PARTS, "device", "ranks", "queue", "datamodule", "_log")  # by the trainer
 
 
-def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
-    """Return the first attribute with a part that has state and is in none of the attributes that are saved.
-
-    :param attributes: by name, those that are saved included.
-    """
-    known: set[int] = set()
-    for name in saved:
-        known.update(_identify(attributes[name]))
-    for name, value in attributes.items():
-        if name not in saved and any(not _identify(part) <= known for part in _find(_PARTS, value, set())):
-            return name
-    return None
-
-
-def find_generator(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
-    """Return the first attribute with a random generator that is neither saved nor one of the trainer's streams.
-
-    :param attributes: by name, those that are saved included.
-    """
-    kinds, streams = _generator_kinds(), _stream_ids()
-    for name, value in attributes.items():
-        if name not in saved and any(id(found) not in streams for found in _find(kinds, value, set())):
-            return name
-    return None
-
-
-def _generator_kinds() -> "tuple[type, ...]":
-    kinds: tuple[type, ...] = (torch.Generator, random.Random, DefaultNumpyRNG)
-    if (numpy := sys.modules.get("numpy.random")) is not None:  # none of its generators exists before
-        kinds += (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
-    return kinds
-
-
-def _stream_ids() -> "set[int]":
-    """The generators whose states every checkpoint has, under whichever name a model knows them."""
-    found: list[Any] = [torch.default_generator, random._inst]
-    if torch.cuda.is_initialized():
-        found.append(torch.cuda.default_generators[torch.cuda.current_device()])
-    with suppress(RuntimeError):  # there is no NumPy
-        stream = get_default_numpy_rng()
-        found += [stream, stream.generator, stream.generator.bit_generator]
-    return {id(stream) for stream in found}
-
-
-def _find(kinds: "tuple[type, ...]", value: Any, seen: "set[int]") -> "Iterator[Any]":
-    """What of these kinds a value is or holds, in lists, tuples and dictionaries however deep."""
-    if isinstance(value, kinds):
-        yield value
-    elif isinstance(value, (list, tuple, dict)) and id(value) not in seen:
-        seen.add(id(value))  # a list may hold itself
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _find(kinds, item, seen)
-
-
-def _identify(part: Any) -> "set[int]":
-    """The objects whose values a part saves; none for a network without state, such as a loss."""
-    if isinstance(part, torch.nn.Module):
-        return {id(tensor) for tensor in [*part.parameters(), *part.buffers()]}
-    return {id(part)}
-
-
 class Model:
     """The base of every model; only `train_step` must be written.
 
@@ -344,6 +283,67 @@ class Model:
 
     def _networks(self) -> "list[torch.nn.Module]":
         return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
+
+
+def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
+    """Return the first attribute with a part that has state and is in none of the attributes that are saved.
+
+    :param attributes: by name, those that are saved included.
+    """
+    known: set[int] = set()
+    for name in saved:
+        known.update(_identify(attributes[name]))
+    for name, value in attributes.items():
+        if name not in saved and any(not _identify(part) <= known for part in _find(_PARTS, value, set())):
+            return name
+    return None
+
+
+def find_generator(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
+    """Return the first attribute with a random generator that is neither saved nor one of the trainer's streams.
+
+    :param attributes: by name, those that are saved included.
+    """
+    kinds, streams = _generator_kinds(), _stream_ids()
+    for name, value in attributes.items():
+        if name not in saved and any(id(found) not in streams for found in _find(kinds, value, set())):
+            return name
+    return None
+
+
+def _generator_kinds() -> "tuple[type, ...]":
+    kinds: tuple[type, ...] = (torch.Generator, random.Random, DefaultNumpyRNG)
+    if (numpy := sys.modules.get("numpy.random")) is not None:  # none of its generators exists before
+        kinds += (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
+    return kinds
+
+
+def _stream_ids() -> "set[int]":
+    """The generators whose states every checkpoint has, under whichever name a model knows them."""
+    found: list[Any] = [torch.default_generator, random._inst]
+    if torch.cuda.is_initialized():
+        found.append(torch.cuda.default_generators[torch.cuda.current_device()])
+    with suppress(RuntimeError):  # there is no NumPy
+        stream = get_default_numpy_rng()
+        found += [stream, stream.generator, stream.generator.bit_generator]
+    return {id(stream) for stream in found}
+
+
+def _find(kinds: "tuple[type, ...]", value: Any, seen: "set[int]") -> "Iterator[Any]":
+    """What of these kinds a value is or holds, in lists, tuples and dictionaries however deep."""
+    if isinstance(value, kinds):
+        yield value
+    elif isinstance(value, (list, tuple, dict)) and id(value) not in seen:
+        seen.add(id(value))  # a list may hold itself
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _find(kinds, item, seen)
+
+
+def _identify(part: Any) -> "set[int]":
+    """The objects whose values a part saves; none for a network without state, such as a loss."""
+    if isinstance(part, torch.nn.Module):
+        return {id(tensor) for tensor in [*part.parameters(), *part.buffers()]}
+    return {id(part)}
 
 
 def refuse_metrics(metrics: "Mapping[str, Any]") -> None:

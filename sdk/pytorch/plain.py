@@ -65,16 +65,6 @@ _DECIDED_BY_THE_LOOP = {
 }
 
 
-def refuse_decided(options: "Iterable[str]") -> None:
-    """Refuse options that would be without effect.
-
-    :raises ConfigurationError: one of them is decided by the loop itself.
-    """
-    if found := [name for name in options if name in _DECIDED_BY_THE_LOOP]:
-        reasons = "; ".join(f"{name} ({_DECIDED_BY_THE_LOOP[name]})" for name in found)
-        raise ConfigurationError(f"open_run has no option {reasons}. A loop of your own decides that: leave it out.")
-
-
 class OpenRun(Run):
     """A run whose loop is the caller's; it knows where it was saved last."""
 
@@ -84,37 +74,6 @@ class OpenRun(Run):
         """Make a checkpoint of the present position (collective)."""
         save_checkpoint(self)
         self.saved_at = self.state.global_iteration
-
-
-class PartsModel(Model):
-    """The parts as attributes, which a model saves and restores."""
-
-    def __init__(self, make_parts: Parts) -> None:
-        self._make_parts = make_parts
-
-    def setup(self) -> None:
-        """:raises ConfigurationError: a part would be in no checkpoint, or has a name that the run itself uses."""
-        for name, part in self._make_parts().items():
-            if hasattr(self, name):
-                raise ConfigurationError(f"run.model.{name} is the run's own; give the part {name!r} another name.")
-            if not has_state(part):
-                raise ConfigurationError(
-                    f"a part must have state_dict and load_state_dict, or no checkpoint would hold it; found {name!r}, "
-                    f"of type {type(part).__name__}. Put what changes into an object with these two methods, and keep "
-                    "what does not out of the parts."
-                )
-            setattr(self, name, part)
-
-
-class OneDataset(DataModule):
-    """The one dataset that is trained on."""
-
-    def __init__(self, dataset: Any, params: "DataLoaderParams | None") -> None:
-        self._dataset = dataset
-        self._params = params
-
-    def setup(self) -> None:
-        self.add_train_phase(self._dataset, self._params)
 
 
 @contextmanager
@@ -203,3 +162,44 @@ def save_if_due(run: OpenRun) -> bool:
     if run.storage is not None and (wants_stop or is_due):
         run.save()
     return wants_stop
+
+
+class PartsModel(Model):
+    """The parts as attributes, which a model saves and restores."""
+
+    def __init__(self, make_parts: Parts) -> None:
+        self._make_parts = make_parts
+
+    def setup(self) -> None:
+        """:raises ConfigurationError: a part would be in no checkpoint, or has a name that the run itself uses."""
+        for name, part in self._make_parts().items():
+            if hasattr(self, name):
+                raise ConfigurationError(f"run.model.{name} is the run's own; give the part {name!r} another name.")
+            if not has_state(part):
+                raise ConfigurationError(
+                    f"a part must have state_dict and load_state_dict, or no checkpoint would hold it; found {name!r}, "
+                    f"of type {type(part).__name__}. Put what changes into an object with these two methods, and keep "
+                    "what does not out of the parts."
+                )
+            setattr(self, name, part)
+
+
+class OneDataset(DataModule):
+    """The one dataset that is trained on."""
+
+    def __init__(self, dataset: Any, params: "DataLoaderParams | None") -> None:
+        self._dataset = dataset
+        self._params = params
+
+    def setup(self) -> None:
+        self.add_train_phase(self._dataset, self._params)
+
+
+def refuse_decided(options: "Iterable[str]") -> None:
+    """Refuse options that would be without effect.
+
+    :raises ConfigurationError: one of them is decided by the loop itself.
+    """
+    if found := [name for name in options if name in _DECIDED_BY_THE_LOOP]:
+        reasons = "; ".join(f"{name} ({_DECIDED_BY_THE_LOOP[name]})" for name in found)
+        raise ConfigurationError(f"open_run has no option {reasons}. A loop of your own decides that: leave it out.")

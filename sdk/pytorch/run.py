@@ -105,7 +105,7 @@ class Run:
         return self.model.should_training_stop() or (claimed is not None and claimed.should_training_stop())
 
     def finish(self, reason: "StopReason | None") -> Outcome:
-        """Wait until everything is stored and say what came of the run, on all ranks alike (collective)."""
+        """Wait until everything is stored and return the outcome, on all ranks alike (collective)."""
         newest = self.resumed_from
         if self.storage is not None and self.ranks.is_main:
             self.storage.wait()

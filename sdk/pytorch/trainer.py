@@ -5,7 +5,6 @@ Its task runs here on one device, in a new process for each of several devices, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,73 +29,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from proctor.sdk.pytorch.options import TrainerOptions
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be done, picklable if its parts are: `work` is `fit.fit` or `fit.test`."""
-
-    work: "Callable[[Run], Outcome]"
-    settings: Settings
-    model: Model
-    datamodule: DataModule
-    plugins: Plugins
-
-    def execute(self, place: Place) -> Outcome:
-        """Do it in this process; all processes of a run call this."""
-        run = Run(
-            self.settings,
-            self.model,
-            datamodule=self.datamodule,
-            plugins=self.plugins,
-            place=place,
-            observers=make_observers(self.settings, is_main=place.ranks.is_main),
-        )
-        return self.work(run)
-
-
-def launch(task: Task, queue: HandoverQueue) -> Outcome:
-    """Prepare the data once, do the task in every process of the run, and return the main rank's outcome.
-
-    Under torchrun this process is one of them already, and the outcome its own.
-    """
-    devices = choose_devices(task.settings)
-    if (place := find_torchrun()) is not None:
-        return _join(task, queue, place=place, device=choose_local_device(place, devices))
-    task.datamodule.prepare_data()
-    work = partial(_execute, task)
-    if len(devices) == 1:
-        with on_device(devices[0]):
-            return work(Ranks(), devices[0], queue)
-    outcome: Outcome = spawn_ranks(work, devices=devices, options=_group_options(task), queue=queue)
-    return outcome
-
-
-def choose_device(settings: Settings) -> torch.device:
-    """Return the device of this process where no others are started: its own under torchrun, else the first.
-
-    :raises ConfigurationError: there is none for it, or options contradict each other.
-    """
-    devices, place = choose_devices(settings), find_torchrun()
-    return devices[0] if place is None else choose_local_device(place, devices)
-
-
-def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: torch.device) -> Outcome:
-    ranks = join_torchrun(place, device, _group_options(task))
-    adopt_ranks(ranks)
-    with on_device(device):
-        if ranks.local_rank == 0:
-            task.datamodule.prepare_data()
-        ranks.barrier()
-        return _execute(task, ranks, device, queue)
-
-
-def _execute(task: Task, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> Outcome:
-    return task.execute(Place(device=device, ranks=ranks, queue=queue))
-
-
-def _group_options(task: Task) -> GroupOptions:
-    return GroupOptions(task.settings.backend, task.settings.group_timeout_seconds)
 
 
 class Trainer:
@@ -152,6 +84,68 @@ class Trainer:
             raise RuntimeError(
                 f"{work.__name__} of run {self.settings.run_name} failed: {type(problem).__name__}: {problem}"
             ) from problem
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be done, picklable if its parts are: `work` is `fit.fit` or `fit.test`."""
+
+    work: "Callable[[Run], Outcome]"
+    settings: Settings
+    model: Model
+    datamodule: DataModule
+    plugins: Plugins
+
+    def execute(self, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> Outcome:
+        """Do it in this process; all processes of a run call this."""
+        run = Run(
+            self.settings,
+            self.model,
+            datamodule=self.datamodule,
+            plugins=self.plugins,
+            place=Place(device=device, ranks=ranks, queue=queue),
+            observers=make_observers(self.settings, is_main=ranks.is_main),
+        )
+        return self.work(run)
+
+
+def launch(task: Task, queue: HandoverQueue) -> Outcome:
+    """Prepare the data once, do the task in every process of the run, and return the main rank's outcome.
+
+    Under torchrun this process is one of them already, and the outcome its own.
+    """
+    devices = choose_devices(task.settings)
+    if (place := find_torchrun()) is not None:
+        return _join(task, queue, place=place, device=choose_local_device(place, devices))
+    task.datamodule.prepare_data()
+    if len(devices) == 1:
+        with on_device(devices[0]):
+            return task.execute(Ranks(), devices[0], queue)
+    outcome: Outcome = spawn_ranks(task.execute, devices=devices, options=_group_options(task), queue=queue)
+    return outcome
+
+
+def choose_device(settings: Settings) -> torch.device:
+    """Return the device of this process where no others are started: its own under torchrun, else the first.
+
+    :raises ConfigurationError: there is none for it, or options contradict each other.
+    """
+    devices, place = choose_devices(settings), find_torchrun()
+    return devices[0] if place is None else choose_local_device(place, devices)
+
+
+def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: torch.device) -> Outcome:
+    ranks = join_torchrun(place, device, _group_options(task))
+    adopt_ranks(ranks)
+    with on_device(device):
+        if ranks.local_rank == 0:
+            task.datamodule.prepare_data()
+        ranks.barrier()
+        return task.execute(ranks, device, queue)
+
+
+def _group_options(task: Task) -> GroupOptions:
+    return GroupOptions(task.settings.backend, task.settings.group_timeout_seconds)
 
 
 def _check_kind(what: str, found: Any, expected: type) -> None:

@@ -11,7 +11,6 @@ stored before they are.
 import errno
 import hashlib
 import json
-import math
 import os
 import threading
 import warnings
@@ -22,6 +21,7 @@ from time import time
 from typing import Any
 
 from proctor.sdk.disk_errors import PASSING
+from proctor.sdk.metrics import to_json_word
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
 
 HISTORY_FILE = "history.jsonl"
@@ -227,6 +227,4 @@ def _plain(name: str, value: Any) -> Any:
         if not hasattr(value, "item"):
             raise TypeError(f"metric {name!r} must be a number, a text or a tensor of one element; found {value!r}")
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return to_json_word(value)

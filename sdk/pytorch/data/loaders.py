@@ -26,64 +26,6 @@ from proctor.sdk.pytorch.distributed.processes import die_with_parent
 from proctor.sdk.pytorch.errors import ConfigurationError
 
 
-def move_to(batch: Any, device: Any) -> Any:
-    """Return the batch with every tensor on the device; what is no tensor stays as it is.
-
-    A batch is a tree of tensors: dictionaries, lists, tuples (named ones too), dataclasses.
-    """
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return {key: move_to(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move_to(value, device) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(move_to(value, device) for value in batch)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{field.name: move_to(getattr(batch, field.name), device) for field in fields(batch)})
-    return batch
-
-
-class TensorRows:
-    """The rows of equally long tensors, which are the samples; only whole batches can be read.
-
-    PyTorch takes a `TensorDataset` apart into samples and stacks them again, which costs more than a small model's
-    step. Indexing the tensors once gives the same batches, to the bit.
-
-    :param tensors: contiguous, so that their rows stacked are laid out as PyTorch lays batches out.
-    """
-
-    def __init__(self, tensors: "tuple[torch.Tensor, ...]") -> None:
-        self._tensors = tensors
-
-    def __len__(self) -> int:
-        return len(self._tensors[0])
-
-    def __getitem__(self, index: int) -> "list[torch.Tensor]":
-        return self.__getitems__([index])
-
-    def __getitems__(self, indices: "list[int]") -> "list[torch.Tensor]":
-        """Return a batch: of each tensor the rows, as a copy."""
-        chosen = torch.tensor(indices)
-        return [tensor[chosen] for tensor in self._tensors]
-
-
-def find_rows(dataset: Any) -> "TensorRows | None":
-    """Return the rows of a plain `TensorDataset` of plain tensors; None for every other dataset."""
-    if type(dataset) is not TensorDataset or not dataset.tensors:
-        return None
-    return TensorRows(dataset.tensors) if all(_is_plain(tensor) for tensor in dataset.tensors) else None
-
-
-def keep_batch(batch: Any) -> Any:
-    """Collate what is a batch already; a function with a name, which workers need."""
-    return batch
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_contiguous()
-
-
 @dataclass(frozen=True)
 class DataLoaderParams:
     """How a dataset is read.
@@ -227,3 +169,61 @@ def _check(dataset: Any) -> None:
             f"a dataset must have __getitem__ and __len__, so that an epoch can be entered at any batch; found "
             f"{type(dataset).__name__}. Give a stream an index (for example of its shards) to train on it."
         )
+
+
+def move_to(batch: Any, device: Any) -> Any:
+    """Return the batch with every tensor on the device; what is no tensor stays as it is.
+
+    A batch is a tree of tensors: dictionaries, lists, tuples (named ones too), dataclasses.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: move_to(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move_to(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(move_to(value, device) for value in batch)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return replace(batch, **{field.name: move_to(getattr(batch, field.name), device) for field in fields(batch)})
+    return batch
+
+
+class TensorRows:
+    """The rows of equally long tensors, which are the samples; only whole batches can be read.
+
+    PyTorch takes a `TensorDataset` apart into samples and stacks them again, which costs more than a small model's
+    step. Indexing the tensors once gives the same batches, to the bit.
+
+    :param tensors: contiguous, so that their rows stacked are laid out as PyTorch lays batches out.
+    """
+
+    def __init__(self, tensors: "tuple[torch.Tensor, ...]") -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitem__(self, index: int) -> "list[torch.Tensor]":
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: "list[int]") -> "list[torch.Tensor]":
+        """Return a batch: of each tensor the rows, as a copy."""
+        chosen = torch.tensor(indices)
+        return [tensor[chosen] for tensor in self._tensors]
+
+
+def find_rows(dataset: Any) -> "TensorRows | None":
+    """Return the rows of a plain `TensorDataset` of plain tensors; None for every other dataset."""
+    if type(dataset) is not TensorDataset or not dataset.tensors:
+        return None
+    return TensorRows(dataset.tensors) if all(_is_plain(tensor) for tensor in dataset.tensors) else None
+
+
+def keep_batch(batch: Any) -> Any:
+    """Collate what is a batch already; a function with a name, which workers need."""
+    return batch
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_contiguous()

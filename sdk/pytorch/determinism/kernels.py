@@ -20,55 +20,6 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _EXACT_WORKSPACES = (":4096:8", ":16:8")
 
 
-def read_precisions() -> "dict[str, Any]":
-    """Return every switch as it is, by its name; None for an older one that PyTorch refuses to read."""
-    older = {
-        "float32 matmul precision": _read_switch(torch.get_float32_matmul_precision),
-        "cuDNN TF32": _read_switch(_get_cudnn_tf32),
-    }
-    return {**older, **{name: owner.fp32_precision for name, owner in _find_owners().items()}}
-
-
-def make_precisions_full() -> None:
-    """Compute with all bits of float32, and leave both sets of switches in agreement."""
-    for owner in _find_owners().values():
-        owner.fp32_precision = _FULL
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-
-
-def restore_precisions(before: "dict[str, Any]") -> None:
-    """Put back what `read_precisions` returned."""
-    if before["float32 matmul precision"] is not None:
-        torch.set_float32_matmul_precision(before["float32 matmul precision"])
-    if before["cuDNN TF32"] is not None:
-        torch.backends.cudnn.allow_tf32 = before["cuDNN TF32"]
-    for name, owner in _find_owners().items():
-        owner.fp32_precision = before[name]
-
-
-def _find_owners() -> "dict[str, Any]":
-    """What has a newer switch, the general ones first: setting one also sets those below it."""
-    backends = torch.backends
-    found: dict[str, Any] = {"fp32 precision": backends, "fp32 precision of cuda.matmul": backends.cuda.matmul}
-    for backend, operations in (("cudnn", ("conv", "rnn")), ("mkldnn", ("matmul", "conv", "rnn"))):
-        owner = getattr(backends, backend)
-        found[f"fp32 precision of {backend}"] = owner
-        found.update({f"fp32 precision of {backend}.{name}": getattr(owner, name, None) for name in operations})
-    return {name: owner for name, owner in found.items() if hasattr(owner, "fp32_precision")}
-
-
-def _get_cudnn_tf32() -> bool:
-    return bool(torch.backends.cudnn.allow_tf32)
-
-
-def _read_switch(read: "Callable[[], Any]") -> Any:
-    try:
-        return read()
-    except RuntimeError:
-        return None
-
-
 @contextmanager
 def kernel_switches(device: torch.device, *, deterministic: bool, benchmark: bool) -> "Iterator[list[str]]":
     """Set the switches and yield what they leave open on this device, one sentence each; put all back at the end.
@@ -165,3 +116,52 @@ def _restore(before: "dict[str, Any]") -> None:
     is_read = _is_gpu_used() and not before["gpu_is_used"]  # cuBLAS keeps to what it has read
     if before["workspace"] is None and not is_read:
         os.environ.pop(_WORKSPACE, None)
+
+
+def read_precisions() -> "dict[str, Any]":
+    """Return every switch as it is, by its name; None for an older one that PyTorch refuses to read."""
+    older = {
+        "float32 matmul precision": _read_switch(torch.get_float32_matmul_precision),
+        "cuDNN TF32": _read_switch(_get_cudnn_tf32),
+    }
+    return {**older, **{name: owner.fp32_precision for name, owner in _find_owners().items()}}
+
+
+def make_precisions_full() -> None:
+    """Compute with all bits of float32, and leave both sets of switches in agreement."""
+    for owner in _find_owners().values():
+        owner.fp32_precision = _FULL
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def restore_precisions(before: "dict[str, Any]") -> None:
+    """Put back what `read_precisions` returned."""
+    if before["float32 matmul precision"] is not None:
+        torch.set_float32_matmul_precision(before["float32 matmul precision"])
+    if before["cuDNN TF32"] is not None:
+        torch.backends.cudnn.allow_tf32 = before["cuDNN TF32"]
+    for name, owner in _find_owners().items():
+        owner.fp32_precision = before[name]
+
+
+def _find_owners() -> "dict[str, Any]":
+    """What has a newer switch, the general ones first: setting one also sets those below it."""
+    backends = torch.backends
+    found: dict[str, Any] = {"fp32 precision": backends, "fp32 precision of cuda.matmul": backends.cuda.matmul}
+    for backend, operations in (("cudnn", ("conv", "rnn")), ("mkldnn", ("matmul", "conv", "rnn"))):
+        owner = getattr(backends, backend)
+        found[f"fp32 precision of {backend}"] = owner
+        found.update({f"fp32 precision of {backend}.{name}": getattr(owner, name, None) for name in operations})
+    return {name: owner for name, owner in found.items() if hasattr(owner, "fp32_precision")}
+
+
+def _get_cudnn_tf32() -> bool:
+    return bool(torch.backends.cudnn.allow_tf32)
+
+
+def _read_switch(read: "Callable[[], Any]") -> Any:
+    try:
+        return read()
+    except RuntimeError:
+        return None

@@ -60,128 +60,6 @@ _ADDRESS = "127.0.0.1"
 Work = Callable[[Ranks, torch.device, HandoverQueue], Any]
 
 
-@dataclass
-class Child:
-    """A rank as its launcher sees it."""
-
-    rank: int
-    process: BaseProcess
-    pipe: "Connection[Any, Any]"
-    has_begun: bool = False
-    has_result: bool = False
-    has_failed: bool = False
-    has_ended: bool = False
-
-
-@dataclass
-class _Messages:
-    """What the ranks have sent so far, received by the launcher while they work."""
-
-    children: "list[Child]"
-    queue: HandoverQueue
-    failures: "list[Failure]" = field(default_factory=list)
-    result: Any = None
-
-    def receive(self, until: float = inf) -> None:
-        """Take in what comes next; returns after a while, and when the time is over, without it."""
-        sources: dict[Any, Child] = {child.process.sentinel: child for child in self.children if not child.has_ended}
-        sources.update((child.pipe, child) for child in self.children if not child.pipe.closed)
-        wait_seconds = max(0.0, min(until - time.monotonic(), CHECK_SECONDS))
-        for source in connection.wait(list(sources), wait_seconds):
-            if source is sources[source].pipe:
-                self._read(sources[source])
-            else:
-                sources[source].process.join()  # it is ending; without this the sentinel would wake us again and again
-        for child in self.children:
-            if not child.has_ended and child.process.exitcode is not None:
-                self._end(child)
-
-    def _read(self, child: Child) -> None:
-        """Take one message; at the end of the pipe close it."""
-        if child.pipe.closed:
-            return
-        try:
-            kind, body = pickle.loads(child.pipe.recv_bytes())
-        except (EOFError, OSError):
-            child.pipe.close()
-            return
-        except Exception as problem:
-            self._add_failure(
-                child, RankFailedError(f"what rank {child.rank} handed over cannot be read here: {problem!r}.")
-            )
-            return
-        self._take(child, kind, body)
-
-    def _take(self, child: Child, kind: str, body: Any) -> None:
-        if kind == BEGUN:
-            child.has_begun = True
-        elif kind == VALUE:
-            self.queue.put(body)
-        elif kind == FAILURE:
-            child.has_failed = True
-            self.failures.append(body)
-        elif kind == RESULT:
-            child.has_result = True
-            self.result = body if child.rank == 0 else self.result
-
-    def _end(self, child: Child) -> None:
-        """Read the last messages of a rank that has ended; if there was no result, its death is a failure."""
-        while not child.pipe.closed and child.pipe.poll():
-            self._read(child)
-        child.pipe.close()
-        child.has_ended = True
-        if not child.has_failed and not child.has_result:
-            self.failures.append(describe_death(child.rank, child.process.exitcode, has_begun=child.has_begun))
-
-    def _add_failure(self, child: Child, problem: Exception) -> None:
-        child.has_failed = True
-        self.failures.append(Failure(child.rank, time.monotonic(), False, str(problem), "", None))
-
-
-def supervise(children: "list[Child]", queue: HandoverQueue, *, start_seconds: float) -> Any:
-    """Return the main rank's result when all ranks have one.
-
-    :param start_seconds: how long the processes may take until they have begun.
-    :raises BaseException: what came of the rank that failed first; see `make_error`.
-    """
-    messages = _Messages(children, queue)
-    start_until = time.monotonic() + start_seconds
-    while not messages.failures and not all(child.has_result for child in children):
-        messages.receive()
-        late = [child.rank for child in children if not child.has_begun]
-        if late and not messages.failures and time.monotonic() > start_until:
-            raise RankFailedError(
-                f"ranks {late} had not begun {start_seconds:g} s after their start; is the machine out of memory, "
-                "or does an import of the script that calls fit not return?"
-            )
-    _settle(messages)
-    if messages.failures:
-        raise make_error(find_reason(messages.failures))
-    return messages.result
-
-
-def end_children(children: "list[Child]") -> None:
-    """Kill what still runs and release everything; returns when no process is left."""
-    for child in children:
-        child.process.kill()
-    for child in children:
-        child.process.join(END_SECONDS)
-        child.pipe.close()
-        if child.process.exitcode is not None:
-            child.process.close()
-
-
-def _settle(messages: _Messages) -> None:
-    """Let the ranks end by themselves; where a failure only reports a lost peer, wait longer for that peer's own."""
-    begin = time.monotonic()
-    while not all(child.has_ended for child in messages.children):
-        is_known = any(not failure.is_consequence for failure in messages.failures)
-        until = begin + (SETTLE_SECONDS if is_known else END_SECONDS)
-        if time.monotonic() >= until:
-            return
-        messages.receive(until)
-
-
 @dataclass(frozen=True)
 class _Start:
     """What a rank gets besides its work."""
@@ -237,7 +115,7 @@ def _pack(work: Work) -> bytes:
         ) from problem
 
 
-def _start(start: _Start, payload: bytes) -> Child:
+def _start(start: _Start, payload: bytes) -> "Child":
     context: Any = multiprocessing.get_context(START_METHOD)
     here, there = context.Pipe()
     # No daemon: those may not have children, and a rank's loaders have workers.
@@ -255,6 +133,127 @@ def _open_store(children: "list[Child]") -> Any:
         with suppress(OSError):  # one that has ended will be noticed
             child.pipe.send(store.port)
     return store
+
+
+def supervise(children: "list[Child]", queue: HandoverQueue, *, start_seconds: float) -> Any:
+    """Return the main rank's result when all ranks have one.
+
+    :param start_seconds: how long the processes may take until they have begun.
+    :raises BaseException: the failure of the rank that failed first; see `make_error`.
+    """
+    messages = _Messages(children, queue)
+    start_until = time.monotonic() + start_seconds
+    while not messages.failures and not all(child.has_result for child in children):
+        messages.receive()
+        late = [child.rank for child in children if not child.has_begun]
+        if late and not messages.failures and time.monotonic() > start_until:
+            raise RankFailedError(
+                f"ranks {late} had not begun {start_seconds:g} s after their start; is the machine out of memory, "
+                "or does an import of the script that calls fit not return?"
+            )
+    messages.settle()
+    if messages.failures:
+        raise make_error(find_reason(messages.failures))
+    return messages.result
+
+
+def end_children(children: "list[Child]") -> None:
+    """Kill what still runs and release everything; returns when no process is left."""
+    for child in children:
+        child.process.kill()
+    for child in children:
+        child.process.join(END_SECONDS)
+        child.pipe.close()
+        if child.process.exitcode is not None:
+            child.process.close()
+
+
+@dataclass
+class Child:
+    """A rank as its launcher sees it."""
+
+    rank: int
+    process: BaseProcess
+    pipe: "Connection[Any, Any]"
+    has_begun: bool = False
+    has_result: bool = False
+    has_failed: bool = False
+    has_ended: bool = False
+
+
+@dataclass
+class _Messages:
+    """What the ranks have sent so far, received by the launcher while they work."""
+
+    children: "list[Child]"
+    queue: HandoverQueue
+    failures: "list[Failure]" = field(default_factory=list)
+    result: Any = None
+
+    def receive(self, until: float = inf) -> None:
+        """Take in what comes next; returns after a while, and when the time is over, without it."""
+        sources: dict[Any, Child] = {child.process.sentinel: child for child in self.children if not child.has_ended}
+        sources.update((child.pipe, child) for child in self.children if not child.pipe.closed)
+        wait_seconds = max(0.0, min(until - time.monotonic(), CHECK_SECONDS))
+        for source in connection.wait(list(sources), wait_seconds):
+            if source is sources[source].pipe:
+                self._read(sources[source])
+            else:
+                sources[source].process.join()  # it is ending; without this the sentinel would wake us again and again
+        for child in self.children:
+            if not child.has_ended and child.process.exitcode is not None:
+                self._end(child)
+
+    def settle(self) -> None:
+        """Let the ranks end by themselves; if a failure only reports a lost peer, wait longer for that peer's own."""
+        begin = time.monotonic()
+        while not all(child.has_ended for child in self.children):
+            is_known = any(not failure.is_consequence for failure in self.failures)
+            until = begin + (SETTLE_SECONDS if is_known else END_SECONDS)
+            if time.monotonic() >= until:
+                return
+            self.receive(until)
+
+    def _read(self, child: Child) -> None:
+        """Take one message; at the end of the pipe close it."""
+        if child.pipe.closed:
+            return
+        try:
+            kind, body = pickle.loads(child.pipe.recv_bytes())
+        except (EOFError, OSError):
+            child.pipe.close()
+            return
+        except Exception as problem:
+            self._add_failure(
+                child, RankFailedError(f"what rank {child.rank} handed over cannot be read here: {problem!r}.")
+            )
+            return
+        self._take(child, kind, body)
+
+    def _take(self, child: Child, kind: str, body: Any) -> None:
+        if kind == BEGUN:
+            child.has_begun = True
+        elif kind == VALUE:
+            self.queue.put(body)
+        elif kind == FAILURE:
+            child.has_failed = True
+            self.failures.append(body)
+        elif kind == RESULT:
+            child.has_result = True
+            self.result = body if child.rank == 0 else self.result
+
+    def _end(self, child: Child) -> None:
+        """Read the last messages of a rank that has ended; if there was no result, its death is a failure."""
+        while not child.pipe.closed and child.pipe.poll():
+            self._read(child)
+        child.pipe.close()
+        child.has_ended = True
+        if not child.has_failed and not child.has_result:
+            self.failures.append(describe_death(child.rank, child.process.exitcode, has_begun=child.has_begun))
+
+    def _add_failure(self, child: Child, problem: Exception) -> None:
+        child.has_failed = True
+        self.failures.append(Failure(child.rank, time.monotonic(), False, str(problem), "", None))
 
 
 def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> None:

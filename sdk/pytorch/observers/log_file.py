@@ -41,114 +41,6 @@ _EARLY_LINES = 10_000
 _RUN = "proctor_run"  # the attribute of a record that says which run logs; a model's records have none
 
 
-class NonBlockingFile:
-    """A file that is appended to in whole pieces and never ends a run; pieces without room on the disk wait in memory.
-
-    Others may read it meanwhile, or append whole pieces of their own.
-
-    :param what: names it in warnings, such as "log file".
-    :param make_path: makes the file's folder, or the file, and returns the file's path; called until it succeeds.
-    :param interval_seconds: how long pieces may wait to be written together.
-    :param clock: seconds.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        make_path: "Callable[[], Path]",
-        *,
-        interval_seconds: float = 0.0,
-        clock: "Callable[[], float]" = monotonic,
-    ) -> None:
-        self.path: Path | None = None  # once it is there
-        self.lost = 0  # pieces that found no place in memory either
-        self._what = what
-        self._make_path = make_path
-        self._interval_seconds = interval_seconds
-        self._clock = clock
-        self._due = clock()
-        self._descriptor = -1
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._has_warned = False
-
-    def open(self) -> None:
-        """Make the file now, so that a wrong path is noticed at once; lack of room does not raise here either.
-
-        :raises OSError: the file cannot be made or written to, whatever room there is.
-        """
-        try:
-            self._open()
-        except OSError as problem:
-            if problem.errno not in PASSING:
-                raise
-            self._warn(problem)
-
-    def append(self, piece: bytes) -> None:
-        """Add a piece, which is written whole, at once or when it is due."""
-        if self._waiting_bytes + len(piece) > WAITING_BYTES:
-            self.lost += 1
-        else:
-            self._waiting.append(piece)
-            self._waiting_bytes += len(piece)
-        if self._clock() >= self._due:
-            self.write()
-
-    def write(self) -> bool:
-        """Write what waits, and return whether every piece is in the file."""
-        try:
-            if self._waiting:
-                self._write(b"".join(self._waiting))
-        except OSError as problem:
-            self._release()  # a network file system may want the file to be opened anew
-            self._due = self._clock() + max(self._interval_seconds, RETRY_SECONDS)
-            self._warn(problem)
-            return False
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._due = self._clock() + self._interval_seconds
-        self._has_warned = False
-        return self.lost == 0
-
-    def close(self) -> None:
-        """Write what waits, if that is possible now, and close the file."""
-        self.write()
-        self._release()
-
-    def _open(self) -> int:
-        if self.path is None:
-            self.path = self._make_path()
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return self._descriptor
-
-    def _write(self, data: bytes) -> None:
-        descriptor = self._open()
-        size = os.fstat(descriptor).st_size
-        count = os.write(descriptor, data)
-        if count < len(data):
-            os.ftruncate(descriptor, size)  # no half piece, which would hide what comes after it
-            raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes fitted into it")
-
-    def _release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):  # a network file system may refuse even that
-                os.close(descriptor)
-
-    def _warn(self, problem: OSError) -> None:
-        if self._has_warned:
-            return
-        self._has_warned = True
-        warnings.warn(
-            LogWarning(
-                f"the {self._what}{'' if self.path is None else f' {self.path}'} could not be written: {problem}. What "
-                "belongs there waits in memory, and training goes on; make room before it ends."
-            ),
-            stacklevel=2,
-        )
-
-
 class FileLog(Observer):
     """Writes the log file. Its handler is on the logger only while the run is under way."""
 
@@ -257,7 +149,7 @@ class _LineHandler(logging.Handler):
         self._early: deque[bytes] = deque(maxlen=_EARLY_LINES)
         self._file: NonBlockingFile | None = None
 
-    def write_to(self, file: NonBlockingFile) -> None:
+    def write_to(self, file: "NonBlockingFile") -> None:
         """Give the file what has waited for it, and from now on everything."""
         self.acquire()
         try:
@@ -291,3 +183,111 @@ def _is_torn(path: Path) -> bool:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         return file.read() not in (b"", b"\n")
+
+
+class NonBlockingFile:
+    """A file that is appended to in whole pieces and never ends a run; pieces without room on the disk wait in memory.
+
+    Others may read it meanwhile, or append whole pieces of their own.
+
+    :param what: names it in warnings, such as "log file".
+    :param make_path: makes the file's folder, or the file, and returns the file's path; called until it succeeds.
+    :param interval_seconds: how long pieces may wait to be written together.
+    :param clock: seconds.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        make_path: "Callable[[], Path]",
+        *,
+        interval_seconds: float = 0.0,
+        clock: "Callable[[], float]" = monotonic,
+    ) -> None:
+        self.path: Path | None = None  # once it is there
+        self.lost = 0  # pieces that found no place in memory either
+        self._what = what
+        self._make_path = make_path
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._due = clock()
+        self._descriptor = -1
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._has_warned = False
+
+    def open(self) -> None:
+        """Make the file now, so that a wrong path is noticed at once; lack of room does not raise here either.
+
+        :raises OSError: the file cannot be made or written to, whatever room there is.
+        """
+        try:
+            self._open()
+        except OSError as problem:
+            if problem.errno not in PASSING:
+                raise
+            self._warn(problem)
+
+    def append(self, piece: bytes) -> None:
+        """Add a piece, which is written whole, at once or when it is due."""
+        if self._waiting_bytes + len(piece) > WAITING_BYTES:
+            self.lost += 1
+        else:
+            self._waiting.append(piece)
+            self._waiting_bytes += len(piece)
+        if self._clock() >= self._due:
+            self.write()
+
+    def write(self) -> bool:
+        """Write what waits, and return whether every piece is in the file."""
+        try:
+            if self._waiting:
+                self._write(b"".join(self._waiting))
+        except OSError as problem:
+            self._release()  # a network file system may want the file to be opened anew
+            self._due = self._clock() + max(self._interval_seconds, RETRY_SECONDS)
+            self._warn(problem)
+            return False
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._due = self._clock() + self._interval_seconds
+        self._has_warned = False
+        return self.lost == 0
+
+    def close(self) -> None:
+        """Write what waits, if that is possible now, and close the file."""
+        self.write()
+        self._release()
+
+    def _open(self) -> int:
+        if self.path is None:
+            self.path = self._make_path()
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return self._descriptor
+
+    def _write(self, data: bytes) -> None:
+        descriptor = self._open()
+        size = os.fstat(descriptor).st_size
+        count = os.write(descriptor, data)
+        if count < len(data):
+            os.ftruncate(descriptor, size)  # no half piece, which would hide what comes after it
+            raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes fitted into it")
+
+    def _release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):  # a network file system may refuse even that
+                os.close(descriptor)
+
+    def _warn(self, problem: OSError) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            LogWarning(
+                f"the {self._what}{'' if self.path is None else f' {self.path}'} could not be written: {problem}. What "
+                "belongs there waits in memory, and training goes on; make room before it ends."
+            ),
+            stacklevel=2,
+        )

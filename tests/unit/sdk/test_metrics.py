@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.sdk.errors import MetricError
-from proctor.sdk.metrics import encode_metric, encode_value, from_json_word
+from proctor.sdk.metrics import encode_metric, encode_value, from_json_word, to_json_word
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | finite | st.text()
@@ -120,3 +120,12 @@ def test_names_of_numbers_are_decoded_and_nothing_else() -> None:
     assert from_json_word("-Infinity") == float("-inf")
     assert from_json_word("nan") == "nan"
     assert from_json_word(3) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(float("nan"), "NaN"), (float("inf"), "Infinity"), (float("-inf"), "-Infinity"), (0.5, 0.5)]
+)
+def test_numbers_that_are_not_finite_become_words(number: float, word: object) -> None:
+    assert to_json_word(number) == word
+    assert to_json_word(word) == word
+    assert repr(from_json_word(word)) == repr(number)

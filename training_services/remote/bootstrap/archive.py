@@ -27,7 +27,7 @@ _NVML_MODULE = "pynvml"
 _HASH_LENGTH = 20
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
-_SDK_MODULES = ("sdk/bundle.py", "sdk/process_limits.py")
+_SDK_MODULES = ("sdk/bundle.py", "sdk/json_input.py", "sdk/process_limits.py")
 """What the keeper needs besides the trial side."""
 _MAIN = b"""import sys
 
