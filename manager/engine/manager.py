@@ -457,9 +457,9 @@ class Manager:
         return await self._files.list(await self.trial(trial_id), job_number)
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why something cannot be written or loaded at the moment, or no trial be started on this machine; or ''."""
-        return self._supervisor.trouble
+        return self._supervisor.problem
 
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
@@ -468,9 +468,9 @@ class Manager:
         has_failed = experiment.status is ExperimentStatus.ERROR and experiment.reason
         return f"{experiment.reason}; {clause}" if clause and has_failed else clause
 
-    def trouble_of(self, experiment: ExperimentRow) -> str:
+    def problem_of(self, experiment: ExperimentRow) -> str:
         """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
-        return self._supervisor.trouble_of(experiment.id) if not experiment.status.has_ended else ""
+        return self._supervisor.problem_of(experiment.id) if not experiment.status.has_ended else ""
 
     def held_up(self, experiment: ExperimentRow) -> str:
         """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""

@@ -335,7 +335,7 @@ class Unloaded:
         return Unavailable(f"experiment {experiment_id} is {self.describe(experiment_id)}")
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """The experiments that are not loaded, each with the reason, or ''."""
         return "; ".join(f"experiment {id} is {self.describe(id)}" for id, e in self._entries.items() if e.clause)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, Vitals
+from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
 from proctor.manager.dispatcher.protocol import FromDispatcher, News, ToDispatcher
 from proctor.sdk.failpoints import failpoint
 
@@ -60,9 +60,9 @@ class LineChannel(ABC):
         Returns where there is nothing to do."""
         return
 
-    def process_stats(self) -> Vitals:
+    def process_stats(self) -> ProcessStats:
         """What the system says of the dispatcher now. Returns at once."""
-        return Vitals(processor_seconds=None)
+        return ProcessStats(processor_seconds=None)
 
     async def kill(self) -> None:
         """End a dispatcher that does not answer: its lines come to their end soon, and this is then cancelled. Only
@@ -94,7 +94,7 @@ class DispatcherClient:
         read_inputs: InputReader,
         receive: Receiver,
         restarted: Callable[[str], None],
-        silent: Callable[[str], None] = lambda trouble: None,
+        silent: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """`restarted` is told why each new dispatcher is started; `silent`, that one does not answer but computes."""
         self._open_channel = open_channel
@@ -124,10 +124,10 @@ class DispatcherClient:
         self._bell.set()
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why no suggestions come, as a clause, or '': the dispatcher is silent, cannot be started now, or computes.
         May be asked in any thread."""
-        return (self._obstacle if self._pulse is None else self._pulse.trouble) or self._describe_wait()
+        return (self._obstacle if self._pulse is None else self._pulse.problem) or self._describe_wait()
 
     def _describe_wait(self) -> str:
         """It answers pings, but its tuner gives no suggestion."""
@@ -283,8 +283,8 @@ class DispatcherClient:
             if verdict is Liveness.LOST:
                 break
             if verdict is Liveness.BUSY:
-                self._silent(pulse.trouble)
-        self._shot_for = f"{pulse.trouble}, so it was killed"
+                self._silent(pulse.problem)
+        self._shot_for = f"{pulse.problem}, so it was killed"
         log.warning("%s", self._shot_for, extra={"action": "dispatcher.kill"})
         await channel.kill()
 

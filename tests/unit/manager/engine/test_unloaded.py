@@ -110,7 +110,7 @@ def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_
             assert why.startswith("not loaded: the database ")
             assert "No such file or directory" in why
             assert why.endswith("; its trials go on untouched; tried again in 1 s")
-            assert manager.trouble == f"experiment {row.id} is {why}"
+            assert manager.problem == f"experiment {row.id} is {why}"
             with pytest.raises(Unavailable, match=r"is not loaded: .*No such file"):
                 await manager.add_trial(row.id, {"x": 0.5})
             other = await manager.create_experiment(config=CONFIG, directory=str(scene.folder))
@@ -118,7 +118,7 @@ def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_
             scene.mount()
             row = await scene.ended(manager, row.id)
             assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 4 is reached")
-            assert (manager.not_loaded(row), manager.trouble) == ("", "")
+            assert (manager.not_loaded(row), manager.problem) == ("", "")
             found = await scene.trials(manager)
             assert [trial.final_value for trial in found] == [0.0, 1.0, 2.0, 3.0]
             assert [(trial.jobs, trial.intermediate_count) for trial in found] == [(1, 3)] * 4
@@ -210,7 +210,7 @@ def test_an_experiment_that_can_never_be_loaded_can_be_stopped_and_deleted(tmp_p
             with pytest.raises(NotFound):
                 await scene.row(manager)
             await asyncio.sleep(1000.0)
-            assert manager.trouble == ""
+            assert manager.problem == ""
 
     play(tmp_path, act)
 
