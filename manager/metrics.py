@@ -68,7 +68,7 @@ class Measurements:
         self.count_starts(seen, await control.read(lambda c: read_starts(c, seen)))
 
     async def count_before_pruning(self, control: Database) -> None:
-        """Once anybody reads the numbers, events are counted before they go."""
+        """Once the numbers are read at all, events are counted before they are removed."""
         if self.seen_event is not None:
             await self.catch_up(control)
 

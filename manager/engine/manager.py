@@ -405,7 +405,7 @@ class Manager:
         return node
 
     def forget_node(self, node_id: str) -> None:
-        """Forget a node that no experiment needs and that could not be left: what is there is given up. Raises
+        """Forget a node that no experiment needs and that could not be left: what is there is abandoned. Raises
         UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
         self.pool.node(node_id)
         if leaving := self._supervisor.leaving((node_id,)):
@@ -473,11 +473,11 @@ class Manager:
         return self._supervisor.problem_of(experiment.id) if not experiment.status.has_ended else ""
 
     def held_up(self, experiment: ExperimentRow) -> str:
-        """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
+        """Why trials of an experiment are stuck, or report nothing, as a clause, or ''."""
         return self._supervisor.held_up(experiment.id) if not experiment.status.has_ended else ""
 
     def silence_of(self, trial: TrialRow, node_id: str | None) -> str:
-        """Why nothing is heard of a trial that runs, as a clause, or ''.
+        """Why a trial that runs reports nothing, as a clause, or ''.
 
         :param node_id: where its newest job is.
         """

@@ -23,7 +23,7 @@ from proctor.sdk.failpoints import failpoint
 HEALTHY = "healthy"
 
 RETRY_DELAYS_SECONDS = (0.25, 0.5, 1.0, 2.0)
-_BATCH_LIMIT = 1_000  # requests in one transaction, so that nobody's commit waits for the whole of a flood
+_BATCH_LIMIT = 1_000  # requests in one transaction, so that no commit waits for the whole of a flood
 _CHECKPOINT_COMMITS = 250  # whichever comes first …
 _CHECKPOINT_CHANGES = 10_000
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}

@@ -213,7 +213,7 @@ async def _problem(context: ApiContext, error: ManagerError, root: str) -> HTMLR
 
 @cache
 def _environment() -> Any:
-    """The templates; loaded by the first page that somebody looks at."""
+    """The templates; loaded for the first page that is requested."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

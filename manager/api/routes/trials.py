@@ -60,7 +60,7 @@ async def list_trials(
 
 @router.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
 async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> models.Trial:
-    """A trial with parameters that no tuner has suggested; the tuner is told of its result."""
+    """A trial with parameters that no tuner has suggested; the tuner receives its result."""
     return await _read_resource(context, await context.manager.add_trial(experiment_id, body.parameters))
 
 

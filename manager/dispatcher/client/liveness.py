@@ -23,8 +23,8 @@ class Patience:
     """How long a dispatcher may leave a ping unanswered, in seconds in which the manager was awake."""
 
     idle_seconds: float = 60.0
-    """One that does not compute either. Longer than anybody looks around with a debugger by mistake, or a machine that
-    swaps needs to come to itself; short enough that nobody wonders for long why nothing runs."""
+    """One that does not compute either. Longer than a look around with a debugger takes, or than a machine that swaps
+    needs to recover; short enough that it is not a riddle for long why nothing runs."""
 
     @property
     def look_seconds(self) -> float:
@@ -44,7 +44,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class ProcessStats:
-    """What the system says of a process; `processor_seconds` used so far, None where nobody can say."""
+    """What the system says of a process; `processor_seconds` used so far, None where that is unknown."""
 
     processor_seconds: float | None
     suspended: bool = False

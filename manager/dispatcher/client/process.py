@@ -115,7 +115,7 @@ class ProcessChannel(LineChannel):
 
 
 def _process_stats(pid: int) -> ProcessStats:
-    """From /proc; where there is none, nobody can say."""
+    """From /proc; unknown where there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
