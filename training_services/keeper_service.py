@@ -288,7 +288,7 @@ class KeeperTrainingService(
                 self._drop(chunk.job_id)
         return stored
 
-    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+    async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
         if not self._listeners.hear_status and not self._is_cleaning:
             raise ServiceUnavailable(f"nobody listens to the jobs of experiment {self._experiment_id} yet")
         async with self._telling:
@@ -306,13 +306,13 @@ class KeeperTrainingService(
                         self.note_end(job)
                     self._drop(change.job_id)
 
-    def note_change(self, change: StatusChange) -> None:
+    def queue_change(self, change: StatusChange) -> None:
         self._notes.append(change)
         self._noted.set()
 
     async def tell(self, change: StatusChange) -> None:
-        """As `note_change`, and wait until the listeners have taken it."""
-        self.note_change(change)
+        """As `queue_change`, and wait until the listeners have taken it."""
+        self.queue_change(change)
         while any(note is change for note in self._notes):
             self._told.clear()
             await self._told.wait()
@@ -322,7 +322,7 @@ class KeeperTrainingService(
         self._noted.clear()
         while self._notes and (self._listeners.hear_status or self._is_cleaning):
             try:
-                await self.tell_changes(())
+                await self.deliver_changes(())
             except Exception:
                 log.warning("status changes were not taken; they are told again", exc_info=True)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -365,7 +365,7 @@ class KeeperTrainingService(
 
     def note_waiting(self, form: TrialJobForm, clause: str) -> None:
         """Say why a job does not run yet."""
-        self.note_change(self.submitted(form, detail=f"waiting: {clause}"))
+        self.queue_change(self.submitted(form, detail=f"waiting: {clause}"))
 
     def submitted(self, form: TrialJobForm, **news: Any) -> StatusChange:
         """What is new of a job that does not run yet, now."""

@@ -150,7 +150,7 @@ class Providers:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["Providers"]:
         """Run the providers, those included that are made later. On leaving keepers and trials go on."""
-        self._take_up_records()
+        self._recover_providers()
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._tasks = [self._start(group, kind, provider) for kind, provider in self._made.items()]
@@ -204,20 +204,22 @@ class Providers:
         module, _, name = BUILT_IN[kind].partition(":")
         return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
-    def _take_up_records(self) -> None:
-        """Make the providers that have nodes on record: some may still have to be left."""
+    def _recover_providers(self) -> None:
+        """Make the providers that have nodes on record: some may still have to be cleaned."""
         for kind in _kinds_on_record(self._context.nodes_directory) & BUILT_IN.keys():
             try:
                 self.get(kind)
             except ImportError as error:
-                log.error("%s nodes are on record and cannot be left: %s", kind, error, extra={"action": "node.fail"})
+                log.error(
+                    "%s nodes are on record and cannot be cleaned: %s", kind, error, extra={"action": "node.fail"}
+                )
 
     def _start(self, group: asyncio.TaskGroup, kind: str, provider: NodeProvider) -> asyncio.Task[None]:
         return group.create_task(provider.run(), name=f"provider of {kind} nodes")
 
 
 def _kinds_on_record(nodes_directory: Path) -> set[str]:
-    """The kinds of nodes that providers have written down, each in its folder's node.json."""
+    """The kinds of nodes that providers have on record, each in its folder's node.json."""
     kinds = set()
     for path in nodes_directory.glob(f"*/{RECORD_FILE}"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):

@@ -392,7 +392,7 @@ class ExperimentSupervisor:
         """Why something cannot be written or loaded at the moment, or what is wrong with this machine's own node; or
         ''."""
         unwritten = _database_problem(self._context.control, *self._metrics.values())
-        lost = _unexplained(self._context.hub.unexplained())
+        lost = _unknown_jobs(self._context.hub.unknown_jobs())
         scarce = open_files.shortage()
         return "; ".join(
             filter(
@@ -452,7 +452,7 @@ def _leaving_clause(experiment_id: str, running: Running, context: EngineContext
     return f"experiment {experiment_id} is being stopped" + (f": it {waits}" if waits else "")
 
 
-def _unexplained(jobs: Sequence[tuple[str, JobReport]]) -> str:
+def _unknown_jobs(jobs: Sequence[tuple[str, JobReport]]) -> str:
     """What to do about jobs that are in no database, or ''."""
     if not jobs:
         return ""

@@ -32,11 +32,11 @@ class Listener(HubClient):
     async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
         return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
 
-    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+    async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
         self.changes.extend(changes)
         self._changed()
 
-    def note_change(self, change: StatusChange) -> None:
+    def queue_change(self, change: StatusChange) -> None:
         self.changes.append(change)
         self._changed()
 

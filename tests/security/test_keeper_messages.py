@@ -71,10 +71,10 @@ class Recording(HubClient):
         self.stored.update({(chunk.job_id, chunk.member): chunk.data for chunk in chunks})
         return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
 
-    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+    async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
         self.changes.extend(changes)
 
-    def note_change(self, change: StatusChange) -> None:
+    def queue_change(self, change: StatusChange) -> None:
         self.changes.append(change)
 
 

@@ -1,14 +1,14 @@
-"""Whether keepers still speak: a node falls silent, and may be lost, by the count of heartbeats it has missed.
+"""Heartbeats of keepers: a node is silent, and may be lost, after a number of missed ones.
 
 One tick a heartbeat serves all nodes. Towards a node's loss a tick counts only
 
-* while this manager is awake: a tick that comes late, by the monotonic or the wall clock, means that it was suspended
-  or blocked, and every node begins a fresh window;
-* while the manager is otherwise connected: another node that is reached over a network has spoken since the last tick.
-  When all are gone it is more likely that our own network is.
+* while this manager is awake: a late tick, by the monotonic or the wall clock, means that it was suspended or
+  blocked, and every node begins a new window;
+* while the manager is otherwise connected: another node that is connected over a network has sent a message since
+  the last tick. When all are silent it is more likely that our own network is down.
 
-So a single machine is never lost: it is silent, and its trials go on (docs/decisions/0007). What somebody wants stopped
-there is given up all the same once the node was silent for its limit.
+So a single machine is never lost: it is silent, and its trials go on (docs/decisions/0007). Jobs that are being
+stopped there are abandoned nevertheless once the node was silent for its limit.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from proctor.trial_keeper.protocol import PROTOCOL_VERSION, Registration, Report
 log = logging.getLogger(__name__)
 
 _LATE = 2.0  # a tick that took so many heartbeats is late
-_REGISTRATION_SECONDS = 10.0  # what a keeper is given to register, from the login to its machine
-_FEWEST = 2  # missed heartbeats before a node can be lost: of one that is well, one may fall between two ticks
+_REGISTRATION_SECONDS = 10.0  # how long a keeper may take to register, from the login to its machine
+_LEAST_MISSED = 2  # missed heartbeats before a node can be lost: of one that is well, one may fall between two ticks
 
 
 @dataclass(slots=True)
-class _Pulse:
-    """One node's."""
+class _NodeHeartbeats:
+    """What is known about the heartbeats of one node."""
 
     limit_seconds: float | None = None  # None: it is never lost
-    heard: bool = False  # since the last tick
-    missed: int = 0  # ticks in a row without a word
+    was_seen: bool = False  # since the last tick
+    missed: int = 0  # ticks in a row without a message
     away: int = 0  # those of them that count towards its loss
     connected: bool = False  # it has registered, and was not lost since
     lost: bool = False
@@ -43,9 +43,9 @@ class _Pulse:
 class HeartbeatMonitor:
     """Keeps the pool's view of every registered node up to date.
 
-    :param on_lost: called with the node, a clause, and whether it is lost: it stayed away for its limit. False: it was
-        silent for so long, but that may be our own network; called at every tick. Returns whether anything was given
-        up; a node that had nothing to lose is not called lost.
+    :param on_lost: called with the node, a clause, and whether it is lost: it was silent for its limit. False: it was
+        silent for so long, but that may be our own network; called at every tick. Returns whether any job was
+        abandoned; a node without jobs is not set to lost.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class HeartbeatMonitor:
         self._silent_after = silent_after
         self._now = now
         self._on_lost = on_lost
-        self._pulses: dict[str, _Pulse] = {}
+        self._nodes: dict[str, _NodeHeartbeats] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = (0.0, 0.0)
 
     def limit(self, node_id: str, lost_after_seconds: float | None) -> None:
-        """How long this node may stay away before it is lost, at least two heartbeats; None: for ever. The window
+        """How long this node may be silent before it is lost, at least two heartbeats; None: forever. The window
         begins now, also of a node that was lost: it may have new jobs to lose. Needs a running event loop when there is
         a limit."""
-        pulse = self._pulses.setdefault(node_id, _Pulse())
-        pulse.limit_seconds = None
-        pulse.lost = False
+        node = self._nodes.setdefault(node_id, _NodeHeartbeats())
+        node.limit_seconds = None
+        node.lost = False
         if lost_after_seconds is not None:
-            pulse.limit_seconds = max(lost_after_seconds, _FEWEST * self._heartbeat_seconds)
+            node.limit_seconds = max(lost_after_seconds, _LEAST_MISSED * self._heartbeat_seconds)
             self._start()
 
     def connect(self, node_id: str, registration: Registration) -> None:
@@ -82,9 +82,9 @@ class HeartbeatMonitor:
         if registration.protocol_version != PROTOCOL_VERSION:
             theirs = registration.protocol_version
             log.warning("node %s's keeper speaks protocol %s, this manager %s", node_id, theirs, PROTOCOL_VERSION)
-        pulse = self._pulses.setdefault(node_id, _Pulse())
-        _note_word(pulse)
-        pulse.connected, pulse.lost = True, False
+        node = self._nodes.setdefault(node_id, _NodeHeartbeats())
+        _record_message(node)
+        node.connected, node.lost = True, False
         self._pool.connect(
             node_id,
             registration.devices,
@@ -99,20 +99,20 @@ class HeartbeatMonitor:
     def reach(self, node_id: str) -> None:
         """A node's machine has answered, though its keeper has not yet. It is not lost before the keeper had some
         seconds to register; this holds once in each silence."""
-        pulse = self._pulses.get(node_id)
-        if pulse is None or pulse.limit_seconds is None or pulse.reached:
+        node = self._nodes.get(node_id)
+        if node is None or node.limit_seconds is None or node.reached:
             return
-        pulse.reached = True
+        node.reached = True
         left = math.ceil(_REGISTRATION_SECONDS / self._heartbeat_seconds)
-        pulse.away = min(pulse.away, max(0, math.ceil(pulse.limit_seconds / self._heartbeat_seconds) - left))
+        node.away = min(node.away, max(0, math.ceil(node.limit_seconds / self._heartbeat_seconds) - left))
 
-    def hear(self, node_id: str, header: ReportHeader) -> None:
+    def record(self, node_id: str, header: ReportHeader) -> None:
         """A node's keeper has reported."""
-        pulse = self._pulses.setdefault(node_id, _Pulse())
+        node = self._nodes.setdefault(node_id, _NodeHeartbeats())
         if self._pool.node(node_id).status is not NodeStatus.CONNECTED:
             self._pool.set_status(node_id, NodeStatus.CONNECTED)
-        _note_word(pulse)
-        self._pool.hear(
+        _record_message(node)
+        self._pool.update(
             node_id,
             self._now(),
             devices=header.devices,
@@ -123,12 +123,12 @@ class HeartbeatMonitor:
         )
 
     def stop(self, node_id: str) -> None:
-        """Watch this node no more."""
-        self._pulses.pop(node_id, None)
+        """Stop watching this node."""
+        self._nodes.pop(node_id, None)
 
     def close(self) -> None:
-        """Watch no node any more."""
-        self._pulses.clear()
+        """Stop watching all nodes."""
+        self._nodes.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -147,15 +147,15 @@ class HeartbeatMonitor:
     def _tick(self) -> None:
         self._timer = None
         if self._was_asleep():
-            for pulse in self._pulses.values():
-                pulse.missed = pulse.away = 0
+            for node in self._nodes.values():
+                node.missed = node.away = 0
         else:
-            witnesses = {id for id, pulse in self._pulses.items() if pulse.heard and pulse.limit_seconds is not None}
-            for node_id, pulse in list(self._pulses.items()):
-                self._look_at(node_id, pulse, is_witnessed=bool(witnesses - {node_id}))
-        for pulse in self._pulses.values():
-            pulse.heard = False
-        if self._pulses:
+            witnesses = {id for id, node in self._nodes.items() if node.was_seen and node.limit_seconds is not None}
+            for node_id, node in list(self._nodes.items()):
+                self._count_missed(node_id, node, is_witnessed=bool(witnesses - {node_id}))
+        for node in self._nodes.values():
+            node.was_seen = False
+        if self._nodes:
             self._wait()
 
     def _was_asleep(self) -> bool:
@@ -163,37 +163,37 @@ class HeartbeatMonitor:
         elapsed = max(asyncio.get_running_loop().time() - monotonic, self._now() - wall)
         return elapsed > _LATE * self._heartbeat_seconds
 
-    def _look_at(self, node_id: str, pulse: _Pulse, *, is_witnessed: bool) -> None:
-        if pulse.heard or pulse.lost:
+    def _count_missed(self, node_id: str, node: _NodeHeartbeats, *, is_witnessed: bool) -> None:
+        if node.was_seen or node.lost:
             return
-        pulse.missed += 1
-        pulse.away += is_witnessed
-        limit = math.inf if pulse.limit_seconds is None else pulse.limit_seconds
-        if pulse.away * self._heartbeat_seconds >= limit:
-            self._lose(node_id, pulse)
+        node.missed += 1
+        node.away += is_witnessed
+        limit = math.inf if node.limit_seconds is None else node.limit_seconds
+        if node.away * self._heartbeat_seconds >= limit:
+            self._lose(node_id, node)
             return
-        if pulse.missed == self._silent_after and pulse.connected:
-            self._call_silent(node_id, pulse.missed * self._heartbeat_seconds)
-        if pulse.missed * self._heartbeat_seconds >= limit:
-            self._on_lost(node_id, self._describe(pulse), False)
+        if node.missed == self._silent_after and node.connected:
+            self._set_silent(node_id, node.missed * self._heartbeat_seconds)
+        if node.missed * self._heartbeat_seconds >= limit:
+            self._on_lost(node_id, self._describe(node), False)
 
-    def _lose(self, node_id: str, pulse: _Pulse) -> None:
-        pulse.lost, pulse.connected, pulse.away = True, False, 0
-        clause = self._describe(pulse)
+    def _lose(self, node_id: str, node: _NodeHeartbeats) -> None:
+        node.lost, node.connected, node.away = True, False, 0
+        clause = self._describe(node)
         if self._on_lost(node_id, clause, True):
             self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were abandoned")
 
-    def _describe(self, pulse: _Pulse) -> str:
-        return f"no word from its keeper for {pulse.missed * self._heartbeat_seconds:g} s"
+    def _describe(self, node: _NodeHeartbeats) -> str:
+        return f"no word from its keeper for {node.missed * self._heartbeat_seconds:g} s"
 
-    def _call_silent(self, node_id: str, silence: float) -> None:
-        """Unless somebody has already said better what is the matter."""
+    def _set_silent(self, node_id: str, silence: float) -> None:
+        """Unless the node has a more specific status already."""
         if self._pool.node(node_id).status is NodeStatus.CONNECTED:
             clause = f"no word from its keeper for {silence:g} s; its trials go on"
             self._pool.set_status(node_id, NodeStatus.SILENT, clause)
 
 
-def _note_word(pulse: _Pulse) -> None:
-    pulse.heard = True
-    pulse.reached = False
-    pulse.missed = pulse.away = 0
+def _record_message(node: _NodeHeartbeats) -> None:
+    node.was_seen = True
+    node.reached = False
+    node.missed = node.away = 0

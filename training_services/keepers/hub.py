@@ -1,16 +1,16 @@
 """The manager's end of the keeper protocol (`proctor.trial_keeper.protocol`), free of any web framework.
 
 Keepers call `hello`, `register`, `poll`, `report` and `answer` through the manager's routes; training services call
-`expect`, `send` and `attach`, and ask for files. The hub knows of every job that is not known to have ended whose it
-is, and gives what keepers say about it to that experiment's `HubClient`.
+`expect`, `send` and `attach`, and request files. The hub knows the experiment of every job that is not known to have
+ended, and delivers what keepers report about it to that experiment's `HubClient`.
 
-After a restart of the manager keepers may come back before the experiments do. Until `ready` is called no job is
-called unknown: what is said about it is simply not acknowledged, and its keeper says it again. After that the manager
-is asked of each job that nobody expects whether it may be stopped: one that its database cannot explain is left alone,
-because the database may have lost it.
+After a restart of the manager keepers may register before the experiments are loaded. Until `ready` is called no job is
+unknown: reports about it are simply not acknowledged, and its keeper sends them again. After that the manager is asked
+about each unexpected job whether it may be stopped: one that is not in its database goes on, because the database may
+have lost it.
 
-A keeper speaks for the jobs that were given to its node, and for no others: what it says of another node's job is
-neither taken nor acknowledged.
+A keeper reports on the jobs that were sent to its node, and on no others: what it reports on another node's job is
+neither stored nor acknowledged.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from proctor.training_services.keepers.launches import write_cancel
 from proctor.training_services.keepers.reports import (
     ExperimentReport,
     HubClient,
+    abandoned,
     deliver_all,
     ended,
-    given_up,
     held_up,
     split_body,
     started,
@@ -65,15 +65,15 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 
 MayBeStopped = Callable[[Sequence[JobReport]], Awaitable[set[str] | None]]
-"""Asked of jobs that nobody expects: returns the ids of those that may be stopped; None: that is not known yet."""
+"""Called with unexpected jobs: returns the ids of those that may be stopped; None: that is not known yet."""
 
 
 class KeeperHub:
-    """Speaks with the keepers of all nodes for all experiments.
+    """Serves the keepers of all nodes for all experiments.
 
-    :param pool: told of every node's devices and status.
-    :param heartbeat_seconds: how often a keeper speaks when it has nothing to say.
-    :param silent_after: a node is SILENT after so many heartbeats without a word.
+    :param pool: gets every node's devices and status.
+    :param heartbeat_seconds: how often a keeper reports when it has nothing to report.
+    :param silent_after: a node is SILENT after so many missed heartbeats.
     :param ready_patience_seconds: how long a registration waits for `ready`.
     :param now: Unix time, for records.
     """
@@ -92,18 +92,18 @@ class KeeperHub:
         self._now = now
         self._ready = asyncio.Event()
         self._may_be_stopped: MayBeStopped | None = None
-        self._unexplained: dict[str, dict[str, JobReport]] = {}  # by node and job
+        self._unknown_jobs: dict[str, dict[str, JobReport]] = {}  # by node and job
         self._is_closed = False
         self._sessions = KeeperSessions(pool)
         self._clients: dict[str, HubClient] = {}
         self._jobs = ExpectedJobs()
         self._watch = HeartbeatMonitor(
-            pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._give_up
+            pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._abandon_jobs
         )
 
     async def ready(self, may_be_stopped: MayBeStopped | None = None) -> None:
-        """Every experiment that can be loaded is reattached, and the jobs of the others are expected: from now on a job
-        that nobody expects is unknown and gets stopped.
+        """Every experiment that can be loaded is reattached, and the jobs of the others are expected: from now on an
+        unexpected job is unknown and is stopped.
 
         May be called again when `may_be_stopped` knows what it did not know before.
 
@@ -117,16 +117,16 @@ class KeeperHub:
                 if job.job_id in unknown:
                     session.push(Cancel(job.job_id, job.token))
 
-    def unexplained(self) -> list[tuple[str, JobReport]]:
-        """The jobs that nobody expects and that are left alone, with their nodes."""
-        return [(node_id, job) for node_id, jobs in self._unexplained.items() for job in jobs.values()]
+    def unknown_jobs(self) -> list[tuple[str, JobReport]]:
+        """The unexpected jobs that must not be stopped, with their nodes."""
+        return [(node_id, job) for node_id, jobs in self._unknown_jobs.items() for job in jobs.values()]
 
     async def until_ready(self) -> None:
         """Wait for `ready`."""
         await self._ready.wait()
 
     def close(self) -> None:
-        """Turn keepers away from now on, polls that wait included; watch nodes no more."""
+        """Refuse keepers from now on, waiting polls included; stop watching nodes."""
         self._is_closed = True
         self._watch.close()
         self._sessions.close()
@@ -134,21 +134,21 @@ class KeeperHub:
     # ---- for keepers
 
     def add_node(self, node_id: str, secret: str, *, lost_after_seconds: float | None = None) -> None:
-        """Let a keeper with this secret speak for this node.
+        """Accept a keeper with this secret for this node.
 
-        :param lost_after_seconds: give up the node's jobs after so much silence while the manager was awake; None:
+        :param lost_after_seconds: abandon the node's jobs after so much silence while the manager was awake; None:
             never (the manager's own machine).
         """
         self._watch.limit(node_id, lost_after_seconds)
         self._sessions.add_node(node_id, secret)
 
     def reach(self, node_id: str) -> None:
-        """A node's machine has let the manager in; its keeper will register in a moment, unless it cannot. So its jobs
-        are not given up before it had the time to."""
+        """The login to a node's machine has succeeded; its keeper will register soon, unless it cannot. Its jobs are
+        not abandoned before it had the time to."""
         self._watch.reach(node_id)
 
     def remove_node(self, node_id: str) -> None:
-        """Listen to this node's keeper no more."""
+        """Refuse this node's keeper from now on."""
         self._watch.stop(node_id)
         self._sessions.remove_node(node_id)
 
@@ -165,7 +165,7 @@ class KeeperHub:
         await self._wait_until_ready()
         self._require_open()
         session = self._sessions.begin(node_id, registration)
-        self._unexplained.pop(node_id, None)
+        self._unknown_jobs.pop(node_id, None)
         unknown = await self._unknown(node_id, self._jobs.unexpected(registration.jobs))
         for job in self._jobs.on_node(node_id):
             self._resume(job, session.jobs.get(job.job_id), session)
@@ -195,31 +195,31 @@ class KeeperHub:
         return CommandBatch(commands)
 
     async def report(self, node_id: str, header: ReportHeader, body: bytes | memoryview) -> ReportAnswer:
-        """Give what a keeper says to whom it concerns; the answer names what is committed.
+        """Deliver a keeper's report to the experiments it concerns; the answer says what is committed.
 
         Raises UnknownNode, UnknownSession, MalformedReport.
         """
         session = self._session(node_id, header.session)
-        strangers: dict[str, JobReport] = {}
-        parcels = self._sort(node_id, session, header, body, strangers)
-        self._watch.hear(node_id, header)
-        fenced = await self._unknown(node_id, list(strangers.values()))
-        await deliver_all(parcels)
+        unexpected: dict[str, JobReport] = {}
+        reports = self._sort(node_id, session, header, body, unexpected)
+        self._watch.record(node_id, header)
+        fenced = await self._unknown(node_id, list(unexpected.values()))
+        await deliver_all(reports)
         failpoint("hub.report.taken")
-        for parcel in parcels:
-            fenced |= parcel.refused
-            self._note_taken(parcel, session)
-        self._tell_stopped(node_id, session, header.stopped)
+        for report in reports:
+            fenced |= report.refused
+            self._record_stored(report, session)
+        self._report_stopped(node_id, session, header.stopped)
         return ReportAnswer(
-            acknowledged=[item for parcel in parcels for item in parcel.acknowledgements()],
-            ended=[job_id for parcel in parcels for job_id in parcel.ended],
+            acknowledged=[item for report in reports for item in report.acknowledgements()],
+            ended=[job_id for report in reports for job_id in report.ended],
             fenced=sorted(fenced),
             pause_seconds=self._pause(),
         )
 
-    def _tell_stopped(self, node_id: str, session: RegisteredKeeper, stopped: Mapping[str, str]) -> None:
-        """Tell the experiments which of their jobs are stuck because a process of their keeper is
-        suspended, and which go on again."""
+    def _report_stopped(self, node_id: str, session: RegisteredKeeper, stopped: Mapping[str, str]) -> None:
+        """Report to the experiments which of their jobs are stuck because a process of their keeper is suspended, and
+        which go on again."""
         for job_id in session.stopped.keys() | stopped.keys():
             job, clause = self._jobs.known(job_id), stopped.get(job_id, "")
             if not job_id or clause == session.stopped.get(job_id, ""):
@@ -228,43 +228,43 @@ class KeeperHub:
                 continue
             client = None if job is None else self._clients.get(job.experiment_id)
             if job is None or client is None:
-                session.stopped.pop(job_id, None)  # said again with the next report, if it is still so
+                session.stopped.pop(job_id, None)  # reported again next time, if it is still so
                 continue
-            client.note_change(held_up(job, node_id, clause, now=self._now()))
+            client.queue_change(held_up(job, node_id, clause, now=self._now()))
             session.stopped[job_id] = clause
         session.stopped = {job_id: clause for job_id, clause in session.stopped.items() if clause}
 
     def _pause(self) -> float:
-        """100 nodes whose trials report all the time speak five times a second each; a single one at once."""
+        """100 nodes whose trials report continuously send five reports a second each; a single node does not wait."""
         return min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS)
 
     def answer(self, node_id: str, answer: FileAnswer, data: bytes) -> None:
-        """A keeper's answer to a question about files. Raises UnknownNode, UnknownSession."""
+        """A keeper's answer to a file request. Raises UnknownNode, UnknownSession."""
         self._session(node_id, answer.session).files.answer(answer, data)
 
     # ---- for training services
 
     def attach(self, experiment_id: str, client: HubClient) -> None:
-        """Give what keepers say about this experiment's jobs to `client` from now on."""
+        """Deliver reports about this experiment's jobs to `client` from now on."""
         self._clients[experiment_id] = client
 
     def detach(self, experiment_id: str, client: HubClient | None = None) -> None:
-        """Give it to nobody; it is not acknowledged and stays with the keepers. With `client`: only if it is the
-        one that is attached."""
+        """Stop delivering; reports are not acknowledged and stay with the keepers. With `client`: only if it is the
+        attached one."""
         if client is None or self._clients.get(experiment_id) is client:
             self._clients.pop(experiment_id, None)
 
     def expect(
         self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None, started: bool = False
     ) -> None:
-        """Say whose a job is, before anything is ordered about it, and where it will be sent. Idempotent.
+        """Announce the experiment of a job, and the node it will be sent to, before any order about it. Idempotent.
 
-        :param started: it is known to have run: a keeper that does not have it cannot be given it again.
+        :param started: it is known to have run, and must not be sent again to a keeper that does not have it.
         """
         self._jobs.expect(job_id, token, experiment_id, node_id=node_id, started=started)
 
     def forget(self, job_id: str) -> None:
-        """Nobody cares for a job any more: its keeper is told to stop and forget it when it next speaks of it."""
+        """A job is no longer needed: its keeper must stop and forget it when it next reports on it."""
         self._jobs.forget(job_id)
 
     def abandon(self, experiment_id: str) -> list[str]:
@@ -275,31 +275,31 @@ class KeeperHub:
         return jobs
 
     def send(self, node_id: str, order: Order) -> None:
-        """Order something of a node's keeper.
+        """Send an order to a node's keeper.
 
-        Orders about a job are remembered, so that a keeper that comes back is ordered again; while there is no
-        keeper they wait. A launch raises UnknownNode, and UnknownTrialJob if it was not announced by `expect`.
+        Orders about a job are remembered and sent again to a keeper that registers again; while there is no keeper
+        they wait. A launch raises UnknownNode, and UnknownTrialJob if it was not announced by `expect`.
         Orders about a job that has ended do nothing.
         """
         if isinstance(order, Launch):
             self._sessions.secret(node_id)  # an unknown node is an error
             self._jobs.place(self._jobs.require(order.job_id), node_id)
         session = self._sessions.find(node_id)
-        must_be_told = isinstance(order, Shutdown) or self._remember(order, session)
-        if must_be_told and session is not None:
+        must_be_sent = isinstance(order, Shutdown) or self._remember(order, session)
+        if must_be_sent and session is not None:
             session.push(order)
 
     def adopt(self, node_id: str, launch: Launch) -> None:
         """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
         keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
         self._jobs.require(launch.job_id).remember(launch)
-        if self.find_again(node_id, launch.job_id) is False:
+        if self.reattach(node_id, launch.job_id) is False:
             self.send(node_id, launch)
 
-    def find_again(self, node_id: str, job_id: str) -> bool | None:
+    def reattach(self, node_id: str, job_id: str) -> bool | None:
         """Whether a job that was sent to a node before the manager was restarted has arrived there; then it goes on,
-        or its end is reported if it is not there any more. None while its keeper is away. Raises UnknownTrialJob if it
-        was not announced by `expect`."""
+        or its end is reported if it is not there any more. None while its keeper is disconnected. Raises
+        UnknownTrialJob if it was not announced by `expect`."""
         job = self._jobs.require(job_id)
         self._jobs.place(job, node_id)
         session = self._sessions.find(node_id)
@@ -310,19 +310,20 @@ class KeeperHub:
         return None if session is None else job.handed_over
 
     def cancel_unattached(self, node_id: str, job_id: str, stop: SoftStop | None = None) -> None:
-        """Have a job stopped whose experiment is not attached. Its end and what it has reported stay with its keeper.
-        Idempotent; a job that never arrived, or that is not expected, is no error.
+        """Stop a job whose experiment is not attached. Its end and its reports stay with its keeper. Idempotent; does
+        nothing for a job that never arrived or is not expected.
 
         :param stop: let it save first; None: at once, also if it was asked to save before.
         """
         job = self._jobs.known(job_id)
         if job is None or (job.cancel is not None and (stop is not None or job.cancel.save_seconds == 0)):
             return
-        if job.cancel is not None or self.find_again(node_id, job_id) is not False:
+        if job.cancel is not None or self.reattach(node_id, job_id) is not False:
             self.send(node_id, Cancel(job_id, job.token) if stop is None else write_cancel(job_id, job.token, stop))
 
     def is_over(self, node_id: str, job_id: str) -> bool:
-        """Whether nothing of a job runs on its node any more, as far as its keeper says; False while that is away."""
+        """Whether nothing of a job runs on its node any more, as far as its keeper reports; False while that is
+        disconnected."""
         job = self._jobs.known(job_id)
         session = self._sessions.find(node_id)
         if job is None or job.has_ended:
@@ -333,7 +334,7 @@ class KeeperHub:
     async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
         """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is
         the absolute path of a job's. Raises as `FileRequests` does; ServiceUnavailable at once while the keeper is
-        away. So do the next three."""
+        disconnected. So do the next three."""
         return await self._sessions.files(node_id).list_files(folder, timeout_seconds=timeout_seconds)
 
     async def read_file(
@@ -357,7 +358,7 @@ class KeeperHub:
     # ---- jobs
 
     def _remember(self, order: Order, session: RegisteredKeeper | None) -> bool:
-        """Keep an order with its job; whether the keeper must be told."""
+        """Keep an order with its job; whether it must be sent to the keeper."""
         assert not isinstance(order, Shutdown)
         job = self._jobs.find(order.job_id, order.token)
         if job is None:
@@ -389,26 +390,26 @@ class KeeperHub:
             session.push(job.launch)
 
     def _note_running(self, job: ExpectedJob, found: JobReport) -> None:
-        """The start may not have been committed before whoever was told it was killed."""
+        """The start may not have been committed before the manager was killed."""
         assert job.node_id is not None
         job.started = True
         client = self._clients.get(job.experiment_id)
         if client is not None and found.pid is not None:
-            client.note_change(started(Start(job.job_id, job.token, found.pid, found.started_at), job.node_id))
+            client.queue_change(started(Start(job.job_id, job.token, found.pid, found.started_at), job.node_id))
 
     def _end(self, job: ExpectedJob, reason: EndReason, detail: str) -> None:
-        """Tell the job's experiment of an end that no keeper will report."""
+        """Report an end to the job's experiment that no keeper will report."""
         client = self._clients.get(job.experiment_id)
         self._jobs.forget(job.job_id)
         if client is None:
             log.warning("trial job %s ended (%s: %s), its experiment is not attached", job.job_id, reason, detail)
             return
-        client.note_change(given_up(job, reason, detail=detail, now=self._now()))
+        client.queue_change(abandoned(job, reason, detail=detail, now=self._now()))
 
-    def _give_up(self, node_id: str, clause: str, is_lost: bool) -> bool:
-        """A node is lost with its jobs, or may be: then nobody waits any longer for those that are to stop. Should its
-        keeper come back, it is told to stop them. Jobs whose experiment is not attached are kept: it must hear of their
-        end. False: there were none."""
+    def _abandon_jobs(self, node_id: str, clause: str, is_lost: bool) -> bool:
+        """A node is lost with its jobs, or may be: then only jobs that are being stopped are abandoned. Should its
+        keeper register again, it must stop them. Jobs whose experiment is not attached are kept: their end must be
+        reported to it. False: there were none."""
         if is_lost:
             self._sessions.end(node_id)
         attached = [job for job in self._jobs.on_node(node_id) if job.experiment_id in self._clients]
@@ -426,94 +427,94 @@ class KeeperHub:
         session: RegisteredKeeper,
         header: ReportHeader,
         body: bytes | memoryview,
-        strangers: dict[str, JobReport],
+        unexpected: dict[str, JobReport],
     ) -> list[ExperimentReport]:
-        """A report by experiment. Jobs that nobody expects go into `strangers`; those of experiments that are not
-        attached are left out."""
-        parcels: dict[str, ExperimentReport] = {}
+        """A report by experiment. Unexpected jobs go into `unexpected`; those of experiments that are not attached are
+        left out."""
+        reports: dict[str, ExperimentReport] = {}
 
-        def parcel_of(said: Chunk | Start | End) -> ExperimentReport | None:
-            job = self._jobs.find(said.job_id, said.token)
+        def report_of(item: Chunk | Start | End) -> ExperimentReport | None:
+            job = self._jobs.find(item.job_id, item.token)
             if job is not None:
-                return None if self._is_of_another(job, node_id, session) else self._parcel(parcels, job)
-            known = session.jobs.get(said.job_id)
-            strangers[said.job_id] = known or JobReport(said.job_id, said.token, None, 0.0)
+                return None if self._is_of_another(job, node_id, session) else self._report_to(reports, job)
+            known = session.jobs.get(item.job_id)
+            unexpected[item.job_id] = known or JobReport(item.job_id, item.token, None, 0.0)
             return None
 
-        for chunk, said in zip(split_body(header, body), header.chunks, strict=True):
-            if (parcel := parcel_of(said)) is not None:
-                parcel.chunks.append(chunk)
+        for chunk, item in zip(split_body(header, body), header.chunks, strict=True):
+            if (report := report_of(item)) is not None:
+                report.chunks.append(chunk)
         for start in header.starts:
-            if (parcel := parcel_of(start)) is not None:
-                parcel.starts.append(started(start, node_id))
-            elif start.job_id not in strangers and self._is_refused(start, node_id, session):
+            if (report := report_of(start)) is not None:
+                report.starts.append(started(start, node_id))
+            elif start.job_id not in unexpected and self._is_refused(start, node_id, session):
                 continue
-            elif start.job_id not in strangers or not self._ready.is_set():
-                # Its experiment is not back yet, and a keeper says this once.
+            elif start.job_id not in unexpected or not self._ready.is_set():
+                # Its experiment is not loaded yet, and a keeper reports this once.
                 before = session.jobs.get(start.job_id)
                 owner = "" if before is None else before.experiment_id
                 session.jobs[start.job_id] = JobReport(
                     start.job_id, start.token, start.pid, start.started_at, experiment_id=owner
                 )
         for end in header.ends:
-            if (parcel := parcel_of(end)) is not None:
-                parcel.ends.append(ended(end, node_id))
+            if (report := report_of(end)) is not None:
+                report.ends.append(ended(end, node_id))
             elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, node_id, session):
                 job.has_ended = True
-        return list(parcels.values())
+        return list(reports.values())
 
-    def _is_refused(self, said: Start | End, node_id: str, session: RegisteredKeeper) -> bool:
-        job = self._jobs.find(said.job_id, said.token)
+    def _is_refused(self, item: Start | End, node_id: str, session: RegisteredKeeper) -> bool:
+        job = self._jobs.find(item.job_id, item.token)
         return job is not None and self._is_of_another(job, node_id, session)
 
     def _is_of_another(self, job: ExpectedJob, node_id: str, session: RegisteredKeeper) -> bool:
-        """Whether a job was given to another node than the one that speaks of it; logged once a session."""
+        """Whether a job was sent to another node than the one that reports on it; logged once a session."""
         if job.node_id in (None, node_id):
             return False
         if job.job_id not in session.refused:
             session.refused.add(job.job_id)
-            text = "node %s reports on trial job %s, which was given to node %s; what it says of the job is refused"
+            text = "node %s reports on trial job %s, which was sent to node %s; the report is refused"
             extra = {"action": "job.refused", "job_id": job.job_id, "node_id": node_id}
             log.warning(text, node_id, job.job_id, job.node_id, extra=extra)
         return True
 
-    def _parcel(self, parcels: dict[str, ExperimentReport], job: ExpectedJob) -> ExperimentReport | None:
+    def _report_to(self, reports: dict[str, ExperimentReport], job: ExpectedJob) -> ExperimentReport | None:
         job.started = True
-        parcel = parcels.get(job.experiment_id)
-        if parcel is None and (client := self._clients.get(job.experiment_id)) is not None:
-            parcel = parcels[job.experiment_id] = ExperimentReport(client)
-        return parcel
+        report = reports.get(job.experiment_id)
+        if report is None and (client := self._clients.get(job.experiment_id)) is not None:
+            report = reports[job.experiment_id] = ExperimentReport(client)
+        return report
 
-    async def _unknown(self, node_id: str, strangers: Sequence[JobReport]) -> set[str]:
-        """Of the jobs that nobody expects those that are to be stopped; none before `ready`."""
-        if not strangers or not self._ready.is_set():
+    async def _unknown(self, node_id: str, unexpected: Sequence[JobReport]) -> set[str]:
+        """The unexpected jobs that are to be stopped; none before `ready`."""
+        if not unexpected or not self._ready.is_set():
             return set()
         if self._may_be_stopped is None:
-            return {job.job_id for job in strangers}
+            return {job.job_id for job in unexpected}
         try:
-            unknown = await self._may_be_stopped(strangers)
+            unknown = await self._may_be_stopped(unexpected)
         except Exception:
-            log.exception("whether unknown jobs may be stopped cannot be said; they go on")
+            log.exception("whether unknown jobs may be stopped is not known; they go on")
             unknown = None
         if unknown is None:
             return set()
-        self._note_unexplained(node_id, [job for job in strangers if job.job_id not in unknown])
+        self._record_unknown(node_id, [job for job in unexpected if job.job_id not in unknown])
         return unknown
 
-    def _note_unexplained(self, node_id: str, left_alone: Sequence[JobReport]) -> None:
-        known = self._unexplained.setdefault(node_id, {})
-        for job in left_alone:
+    def _record_unknown(self, node_id: str, jobs: Sequence[JobReport]) -> None:
+        known = self._unknown_jobs.setdefault(node_id, {})
+        for job in jobs:
             if job.job_id not in known:
-                text = "job %s (experiment %s) on node %s is in no database of this manager; it is left alone"
-                extra = {"action": "job.unexplained", "job_id": job.job_id, "node_id": node_id}
+                text = "job %s (experiment %s) on node %s is in no database of this manager; it is not stopped"
+                extra = {"action": "job.unknown", "job_id": job.job_id, "node_id": node_id}
                 log.error(text, job.job_id, job.experiment_id or "unknown", node_id, extra=extra)
             known[job.job_id] = job
 
-    def _note_taken(self, parcel: ExperimentReport, session: RegisteredKeeper) -> None:
-        for (job_id, member), offset in parcel.stored.items():
+    def _record_stored(self, report: ExperimentReport, session: RegisteredKeeper) -> None:
+        for (job_id, member), offset in report.stored.items():
             if (job := self._jobs.known(job_id)) is not None:
                 job.stored[str(member)] = offset
-        for job_id in (*parcel.refused, *parcel.ended):
+        for job_id in (*report.refused, *report.ended):
             session.jobs.pop(job_id, None)
             self._jobs.forget(job_id)
 

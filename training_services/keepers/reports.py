@@ -1,4 +1,4 @@
-"""From a keeper's report to the listeners of the experiments it speaks of, and back to what may be acknowledged."""
+"""From a keeper's report to the listeners of the experiments it concerns, and back to what may be acknowledged."""
 
 import asyncio
 import logging
@@ -17,27 +17,27 @@ log = logging.getLogger(__name__)
 
 
 class HubClient(ABC):
-    """The part of a training service that speaks with keepers: it is given what they say about its jobs."""
+    """The part of a training service to which the hub delivers what keepers report about its jobs."""
 
     @abstractmethod
     async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
         """As a `MetricListener`: returns the stored offsets; raising means that the keeper sends them again."""
 
     @abstractmethod
-    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
-        """As a `StatusListener`: raising means that it is said again, ends by the keeper, starts by the hub through
-        `note_change`."""
+    async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
+        """As a `StatusListener`: raising means that it is delivered again, ends by the keeper, starts by the hub
+        through `queue_change`."""
 
     @abstractmethod
-    def note_change(self, change: StatusChange) -> None:
-        """Something that no keeper will say again: a start, the end of a job that was given up with its node or was
-        stopped before it was handed over. The client tells its listeners, before anything newer, until they take it.
-        Must not block."""
+    def queue_change(self, change: StatusChange) -> None:
+        """A change that no keeper will report again: a start, the end of a job that was abandoned with its node or
+        stopped before it was sent. The client delivers it to its listeners, before anything newer, until they accept
+        it. Must not block."""
 
 
 @dataclass
 class ExperimentReport:
-    """What one report says about the jobs of one experiment, and what of it was taken."""
+    """The part of one report about the jobs of one experiment, and what of it was stored."""
 
     client: HubClient
     chunks: list[JournalChunk] = field(default_factory=list)
@@ -48,22 +48,25 @@ class ExperimentReport:
     ended: list[str] = field(default_factory=list)
 
     async def deliver(self) -> None:
-        """Give it to the client. Never raises: what was not taken is simply not acknowledged.
+        """Deliver it to the client. Never raises: what was not accepted is simply not acknowledged.
 
-        Metrics and status changes go side by side, except that the end of a job waits until its metrics are stored.
+        Metrics and status changes are delivered concurrently, except that the end of a job waits until its metrics are
+        stored.
         """
-        speaking = {chunk.job_id for chunk in self.chunks}
-        quiet = [end for end in self.ends if end.job_id not in speaking]
-        if self.chunks and (self.starts or quiet):
+        with_chunks = {chunk.job_id for chunk in self.chunks}
+        without_chunks = [end for end in self.ends if end.job_id not in with_chunks]
+        if self.chunks and (self.starts or without_chunks):
             async with asyncio.TaskGroup() as group:
                 storing = group.create_task(_attempt(self._store()), name="store metrics")
-                telling = group.create_task(_attempt(self._tell(self.starts, quiet)), name="tell status")
-            taken = storing.result() and telling.result()
+                delivering = group.create_task(
+                    _attempt(self._deliver_changes(self.starts, without_chunks)), name="deliver status"
+                )
+            taken = storing.result() and delivering.result()
         else:
-            taken = await _attempt(self._store() if self.chunks else self._tell(self.starts, quiet))
-        if taken and speaking:
-            last = [end for end in self.ends if end.job_id in speaking and self._is_stored(end.job_id)]
-            await _attempt(self._tell([], last))
+            taken = await _attempt(self._store() if self.chunks else self._deliver_changes(self.starts, without_chunks))
+        if taken and with_chunks:
+            last = [end for end in self.ends if end.job_id in with_chunks and self._is_stored(end.job_id)]
+            await _attempt(self._deliver_changes([], last))
 
     def acknowledgements(self) -> list[Acknowledgement]:
         """What of the chunks is stored."""
@@ -78,37 +81,37 @@ class ExperimentReport:
             self.stored.get((job_id, chunk.member), -1) >= chunk.end for chunk in self.chunks if chunk.job_id == job_id
         )
 
-    async def _tell(self, starts: Sequence[StatusChange], ends: Sequence[StatusChange]) -> None:
+    async def _deliver_changes(self, starts: Sequence[StatusChange], ends: Sequence[StatusChange]) -> None:
         if not starts and not ends:
             return
         try:
-            await self.client.tell_changes([*starts, *ends])
+            await self.client.deliver_changes([*starts, *ends])
         except Exception:
-            for start in starts:  # a keeper says once that a job has started
-                self.client.note_change(start)
+            for start in starts:  # a keeper reports a start once
+                self.client.queue_change(start)
             raise
         self.ended.extend(end.job_id for end in ends)
 
 
-async def deliver_all(parcels: Sequence[ExperimentReport]) -> None:
-    """Every experiment gets its parcel at the same time."""
-    if len(parcels) == 1:
-        await parcels[0].deliver()
+async def deliver_all(reports: Sequence[ExperimentReport]) -> None:
+    """Deliver to all experiments concurrently."""
+    if len(reports) == 1:
+        await reports[0].deliver()
         return
     async with asyncio.TaskGroup() as group:
-        for parcel in parcels:
-            group.create_task(parcel.deliver(), name="deliver a keeper's report")
+        for report in reports:
+            group.create_task(report.deliver(), name="deliver a keeper's report")
 
 
 async def _attempt(delivery: Awaitable[None]) -> bool:
-    """Whether the client took it."""
+    """Whether the client accepted it."""
     try:
         await delivery
-    except ServiceUnavailable as error:  # who refuses it says so where people look
-        log.debug("what a keeper reported cannot be taken now; it is asked to send it again: %s", error)
+    except ServiceUnavailable as error:  # the client reports the reason itself
+        log.debug("a keeper's report cannot be stored now; the keeper sends it again: %s", error)
         return False
     except Exception:
-        log.warning("what a keeper reported was not taken; it is asked to send it again", exc_info=True)
+        log.warning("a keeper's report was not stored; the keeper sends it again", exc_info=True)
         return False
     return True
 
@@ -132,13 +135,13 @@ def split_body(header: ReportHeader, body: bytes | memoryview) -> list[JournalCh
 
 
 def started(start: Start, node_id: str) -> StatusChange:
-    """What the listeners are told of a start."""
+    """The status change of a start."""
     time = _moment(start.started_at, start.job_id)
     return StatusChange(start.job_id, start.token, TrialJobStatus.RUNNING, time, node_id=node_id, pid=start.pid)
 
 
 def ended(end: End, node_id: str) -> StatusChange:
-    """What the listeners are told of an end."""
+    """The status change of an end."""
     return StatusChange(
         job_id=end.job_id,
         token=end.token,
@@ -150,8 +153,8 @@ def ended(end: End, node_id: str) -> StatusChange:
     )
 
 
-def given_up(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -> StatusChange:
-    """What the listeners are told of an end that no keeper will report. `now` is Unix time."""
+def abandoned(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -> StatusChange:
+    """The status change of an end that no keeper will report. `now` is Unix time."""
     return StatusChange(
         job_id=job.job_id,
         token=job.token,
@@ -164,7 +167,7 @@ def given_up(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) ->
 
 
 def held_up(job: ExpectedJob, node_id: str, clause: str, *, now: float) -> StatusChange:
-    """What the listeners are told of a job that is stuck or, with "", goes on again. `now` is Unix time."""
+    """The status change of a job that is stuck or, with "", goes on again. `now` is Unix time."""
     status = TrialJobStatus.RUNNING if job.started else TrialJobStatus.SUBMITTED
     if not job.started:
         clause = f"waiting: {clause or f'it is being started on node {node_id}'}"

@@ -238,7 +238,7 @@ class NodePool:
         )
         self._replace(connected)
 
-    def hear(
+    def update(
         self,
         node_id: str,
         seen_at: float,

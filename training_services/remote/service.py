@@ -265,7 +265,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
     async def _was_launched(self, form: TrialJobForm) -> bool:
         """Whether the job was sent before a restart of the manager; waits until its keeper is connected."""
         node_id = self._node_of(form)
-        while (found := self._hub.find_again(node_id, form.job_id)) is None:
+        while (found := self._hub.reattach(node_id, form.job_id)) is None:
             await self._pool.wait_changed()
         return found
 
@@ -298,7 +298,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         now = self._now()
         end = Exit(reason=reason, code=None, signal=None, started_at=0.0, ended_at=now, detail=detail)
         time = datetime.fromtimestamp(now, UTC)
-        self.note_change(
+        self.queue_change(
             StatusChange(form.job_id, form.token, TrialJobStatus.ENDED, time, detail=detail,
                          node_id=self._node_of(form), exit=end)
         )  # fmt: skip

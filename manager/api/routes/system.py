@@ -116,6 +116,6 @@ async def get_metrics(context: Context) -> Response:
                 return counts
 
     control, measurements = context.manager.control, context.measurements
-    await measurements.catch_up(control)
+    await measurements.count_new_starts(control)
     snapshot = ExperimentFigures(await control.read(read), healthy=not context.manager.problem, commits=control.commits)
     return Response(render(measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})

@@ -210,7 +210,7 @@ def test_nothing_is_held_on_a_node_whose_disk_is_full_for_the_trial_that_waits(p
     large = PoolPlacer(pool, ElsewhereMachines(("one",)), 2)
     taken(first, 0)
     take(large, 1, since=0.0, now=70.0)
-    pool.hear("one", 2.0, full={"/full/disk": "the disk of /full/disk is full"})
+    pool.update("one", 2.0, full={"/full/disk": "the disk of /full/disk is full"})
     assert isinstance(take(small, 2, since=70.0, now=70.0), Waiting)  # before the other experiment has looked
     woken: list[int] = []
     stop = small.watch(lambda: woken.append(1))
@@ -221,7 +221,7 @@ def test_nothing_is_held_on_a_node_whose_disk_is_full_for_the_trial_that_waits(p
     assert "is held for" not in waiting.reason
     assert isinstance(take(small, 2, since=70.0, now=70.0), NodePlacement)
     small.give_back("t2.1")
-    pool.hear("one", 3.0, full={})
+    pool.update("one", 3.0, full={})
     waiting = take(large, 1, since=0.0, now=71.0)
     assert isinstance(waiting, Waiting)
     assert waiting.reason.endswith("; what becomes free on node one is held for trial 1")

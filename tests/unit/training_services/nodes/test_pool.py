@@ -23,7 +23,7 @@ def lease(job_id: str | None, slot: int = 0, limit: int = 1) -> Lease:
 
 def hear(pool: NodePool, *leases: Lease) -> None:
     """Node `local` tells who has leased its GPU."""
-    pool.hear("local", 2.0, devices=[device(leases=leases)])
+    pool.update("local", 2.0, devices=[device(leases=leases)])
 
 
 def holders(pool: NodePool) -> list[tuple[str, int, str]]:
@@ -115,18 +115,18 @@ def test_what_a_job_held_before_a_restart_is_held_again_before_its_node_is_known
 
 
 def test_processes_of_our_own_trials_are_not_foreign(pool: NodePool) -> None:
-    pool.hear("local", 2.0, devices=[device(DeviceProcess(10, 5, "a.1"), DeviceProcess(11, 7))])
+    pool.update("local", 2.0, devices=[device(DeviceProcess(10, 5, "a.1"), DeviceProcess(11, 7))])
     [gpu] = pool.capacity(["local"])[0].gpus or ()
     assert [process.pid for process in gpu.foreign] == [11]
 
 
 def test_only_what_matters_to_placement_or_people_is_a_change(pool: NodePool) -> None:
     changes = count_changes(pool)
-    pool.hear("local", 2.0, devices=[device(used_mb=5)], disk_free_mb=100)
+    pool.update("local", 2.0, devices=[device(used_mb=5)], disk_free_mb=100)
     assert changes == []
     assert (pool.node("local").seen_at, pool.node("local").disk_free_mb) == (2.0, 100)
-    pool.hear("local", 3.0, devices=[device(DeviceProcess(11, 7))])
-    pool.hear("local", 3.0, notes=["the disk is nearly full"])
+    pool.update("local", 3.0, devices=[device(DeviceProcess(11, 7))])
+    pool.update("local", 3.0, notes=["the disk is nearly full"])
     pool.set_status("local", NodeStatus.SILENT, "no word for 15 s")
     pool.set_status("local", NodeStatus.SILENT, "no word for 15 s")
     assert len(changes) == 3
@@ -285,21 +285,21 @@ def test_a_node_on_hold_is_not_waited_for_as_one_that_is_arriving(pool: NodePool
 
 def test_a_node_without_room_takes_no_new_jobs_until_its_keeper_says_otherwise(pool: NodePool) -> None:
     changes = count_changes(pool)
-    pool.hear("local", 2.0, full={"": "its disk is full (/home); free some space"})
+    pool.update("local", 2.0, full={"": "its disk is full (/home); free some space"})
     [capacity] = pool.capacity(["local"])
     assert (capacity.ready, capacity.arriving) == (False, False)
     assert capacity.reason == "node local takes no new jobs: its disk is full (/home); free some space"
     assert pool.absence("local") == ""
-    pool.hear("local", 3.0)
+    pool.update("local", 3.0)
     assert pool.obstacle("local")
-    pool.hear("local", 4.0, full={})
+    pool.update("local", 4.0, full={})
     assert pool.capacity(["local"])[0].ready
     assert len(changes) == 2
 
 
 @pytest.mark.parametrize("place", ["/data/exp", "/data/exp/trials/0-a", "/data"])
 def test_a_folder_without_room_keeps_only_those_waiting_whose_jobs_lie_there(pool: NodePool, place: str) -> None:
-    pool.hear("local", 2.0, full={place: "its disk is full (/data); free some space"})
+    pool.update("local", 2.0, full={place: "its disk is full (/data); free some space"})
     assert [node.ready for node in pool.capacity(["local"], "/data/exp")] == [False]
     assert [node.ready for node in pool.capacity(["local"], "/data2/exp")] == [True]
     assert [node.ready for node in pool.capacity(["local"])] == [True]
@@ -310,18 +310,18 @@ def test_a_folder_without_room_keeps_only_those_waiting_whose_jobs_lie_there(poo
 
 def test_there_is_a_shortage_only_if_no_node_has_room(pool: NodePool) -> None:
     pool.add("gpu-3", "remote")
-    pool.hear("local", 2.0, full={"": "its disk is full"})
+    pool.update("local", 2.0, full={"": "its disk is full"})
     assert pool.shortage(["local", "gpu-3"]) == ""
     assert pool.shortage(["local"]) == "node local takes no new jobs: its disk is full"
 
 
 def test_a_node_to_which_nothing_could_be_copied_is_used_again_when_it_has_more_room(pool: NodePool) -> None:
-    pool.hear("local", 2.0, disk_free_mb=5)
+    pool.update("local", 2.0, disk_free_mb=5)
     pool.note_copy_obstacle("local", "its disk is full")
-    pool.hear("local", 3.0, disk_free_mb=4)
-    pool.hear("local", 4.0, disk_free_mb=5)
+    pool.update("local", 3.0, disk_free_mb=4)
+    pool.update("local", 4.0, disk_free_mb=5)
     assert pool.obstacle("local") == "node local takes no new jobs: its disk is full"
-    pool.hear("local", 5.0, disk_free_mb=6)
+    pool.update("local", 5.0, disk_free_mb=6)
     assert pool.obstacle("local") == ""
     pool.note_copy_obstacle("local", "its disk is full")
     pool.note_copy_obstacle("local", "")

@@ -53,7 +53,7 @@ class Stage:
         while self.loop.time() < ends:
             await asyncio.sleep(HEARTBEAT / 2)
             for node_id in node_ids:
-                self.watch.hear(node_id, ReportHeader("s"))
+                self.watch.record(node_id, ReportHeader("s"))
 
 
 def played(scene: Callable[[Stage], Awaitable[None]]) -> None:
@@ -86,7 +86,7 @@ def test_a_word_in_time_begins_a_fresh_window() -> None:
         stage.connect("a", "b")
         for _ in range(3):
             await stage.speak("b", for_seconds=LIMIT - 3 * HEARTBEAT)
-            stage.watch.hear("a", ReportHeader("s"))
+            stage.watch.record("a", ReportHeader("s"))
             assert stage.status("a") is NodeStatus.CONNECTED
         assert stage.lost == []
 
@@ -147,7 +147,7 @@ def test_a_single_missed_heartbeat_never_loses_a_node_however_short_its_limit() 
         stage.watch.limit("a", HEARTBEAT / 2)
         for _ in range(5):
             await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
-            stage.watch.hear("a", ReportHeader("s"))
+            stage.watch.record("a", ReportHeader("s"))
         assert stage.lost == []
         await stage.speak("b", for_seconds=3 * HEARTBEAT)
         assert stage.lost == ["a"]
@@ -264,9 +264,9 @@ def test_a_node_that_is_watched_no_more_is_never_lost() -> None:
 def test_what_a_keeper_says_of_its_node_is_forgotten_when_it_says_it_no_more() -> None:
     async def scene(stage: Stage) -> None:
         stage.connect("a")
-        stage.watch.hear("a", ReportHeader("s", notes=["only 3 MiB are free"]))
+        stage.watch.record("a", ReportHeader("s", notes=["only 3 MiB are free"]))
         assert stage.pool.node("a").notes == ("only 3 MiB are free",)
-        stage.watch.hear("a", ReportHeader("s"))
+        stage.watch.record("a", ReportHeader("s"))
         assert stage.pool.node("a").notes == ()
 
     played(scene)

@@ -16,7 +16,7 @@ from proctor.sdk.bundle import build_bundle, bundle_files
 from proctor.training_services.remote.bootstrap import archive
 from proctor.training_services.remote.bootstrap.archive import ArchiveNotBuilt, archive_files, build
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 
 
 def test_the_same_files_give_the_same_bytes_under_a_name_that_holds_their_hash(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ class FakeClient(HubClient):
             self.journals[chunk.job_id] = journal + chunk.data[len(journal) - chunk.offset :]
         return {(c.job_id, c.member): len(self.journals[c.job_id]) for c in chunks if c.job_id not in self.strangers}
 
-    async def tell_changes(self, changes: Sequence[StatusChange]) -> None:
+    async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
         if self.refuse_status:
             raise RuntimeError("not now")
         self.changes.extend(changes)
 
-    def note_change(self, change: StatusChange) -> None:
+    def queue_change(self, change: StatusChange) -> None:
         self.notes.append(change)
 
     def statuses(self) -> list[tuple[str, TrialJobStatus]]:
@@ -507,12 +507,12 @@ async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_no
 async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> None:
     for job_id in ("a.1", "b.1"):
         restarted.hub.expect(job_id, token(job_id), "e1")
-        assert restarted.hub.find_again(NODE, job_id) is None  # its keeper is away
+        assert restarted.hub.reattach(NODE, job_id) is None  # its keeper is away
     await restarted.hub.ready()
     await restarted.keeper.register(found("a.1", pid=41))
-    assert restarted.hub.find_again(NODE, "a.1") is True
+    assert restarted.hub.reattach(NODE, "a.1") is True
     assert {(note.job_id, note.pid) for note in restarted.client.notes} == {("a.1", 41)}
-    assert restarted.hub.find_again(NODE, "b.1") is False
+    assert restarted.hub.reattach(NODE, "b.1") is False
     restarted.hub.send(NODE, Cancel("b.1", token("b.1")))
     assert restarted.client.notes[-1].exit is not None  # nothing has to be waited for
     assert await restarted.keeper.orders() == []
@@ -544,11 +544,11 @@ async def test_a_job_that_the_manager_cannot_explain_is_left_alone_and_named(res
     assert await restarted.keeper.orders() == [("Cancel", "gone.1")]
     answer = await restarted.keeper.say(chunks=[("lost.1", 0, LINE)], ends=["gone.1"])
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], ["gone.1"])
-    assert [(node_id, job.job_id) for node_id, job in restarted.hub.unexplained()] == [(NODE, "lost.1")]
+    assert [(node_id, job.job_id) for node_id, job in restarted.hub.unknown_jobs()] == [(NODE, "lost.1")]
     assert await restarted.keeper.register(lost, found("gone.1")) == ["gone.1"]
     assert asked == [["lost.1 of e9", "gone.1 of "]] * 3
     assert await restarted.keeper.register() == []
-    assert restarted.hub.unexplained() == []
+    assert restarted.hub.unknown_jobs() == []
 
 
 async def test_no_job_is_stopped_while_the_manager_does_not_know_or_cannot_say(restarted: Stage) -> None:
@@ -563,7 +563,7 @@ async def test_no_job_is_stopped_while_the_manager_does_not_know_or_cannot_say(r
     await restarted.hub.ready(may_be_stopped)
     assert await restarted.keeper.register(found("a.1")) == []
     assert (await restarted.keeper.say(ends=["a.1"])).fenced == []
-    assert restarted.hub.unexplained() == []
+    assert restarted.hub.unknown_jobs() == []
     await restarted.hub.ready(may_be_stopped)
     assert await restarted.keeper.orders() == [("Cancel", "a.1")]
 
@@ -636,15 +636,15 @@ async def test_a_job_that_was_launched_in_this_session_is_known_to_run(stage: St
 
 async def test_a_job_of_an_experiment_that_is_not_attached_is_not_given_up_with_its_node(unattached: Stage) -> None:
     unattached.hub.cancel_unattached(NODE, "a.1")
-    assert not unattached.hub._give_up(NODE, "no word from its keeper for 20 s", True)
+    assert not unattached.hub._abandon_jobs(NODE, "no word from its keeper for 20 s", True)
     unattached.hub.attach("e1", unattached.client)
-    assert unattached.hub._give_up(NODE, "no word from its keeper for 20 s", True)
+    assert unattached.hub._abandon_jobs(NODE, "no word from its keeper for 20 s", True)
     assert [note.exit and note.exit.reason for note in unattached.client.notes] == [EndReason.CANCELED]
 
 
 async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has_not_arrived(restarted: Stage) -> None:
     restarted.hub.expect("a.1", token("a.1"), "e1")
-    assert restarted.hub.find_again(NODE, "a.1") is None
+    assert restarted.hub.reattach(NODE, "a.1") is None
     restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
     assert restarted.client.notes == []
     await restarted.hub.ready()
@@ -656,7 +656,7 @@ async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has
 
 async def test_a_job_that_is_still_being_prepared_is_lost_with_its_node(stage: Stage) -> None:
     stage.hub.expect("a.1", token("a.1"), "e1", node_id=NODE)
-    assert stage.hub._give_up(NODE, "no word from its keeper for 20 s", True)
+    assert stage.hub._abandon_jobs(NODE, "no word from its keeper for 20 s", True)
     (note,) = stage.client.notes
     assert note.exit is not None
     assert note.exit.reason is EndReason.NODE_LOST
@@ -772,7 +772,7 @@ async def test_a_node_can_neither_report_nor_end_nor_hold_up_another_nodes_job(
     assert (stage.client.changes, stage.client.notes, stage.client.journals) == ([], [], {})
     assert not stage.hub.is_over(NODE, "a.1")
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("node node-2 reports on trial job a.1, which was given to node node-1;")
+    assert line.startswith("node node-2 reports on trial job a.1, which was sent to node node-1;")
     answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"])
     assert answer.ended == ["a.1"]
     assert stage.client.statuses() == [("a.1", TrialJobStatus.RUNNING), ("a.1", TrialJobStatus.ENDED)]

@@ -277,7 +277,7 @@ async def test_a_machine_without_room_gives_the_job_back_and_gets_no_more_until_
     stage.provider.machines["alpha"].failures = [NoRoom(full)]
     async with playing(stage, stage.alpha):
         await stage.pool.wait_connected("alpha")
-        stage.pool.hear("alpha", 1.0, disk_free_mb=3)
+        stage.pool.update("alpha", 1.0, disk_free_mb=3)
         await stage.service.submit_trial_job(stage.form())
         end = await stage.recorder.end_of("t.1")
         assert end.exit is not None
@@ -285,9 +285,9 @@ async def test_a_machine_without_room_gives_the_job_back_and_gets_no_more_until_
         assert end.detail == f"node alpha: {full}"
         assert stage.pool.obstacle("alpha") == f"node alpha takes no new jobs: {full}"
         assert [node.ready for node in stage.pool.capacity(["alpha"])] == [False]
-        stage.pool.hear("alpha", 2.0, disk_free_mb=3)
+        stage.pool.update("alpha", 2.0, disk_free_mb=3)
         assert stage.pool.obstacle("alpha")
-        stage.pool.hear("alpha", 3.0, disk_free_mb=900)
+        stage.pool.update("alpha", 3.0, disk_free_mb=900)
         assert stage.pool.obstacle("alpha") == ""
         await stage.service.submit_trial_job(stage.form(2))
         await stage.alpha.launched("t.2")

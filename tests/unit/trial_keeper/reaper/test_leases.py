@@ -107,7 +107,7 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, name: str) -> Non
 def test_a_note_that_makes_no_sense_does_not_hide_the_refusal(folder: str, text: str) -> None:
     held = take(folder, "GPU-a")
     (Path(folder) / "GPU-a.0").write_text(text)
-    with pytest.raises(LeaseRefused, match="is held by somebody"):
+    with pytest.raises(LeaseRefused, match="is held by an unknown holder"):
         take(folder, "GPU-a", 0)
     with pytest.raises(LeaseRefused, match="no more than 1 trial"):
         take(folder, "GPU-a", 1, max_trials=2)
