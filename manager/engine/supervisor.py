@@ -21,7 +21,7 @@ from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, pla
 from proctor.manager.engine.loop.loop import ExperimentLoop, is_passing
 from proctor.manager.engine.loop.recovery import load_state
 from proctor.manager.engine.loop.reservations import FreePlacer, Placer, PoolPlacer
-from proctor.manager.engine.loop.stopping import awaited, held_up, save_time, soft_stop
+from proctor.manager.engine.loop.stopping import awaited, held_up
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -36,13 +36,6 @@ from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import JobReport
-
-__all__ = ["awaited", "held_up", "save_time", "soft_stop"]
-
-
-# ---- stopping -------------------------------------------------------------------------------------------------------
-# What an experiment that is being stopped waits for, and which trials of one that runs are stuck, in words.
-
 
 log = logging.getLogger(__name__)
 
