@@ -89,8 +89,8 @@ class Starts:
 
 
 def read_starts(connection: sqlite3.Connection, seen: int | None) -> Starts:
-    """The starts after the event `seen` (None: from now on). Costs nothing between scrapes, so it is read here instead
-    of being told by the engine."""
+    """The starts after the event `seen` (None: from now on). Costs nothing between scrapes, so it is read here; the
+    engine does not report it."""
     last = events.last_id(connection)
     latencies: list[float] = []
     cursor = last if seen is None else seen
