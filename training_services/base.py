@@ -235,8 +235,8 @@ class TrainingService(ABC):
 
         Idempotent by job id within one instance; with another token it raises SubmissionRefused. After a restart it is
         called only for jobs that were never submitted before. Raises SubmissionRefused when the job can never run, and
-        ServiceUnavailable when it was not taken now: the trial waits, with this reason, and is submitted again with
-        growing pauses, for as long as it takes. Any other exception ends the job as INFRASTRUCTURE.
+        ServiceUnavailable when it was not taken now. After that and after any other exception the trial waits, with
+        this reason, and is submitted again with growing pauses, for as long as it takes; that costs it no retry.
         """
 
     @abstractmethod

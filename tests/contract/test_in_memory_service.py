@@ -11,12 +11,12 @@ from proctor.training_services.testing import (
     FINAL_VALUE,
     VALUES,
     Behaviour,
-    Exit,
     Final,
     Hang,
     InMemoryPlatform,
     InMemoryTrainingService,
-    Report,
+    ScriptedExit,
+    ScriptedReport,
     ServiceHarness,
     Step,
     TrainingServiceContract,
@@ -66,12 +66,12 @@ class MemoryHarness(ServiceHarness):
         match form.command:
             case Behaviour.REPORT:
                 for value in VALUES:
-                    yield Report(0.001, value)
+                    yield ScriptedReport(0.001, value)
                 yield Final(0.001, FINAL_VALUE)
             case Behaviour.FAIL:
-                yield Exit(0.001, EndReason.EXITED_ERROR, code=EXIT_CODE)
+                yield ScriptedExit(0.001, EndReason.EXITED_ERROR, code=EXIT_CODE)
             case Behaviour.HANG:
-                yield Report(0.001, VALUES[0])
+                yield ScriptedReport(0.001, VALUES[0])
                 yield Hang()
 
 

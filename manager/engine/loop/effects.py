@@ -18,7 +18,6 @@ from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, SupportsSoftStop
 from proctor.training_services.errors import (
-    ServiceUnavailable,
     SubmissionRefused,
     TrainingServiceError,
     UnknownTrialJob,
@@ -98,27 +97,21 @@ class Effects:
             await self._context.service.submit_trial_job(self._context.forms.form(self._state.row, trial.row, job))
         except SubmissionRefused as error:
             self._refused(job.id, job.token, EndReason.UNPLACEABLE, str(error))
-        except ServiceUnavailable as error:
-            if is_full(error.__cause__):
-                self._refused(job.id, job.token, EndReason.NO_ROOM, str(error))
+        except Exception as error:
+            if is_full(error) or is_full(error.__cause__):
+                self._refused(job.id, job.token, EndReason.NO_ROOM, str(error) or type(error).__name__)
             else:
                 self._owe(_SUBMIT, trial, error)
-        except Exception as error:
-            reason = EndReason.NO_ROOM if is_full(error) or is_full(error.__cause__) else EndReason.INFRASTRUCTURE
-            is_known = isinstance(error, TrainingServiceError) or reason is EndReason.NO_ROOM
-            self._refused(job.id, job.token, reason, str(error) or type(error).__name__, None if is_known else error)
-            if not is_known:  # it may have been taken all the same
-                await self._cancel(job.id, trial, early=False)
         else:
             if self._owed.pop((_SUBMIT, job.id), None) is not None:
                 taken = f"waiting: platform {self._platform} has taken the trial"
                 self._inbox.post(m.HeldUp(job.id, job.token, taken))
         failpoint("manager.submit.after")
 
-    def _refused(self, job_id: str, token: str, reason: EndReason, detail: str, error: Exception | None = None) -> None:
+    def _refused(self, job_id: str, token: str, reason: EndReason, detail: str) -> None:
         self._owed.pop((_SUBMIT, job_id), None)
         extra = {"action": "job.refused", "job_id": job_id}
-        log.warning("job %s was not taken: %s", job_id, detail, extra=extra, exc_info=error)
+        log.warning("job %s was not taken: %s", job_id, detail, extra=extra)
         self._inbox.post(m.JobRefused(job_id, token, reason, detail))
 
     async def cancel(self, job_id: str, early: bool) -> None:
@@ -188,6 +181,8 @@ class Effects:
         is_news = what != _SUBMIT and clause != owed.clause  # that a job waits is in its reason
         notice = f"trial {trial.row.sequence_id}: {clause}; it is tried again" if is_news else ""
         if clause != owed.clause:
-            log.warning("job %s: %s", job.id, clause, extra={"action": f"job.{what}", "job_id": job.id})
+            fault = None if isinstance(error, TrainingServiceError) else error
+            extra = {"action": f"job.{what}", "job_id": job.id}
+            log.warning("job %s: %s", job.id, clause, extra=extra, exc_info=fault)
         owed.clause = clause
         self._inbox.post(m.HeldUp(job.id, job.token, reason, notice))

@@ -154,20 +154,24 @@ def test_a_job_that_waited_for_its_service_when_the_manager_ended_is_submitted_b
 @pytest.mark.parametrize(
     "error", [RuntimeError("a fault of the plug-in"), OSError(5, "a fault of the plug-in"), TrainingServiceError("no")]
 )
-def test_any_other_error_of_a_submission_costs_one_trial_infrastructure_retries(
+def test_after_any_other_error_of_a_submission_the_job_waits_with_the_reason_and_costs_no_retry(
     tmp_path: Path, error: Exception
 ) -> None:
     async def act(scene: Scene) -> None:
         scene.errors["submit", 1] = error
         async with scene.manager() as manager:
             await scene.create(manager)
-            row = await scene.ended(manager, "exp")
-            assert (row.status, row.error) == (ExperimentStatus.DONE, "")
+            await asyncio.sleep(1000.0)
             first, second, *others = await scene.trials(manager)
             assert {trial.status for trial in (first, *others)} == {TrialStatus.SUCCEEDED}
-            assert (second.status, second.jobs) == (TrialStatus.SYS_CANCELED, 6)
-            assert second.infrastructure_failures == 5
-            assert str(error) in second.reason
+            assert (second.status, second.jobs, second.infrastructure_failures) == (TrialStatus.WAITING, 1, 0)
+            expected = f"waiting: platform local does not take the trial: {error}; tried again in 60 s"
+            assert second.reason == expected
+            scene.errors.clear()
+            row = await scene.ended(manager, "exp")
+            assert (row.status, row.error) == (ExperimentStatus.DONE, "")
+            second = (await scene.trials(manager))[1]
+            assert (second.status, second.jobs, second.infrastructure_failures) == (TrialStatus.SUCCEEDED, 1, 0)
 
     play(tmp_path, act)
 
