@@ -40,7 +40,7 @@ def run(settings: ManagerSettings) -> None:
     home = settings.home
     prepare(home)
     with InstanceLock(home):
-        os.chdir(home.path)  # hold no folder of whoever has started us
+        os.chdir(home.path)  # hold no folder of the caller that has started us
         start_logging(home.manager_log, format=settings.log.format, level=settings.log.level)
         if danger := open_to_others(home.path):
             log.warning("%s; end that by: %s", *danger, extra={"action": "home.open"})

@@ -20,7 +20,7 @@ class Clock(ABC):
 
     def steady(self) -> float:
         """Unix time that goes as the monotonic time does: right when it is first asked for, and not set afterwards. For
-        how long something has waited, where people are told since when."""
+        how long something has waited, where people are shown since when."""
         if self._steady_offset is None:
             self._steady_offset = self.now() - self.monotonic()
         return self._steady_offset + self.monotonic()

@@ -62,15 +62,15 @@ class Measurements:
             for seconds in starts.latencies:
                 self.start_latency.observe(seconds)
 
-    async def catch_up(self, control: Database) -> None:
+    async def count_new_starts(self, control: Database) -> None:
         """Count what has started since the last time; nothing before the first time."""
         seen = self.seen_event
         self.count_starts(seen, await control.read(lambda c: read_starts(c, seen)))
 
     async def count_before_pruning(self, control: Database) -> None:
-        """Once anybody reads the numbers, events are counted before they go."""
+        """Once the numbers are read at all, events are counted before they are removed."""
         if self.seen_event is not None:
-            await self.catch_up(control)
+            await self.count_new_starts(control)
 
     async def measure_loop_lag(self) -> None:
         """Watch the event loop until cancelled."""
@@ -89,8 +89,8 @@ class Starts:
 
 
 def read_starts(connection: sqlite3.Connection, seen: int | None) -> Starts:
-    """The starts after the event `seen` (None: from now on). Costs nothing between scrapes, so it is read here instead
-    of being told by the engine."""
+    """The starts after the event `seen` (None: from now on). Costs nothing between scrapes, so it is read here; the
+    engine does not report it."""
     last = events.last_id(connection)
     latencies: list[float] = []
     cursor = last if seen is None else seen

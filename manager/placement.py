@@ -18,7 +18,7 @@ order:
    So the first job starts on the first machine that is there, and the others do not all follow it. An arriving node
    that has not told its GPUs counts as empty if none of our jobs is on it; if one is, it is not waited for. With PACK
    nothing waits for a node that is arriving.
-6. What no node could ever give, even with nobody else on it, is impossible. As long as a node that has not yet said
+6. What no node could ever give, even with nothing else on it, is impossible. As long as a node that has not yet said
    what it has might, the job waits; so it does for a node that is away, or that is drained or quarantined. A node that
    could never run the experiment's jobs while another one could is left out; `exclusions` says why.
 7. A job may take what is free although another one that needs more waits, but not forever: for a trial that has waited

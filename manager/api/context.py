@@ -25,7 +25,7 @@ class ApiContext:
     """Ask the process to end in good order."""
     measurements: Measurements = field(default_factory=Measurements)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the process is about to end: whoever holds a request open lets go."""
+    """Set when the process is about to end: requests that are held open end."""
     stream_readers: int = 0
     """How many clients read the stream of changes."""
     best_charts: BestCharts = field(default_factory=lambda: BestCharts(time.monotonic))

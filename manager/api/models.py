@@ -369,7 +369,7 @@ class Metric(Resource):
     counts: bool = True
     """Whether it is the trial's: of the rank that `report_from` names."""
     kind: str = Field(examples=["intermediate"])
-    """intermediate, final, lost (`value` reports; or nobody knows how many, and `data` says why) or unreadable."""
+    """intermediate, final, lost (`value` reports; or an unknown number, and `data` says why) or unreadable."""
     sequence: int
     """Counts the reports of this kind in its job and member, from 0."""
     step: int | None = None

@@ -43,7 +43,7 @@ def reason_of(context: ApiContext, row: ExperimentRow) -> str:
     it is being stopped, what that waits for, and which trials are stuck."""
     if absence := context.manager.not_loaded(row):
         return absence
-    if problem := context.manager.trouble_of(row):
+    if problem := context.manager.problem_of(row):
         return f"no new trials are started: {problem}"
     if waits := context.manager.awaited(row) or context.manager.held_up(row):
         return waits

@@ -28,7 +28,7 @@ class CommandError(Exception):
 
 
 def describe_error(error: BaseException) -> tuple[str, ExitCode] | None:
-    """The sentence and the exit code of an expected error; None for one that nobody expects.
+    """The sentence and the exit code of an expected error; None for any other.
 
     Classes are compared by name first, so that no command pays for importing what it does not use.
     """

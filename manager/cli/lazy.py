@@ -84,7 +84,7 @@ class RootGroup(LazyGroup):
         except (KeyboardInterrupt, click.Abort):
             echo("Interrupted.", err=True)
             return ExitCode.INTERRUPTED
-        except BrokenPipeError:  # whoever read our output has seen enough
+        except BrokenPipeError:  # the reader of our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.FAILED
         except Exception as error:

@@ -122,8 +122,8 @@ def follow_trial(session: CliSession, trial: dict[str, Any], stream: str, *, job
 
 
 class Link:
-    """Bears with what passes by itself: inside of `with`, errors that say "not now" are told once, until all is well
-    again. `broken`: the last block has ended in one."""
+    """Tolerates what passes by itself: inside of `with`, errors that say "not now" are reported once, until all is
+    well again. `broken`: the last block has ended in one."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.broken = False

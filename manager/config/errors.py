@@ -105,7 +105,7 @@ def written_path(path: KeyPath) -> str:
 
 
 class ConfigReport:
-    """Collects problems and notices while a configuration is read, so that all are told at once."""
+    """Collects problems and notices while a configuration is read, so that all are reported at once."""
 
     def __init__(self) -> None:
         self.problems: list[ConfigProblem] = []

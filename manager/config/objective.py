@@ -50,7 +50,7 @@ class _Algorithm:
     section: Member
     name: str
     builtin: "Builtin | None"
-    """None for a class of the user's, and for a name that nobody knows."""
+    """None for a class of the user's, and for an unknown name."""
 
     @property
     def is_custom(self) -> bool:

@@ -26,7 +26,7 @@ class Platform:
     """NNI's keys of the section, for platforms without a model of their own here."""
     aliases: tuple[str, ...] = ()
     needs: tuple[str, str] | None = None
-    """A module that must be installed, and what pip is told to install it."""
+    """A module that must be installed, and what to give to pip to install it."""
 
     @property
     def refusal(self) -> str:
@@ -131,7 +131,7 @@ _BY_ANY_NAME = {name: platform for platform in _ALL for name in (platform.name, 
 
 
 def find_platform(name: str) -> Platform | None:
-    """The platform of this name or of one of its old names, None for one nobody knows."""
+    """The platform of this name or of one of its old names, None for an unknown one."""
     return _BY_ANY_NAME.get(name)
 
 

@@ -175,7 +175,7 @@ def settle_search_space(root: TreeNode, directory: Path, report: ConfigReport) -
 
 
 def _tuner(root: TreeNode) -> dict[str, object]:
-    """How the tuner is named, as far as it can be told."""
+    """How the tuner is named, as far as the section says it."""
     members = root.members["tuner"].node.members if "tuner" in root.members else {}
     keys = {"name": members.get("name"), "class_name": members.get("className")}
     return {key: member.node.value for key, member in keys.items() if member is not None}

@@ -122,7 +122,7 @@ class RemoteConfig(Section):
     quarantine_after: Count = 3
     """After so many failed trials in a row, while they succeed elsewhere, a machine gets no more; 0: never."""
     keep_alive_seconds: Annotated[Seconds, Field(alias="keepAliveInterval")] = 15.0
-    """How often a silent connection is tested; it is given up after three tests without an answer."""
+    """How often a silent connection is tested; it is closed after three tests without an answer."""
     code: NodeCodeConfig | None = None
     """Where the trial code comes from; trialCodeDirectory is copied to the machines if not given."""
     collect_limit_mb: Count = 100

@@ -23,7 +23,7 @@ class OldKey:
 
     @property
     def notice(self) -> str:
-        """What the user is told."""
+        """What the user reads."""
         if self.sentence:
             return self.sentence
         return f"is NNI's old name of {self.new}; read as such" if self.new else "has no effect any more; dropped"

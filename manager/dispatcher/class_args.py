@@ -72,11 +72,11 @@ def refusal(algorithm: Validated, class_args: Mapping[str, Any], caller: Caller)
         (path / "nni").symlink_to(package / "sdk" / "compat" / "nni")
         question = {"validator": name, "code_directory": algorithm.code_directory, "class_args": dict(class_args)}
         (path / "question.json").write_text(json.dumps(question))
-        trouble = _run(path, caller)
+        problem = _run(path, caller)
         try:
             answer = str(json.loads((path / "answer.json").read_text())["refusal"])
         except (OSError, ValueError, KeyError, TypeError):
-            return f"{name}, which checks them, could not be asked: {trouble or 'it gave no answer'}"
+            return f"{name}, which checks them, could not be asked: {problem or 'it gave no answer'}"
     return answer and f"{name} refuses them: {answer}"
 
 

@@ -175,7 +175,7 @@ class CleanUps:
         return f"stopped; its platform has not cleaned up after it: {owed.clause}; {when}"
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """The experiments whose clean-up has failed, each with the reason, or ''."""
         clauses = [(experiment_id, self.describe(experiment_id)) for experiment_id in self._owed]
         return "; ".join(f"experiment {experiment_id} is {clause}" for experiment_id, clause in clauses if clause)

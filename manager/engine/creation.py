@@ -230,7 +230,7 @@ def new_seed(config: ExperimentConfig) -> int:
 
 
 def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: LoadedExperiment) -> None:
-    """Write down the experiment, and what its writer has to be told about the configuration."""
+    """Store the experiment, and the notices about its configuration."""
     experiments.insert(connection, row)
     for notice in loaded.notices:
         events.append(

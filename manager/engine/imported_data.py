@@ -49,16 +49,16 @@ def read_import(experiment: ExperimentRow, rows: Sequence[Mapping[str, Any]], *,
         if value is None:
             taken.skipped += 1
             continue
-        trouble = judge.why_no_result(value)
+        refusal = judge.why_no_result(value)
         try:
             parameters = judge.fit(row["parameter"])
         except SearchSpaceError as error:
-            if skip_outside and not trouble:
+            if skip_outside and not refusal:
                 taken.outside += 1
                 continue
-            trouble = "; ".join(filter(None, [trouble, *(_clause(problem) for problem in error.problems)]))
-        if trouble:
-            problems.append(f"row {number}: {trouble}")
+            refusal = "; ".join(filter(None, [refusal, *(_clause(problem) for problem in error.problems)]))
+        if refusal:
+            problems.append(f"row {number}: {refusal}")
         else:
             taken.rows.append({"parameter": parameters, "value": value})
     if problems:

@@ -405,7 +405,7 @@ class Manager:
         return node
 
     def forget_node(self, node_id: str) -> None:
-        """Forget a node that no experiment needs and that could not be left: what is there is given up. Raises
+        """Forget a node that no experiment needs and that could not be left: what is there is abandoned. Raises
         UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
         self.pool.node(node_id)
         if leaving := self._supervisor.leaving((node_id,)):
@@ -457,9 +457,9 @@ class Manager:
         return await self._files.list(await self.trial(trial_id), job_number)
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why something cannot be written or loaded at the moment, or no trial be started on this machine; or ''."""
-        return self._supervisor.trouble
+        return self._supervisor.problem
 
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''
@@ -468,16 +468,16 @@ class Manager:
         has_failed = experiment.status is ExperimentStatus.ERROR and experiment.reason
         return f"{experiment.reason}; {clause}" if clause and has_failed else clause
 
-    def trouble_of(self, experiment: ExperimentRow) -> str:
+    def problem_of(self, experiment: ExperimentRow) -> str:
         """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
-        return self._supervisor.trouble_of(experiment.id) if not experiment.status.has_ended else ""
+        return self._supervisor.problem_of(experiment.id) if not experiment.status.has_ended else ""
 
     def held_up(self, experiment: ExperimentRow) -> str:
-        """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
+        """Why trials of an experiment are stuck, or report nothing, as a clause, or ''."""
         return self._supervisor.held_up(experiment.id) if not experiment.status.has_ended else ""
 
     def silence_of(self, trial: TrialRow, node_id: str | None) -> str:
-        """Why nothing is heard of a trial that runs, as a clause, or ''.
+        """Why a trial that runs reports nothing, as a clause, or ''.
 
         :param node_id: where its newest job is.
         """

@@ -20,7 +20,7 @@ DRAINED = "drained"
 
 class NodeRecords:
     """Writes down status, reason and hold of the pool's nodes. Load and memory of devices change all the time: they are
-    not written, whoever asks for them gets them from the pool."""
+    not written; callers get them from the pool."""
 
     def __init__(self, pool: NodePool, control: Database, feed: ChangeFeed, clock: Clock) -> None:
         self._pool = pool
@@ -54,7 +54,7 @@ class NodeRecords:
         return await self._hold(node_id, f"{DRAINED}: {reason}" if reason else DRAINED)
 
     async def resume(self, node_id: str) -> Node:
-        """Give a drained or quarantined node jobs again; one that gets them already is no error. Written down when it
+        """Give a drained or quarantined node jobs again; one that gets them already is allowed. Written down when it
         returns. Raises UnknownNode."""
         return await self._hold(node_id, "")
 

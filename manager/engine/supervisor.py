@@ -21,7 +21,7 @@ from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, pla
 from proctor.manager.engine.loop.loop import ExperimentLoop, is_passing
 from proctor.manager.engine.loop.recovery import load_state
 from proctor.manager.engine.loop.reservations import FreePlacer, Placer, PoolPlacer
-from proctor.manager.engine.loop.stopping import awaited, held_up, save_time, soft_stop
+from proctor.manager.engine.loop.stopping import awaited, held_up
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -36,13 +36,6 @@ from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import JobReport
-
-__all__ = ["awaited", "held_up", "save_time", "soft_stop"]
-
-
-# ---- stopping -------------------------------------------------------------------------------------------------------
-# What an experiment that is being stopped waits for, and which trials of one that runs are stuck, in words.
-
 
 log = logging.getLogger(__name__)
 
@@ -388,10 +381,10 @@ class ExperimentSupervisor:
         return row.active_seconds if running is None else running.runner.active_seconds
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why something cannot be written or loaded at the moment, or what is wrong with this machine's own node; or
         ''."""
-        unwritten = _trouble(self._context.control, *self._metrics.values())
+        unwritten = _database_problem(self._context.control, *self._metrics.values())
         lost = _unknown_jobs(self._context.hub.unknown_jobs())
         scarce = open_files.shortage()
         return "; ".join(
@@ -399,8 +392,8 @@ class ExperimentSupervisor:
                 None,
                 (
                     unwritten,
-                    self._unloaded.trouble,
-                    self._clean_ups.trouble,
+                    self._unloaded.problem,
+                    self._clean_ups.problem,
                     lost,
                     scarce,
                     *self._shortages_here(),
@@ -425,15 +418,15 @@ class ExperimentSupervisor:
         stops = [f"trial job {job_id}: {clause}" for node in here for job_id, clause in node.stopped.items() if job_id]
         return [*absences, *stops]
 
-    def trouble_of(self, experiment_id: str) -> str:
+    def problem_of(self, experiment_id: str) -> str:
         """The same for what one experiment writes and for its nodes; and why its dispatcher suggests nothing."""
         metrics, running = self._metrics.get(experiment_id), self._running.get(experiment_id)
-        unwritten = _trouble(self._context.control, *([] if metrics is None else [metrics]))
+        unwritten = _database_problem(self._context.control, *([] if metrics is None else [metrics]))
         if unwritten or running is None:
             return unwritten
         nodes = _nodes_of(running.service)
         shortage = self._context.pool.shortage(nodes, _folder_of(running.service)) if nodes else ""
-        return shortage or running.runner.trouble
+        return shortage or running.runner.problem
 
 
 def _nodes_of(service: TrainingService) -> tuple[str, ...]:
@@ -464,5 +457,5 @@ def _unknown_jobs(jobs: Sequence[tuple[str, JobReport]]) -> str:
     )
 
 
-def _trouble(*databases: Database) -> str:
+def _database_problem(*databases: Database) -> str:
     return "; ".join(database.health for database in databases if database.health != HEALTHY)

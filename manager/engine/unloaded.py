@@ -6,7 +6,7 @@ their keepers keep what they report. The experiment keeps its status. Loading is
 once when a user resumes the experiment.
 
 Meanwhile a user can stop it, kill its trials and change its limits: that is committed to the control database as an
-engine would do it, and keepers are told through the hub. An engine that loads the experiment later finds it there.
+engine would do it, and keepers are notified through the hub. An engine that loads the experiment later finds it there.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ STOP_LOOK_SECONDS = 2.0
 FIRST_PASSING_SECONDS, LONGEST_PASSING_SECONDS = 1.0, 30.0
 """The first and the longest pause after what may pass by itself, such as a full disk."""
 FIRST_LASTING_SECONDS, LONGEST_LASTING_SECONDS = 60.0, 600.0
-"""The same after what needs somebody to change something, such as a plug-in that is not installed."""
+"""The same after what only a person can change, such as a plug-in that is not installed."""
 
 WithoutEngine = m.StopExperiment | m.CancelTrial | m.ChangeLimits
 """What can be done for an experiment that no engine works on."""
@@ -135,7 +135,7 @@ class Unloaded:
 
     async def try_now(self, experiment_id: str) -> None:
         """Have an experiment loaded now rather than after its pause. Raises Unavailable with what is in the way; one
-        that is loaded is no error."""
+        that is loaded is allowed."""
         entry = self._entries.get(experiment_id)
         if entry is None:
             return
@@ -149,7 +149,7 @@ class Unloaded:
             raise self.obstacle(experiment_id)
 
     def drop(self, experiment_id: str) -> None:
-        """Try no more: the experiment is stopped, or about to be deleted. One that is not here is no error."""
+        """Try no more: the experiment is stopped, or about to be deleted. One that is not here is allowed."""
         entry = self._entries.pop(experiment_id, None)
         if entry is not None and entry.task is not None and entry.task is not asyncio.current_task():
             entry.task.cancel()
@@ -237,7 +237,7 @@ class Unloaded:
     # ---- what users want meanwhile
 
     def lock(self, experiment_id: str) -> asyncio.Lock:
-        """Held while somebody decides between the engine and `carry_out`; no engine is started meanwhile."""
+        """Held while a caller decides between the engine and `carry_out`; no engine is started meanwhile."""
         return self._locks[experiment_id]
 
     def has(self, experiment_id: str) -> bool:
@@ -335,7 +335,7 @@ class Unloaded:
         return Unavailable(f"experiment {experiment_id} is {self.describe(experiment_id)}")
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """The experiments that are not loaded, each with the reason, or ''."""
         return "; ".join(f"experiment {id} is {self.describe(id)}" for id, e in self._entries.items() if e.clause)
 

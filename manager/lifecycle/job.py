@@ -11,7 +11,7 @@ class JobEvent(StrEnum):
 
     SUBMIT = "SUBMIT"  # written down for the training service to take
     START = "START"  # its process was seen
-    STOP = "STOP"  # somebody asked it to stop
+    STOP = "STOP"  # it was asked to stop
     END = "END"  # it is over
 
 

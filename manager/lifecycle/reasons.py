@@ -10,10 +10,10 @@ from proctor.training_services.base import EndReason
 class Charge(StrEnum):
     """Whose retry budget a job's end is charged to."""
 
-    FINAL = "FINAL"  # nobody's: the trial is over
+    FINAL = "FINAL"  # none: the trial is over
     TRIAL = "TRIAL"  # maxTrialRetries
     INFRASTRUCTURE = "INFRASTRUCTURE"  # maxInfrastructureRetries
-    FREE = "FREE"  # nobody's: it runs again however often this happens
+    FREE = "FREE"  # none: it runs again however often this happens
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def _start(home: Home, options: list[str], timeout_seconds: float) -> ManagerAdd
             f"cannot write the home {home.path}: {why}; make it writable, or name another one with PROCTOR_HOME"
         ) from error
     said_before = os.fstat(output).st_size
-    # -P: the folder of whoever calls us must not shadow what the manager imports.
+    # -P: the folder of the caller must not shadow what the manager imports.
     command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path), *options]
     try:
         pid = _spawn(command, output)
@@ -82,7 +82,7 @@ def _start(home: Home, options: list[str], timeout_seconds: float) -> ManagerAdd
 
 
 def _spawn(command: list[str], output: int) -> int:
-    """Start a process in a session of its own; nobody waits for it once it is up, so no `Popen` does."""
+    """Start a process in a session of its own; it is not waited for once it is up, so no `Popen` is used."""
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, output, 1),

@@ -81,7 +81,7 @@ def write_address(home: Home, address: ManagerAddress) -> None:
 
 
 def remove_address(home: Home) -> None:
-    """Say no more that a manager is reached. Only for whoever holds the lock."""
+    """Remove the address of the manager. Only for the holder of the lock."""
     home.manager_file.unlink(missing_ok=True)
 
 

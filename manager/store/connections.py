@@ -67,7 +67,7 @@ def open_reader(path: str) -> sqlite3.Connection:
     return connection
 
 
-def trouble_of(error: BaseException) -> sqlite3.Error | OSError | None:
+def machine_error(error: BaseException) -> sqlite3.Error | OSError | None:
     """The error behind `error` that is the machine's fault, not the caller's: SQLite's, or the system's when the file
     was opened; None if there is none."""
     seen: BaseException | None = error

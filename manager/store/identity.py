@@ -1,10 +1,10 @@
 """Which control database this is, what it has deleted, and a witness against its loss.
 
-By its deletions a job that no experiment knows is told from one of a lost database. A database that was itself deleted,
-replaced, or that has lost its newest commits (its log was removed or cut off, it was restored from an older copy) does
-not show that by itself. The witness, a file beside it, holds the database's id and the id of its newest event. It is
-written in place after each commit, without a sync: it survives the death of the process, and after a power cut it may
-be older than the database, never newer, because commits are synced before.
+By its deletions a job that no experiment knows is distinguished from one of a lost database. A database that was itself
+deleted, replaced, or that has lost its newest commits (its log was removed or cut off, it was restored from an older
+copy) does not show that by itself. The witness, a file beside it, holds the database's id and the id of its newest
+event. It is written in place after each commit, without a sync: it survives the death of the process, and after a power
+cut it may be older than the database, never newer, because commits are synced before.
 """
 
 import os

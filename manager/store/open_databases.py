@@ -60,7 +60,7 @@ class OpenDatabases:
         return list(self._databases.values())
 
     async def close(self, path: str) -> None:
-        """Close a database for good; one that is not there is no error."""
+        """Close a database for good; one that is not there is allowed."""
         self._opening.pop(path, None)
         database = self._databases.pop(path, None)
         self._used.pop(path, None)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from proctor.manager.store.connections import explain, open_writer, primary_code, refusal_of, trouble_of
+from proctor.manager.store.connections import explain, machine_error, open_writer, primary_code, refusal_of
 from proctor.manager.store.errors import DatabaseUnusable, StoreError, ValueRefused
 from proctor.manager.store.identity import Witness
 from proctor.manager.store.migrations import Schema
@@ -23,7 +23,7 @@ from proctor.sdk.failpoints import failpoint
 HEALTHY = "healthy"
 
 RETRY_DELAYS_SECONDS = (0.25, 0.5, 1.0, 2.0)
-_BATCH_LIMIT = 1_000  # requests in one transaction, so that nobody's commit waits for the whole of a flood
+_BATCH_LIMIT = 1_000  # requests in one transaction, so that no commit waits for the whole of a flood
 _CHECKPOINT_COMMITS = 250  # whichever comes first …
 _CHECKPOINT_CHANGES = 10_000
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -187,13 +187,13 @@ class Writer:
             try:
                 outcomes = self._run_transaction(batch)
             except Exception as error:
-                trouble = trouble_of(error)
-                if trouble is None:
+                failure = machine_error(error)
+                if failure is None:
                     raise
                 self._roll_back()
-                self._set_health(explain(self._path, trouble))
+                self._set_health(explain(self._path, failure))
                 if self._closing.wait(RETRY_DELAYS_SECONDS[min(attempt, len(RETRY_DELAYS_SECONDS) - 1)]):
-                    raise DatabaseUnusable(f"{self._health} The database was closed meanwhile.") from trouble
+                    raise DatabaseUnusable(f"{self._health} The database was closed meanwhile.") from failure
                 attempt += 1
             else:
                 self._set_health(HEALTHY)
@@ -226,7 +226,7 @@ class Writer:
         try:
             result = request.function(connection)
         except Exception as error:
-            if trouble_of(error) or not connection.in_transaction:
+            if machine_error(error) or not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO request")
             connection.execute("RELEASE request")

@@ -27,7 +27,7 @@ def named(parameters: Any) -> Mapping[str, Any]:
 
 
 def show_loss(count: float | None, why: Any) -> str:
-    """A loss of reports: how many, or why nobody knows how many."""
+    """A loss of reports: how many, or why that is not known."""
     return str(why) if count is None else f"{count:.0f} reports lost: the trial's disk was full"
 
 

@@ -201,7 +201,7 @@ async def _page(
     context: ApiContext, template: str, root: str, values: Mapping[str, Any], status_code: int = 200
 ) -> HTMLResponse:
     """A page. `root`: the way from it to the first page, so that any prefix works."""
-    shared = {"root": root, "trouble": context.manager.trouble, "now": context.manager.clock.now()}
+    shared = {"root": root, "problem": context.manager.problem, "now": context.manager.clock.now()}
     text = _environment().get_template(template).render(**shared, **values)
     return HTMLResponse(clean_text(text), status_code=status_code, headers={"Cache-Control": "no-store"})
 
@@ -213,7 +213,7 @@ async def _problem(context: ApiContext, error: ManagerError, root: str) -> HTMLR
 
 @cache
 def _environment() -> Any:
-    """The templates; loaded by the first page that somebody looks at."""
+    """The templates; loaded for the first page that is requested."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -29,7 +29,7 @@ OF_EXHAUSTION = _both("dispatcher.no_more")
 OF_A_TUNER_THAT_RAISES = _both("dispatcher.error")
 OF_A_SUSPENDED_DISPATCHER = _both("manager.dispatcher.kill")
 OF_A_DEAD_REAPER = _both("keeper.stop")
-"""These and the above are passed for a reason, and killed at in `test_fail_points_of_wishes.py`."""
+"""These and the above are passed for a reason, and killed at in `test_failpoints_of_user_commands.py`."""
 
 KILLED_AT = frozenset().union(
     *(OF_AN_EXPERIMENT, OF_STOPPING, OF_A_CLEAN_UP, OF_A_SOFT_STOP, OF_LIMITS),

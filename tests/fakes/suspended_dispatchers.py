@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from proctor.manager.dispatcher.client.in_process import InProcessChannel
-from proctor.manager.dispatcher.client.liveness import Patience, Vitals
+from proctor.manager.dispatcher.client.liveness import Patience, ProcessStats
 from proctor.manager.dispatcher.protocol import Ping, decode
 
 
@@ -35,8 +35,8 @@ class SuspendableChannel(InProcessChannel):
         """Send the manager whatever this is."""
         self._answers.put_nowait(line)
 
-    def process_stats(self) -> Vitals:
-        return Vitals(self._dispatchers.processor_seconds(), suspended=self._dispatchers.suspended)
+    def process_stats(self) -> ProcessStats:
+        return ProcessStats(self._dispatchers.processor_seconds(), suspended=self._dispatchers.suspended)
 
     async def kill(self) -> None:
         self._dispatchers.kills += 1

@@ -39,7 +39,7 @@ class Suspender:
             os.kill(pid, signal.SIGSTOP)
         try:
             if self.lets_go:
-                await trouble(manager, experiment_id)
+                await problem(manager, experiment_id)
             else:
                 await trial_count(manager, experiment_id, 12)
         finally:
@@ -51,11 +51,11 @@ class Suspender:
         self.notices = await manager.control.read(lambda c: events.notices(c, experiment_id))
 
 
-async def trouble(manager: Manager, experiment_id: str) -> None:
+async def problem(manager: Manager, experiment_id: str) -> None:
     """Wait until the user is told that the dispatcher is suspended."""
     row = await manager.experiment(experiment_id)
     async with asyncio.timeout(60):
-        while "suspended" not in manager.trouble_of(row):  # noqa: ASYNC110 - it is not stored, so no bell rings
+        while "suspended" not in manager.problem_of(row):  # noqa: ASYNC110 - it is not stored, so no bell rings
             await asyncio.sleep(0.1)
 
 

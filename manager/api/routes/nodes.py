@@ -27,7 +27,7 @@ async def get_node(context: Context, node_id: str) -> models.Node:
 
 @nodes.post("/nodes/{node_id}/check", status_code=202, summary="Try to reach a machine now")
 async def check_node(context: Context, node_id: str) -> models.Node:
-    """Rather than after its pause. What comes of it is told by events of kind `node`."""
+    """Rather than after its pause. Events of kind `node` show what comes of it."""
     return node_resource(context, context.manager.check_node(node_id))
 
 
@@ -46,8 +46,8 @@ async def resume_node(context: Context, node_id: str) -> models.Node:
 
 @nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Give up a machine that cannot be left")
 async def forget_node(context: Context, node_id: str) -> None:
-    """For one that no experiment needs and that is gone for good, or lets nobody in. What is there stays there,
-    and files that were not collected are given up."""
+    """For one that no experiment needs and that is gone for good, or refuses every login. What is there stays
+    there, and files that were not collected are lost."""
     context.manager.forget_node(node_id)
 
 

@@ -28,7 +28,7 @@ root_router = APIRouter(tags=["system"])
 async def get_health(context: Context) -> models.Health:
     """`degraded`: it answers, but something cannot be written or loaded, or trials of this machine cannot be started
     or are not heard of; the reason says what."""
-    return models.Health(status="degraded" if context.manager.trouble else "ok", reason=context.manager.trouble)
+    return models.Health(status="degraded" if context.manager.problem else "ok", reason=context.manager.problem)
 
 
 @router.get("/version", summary="Who answers")
@@ -116,6 +116,6 @@ async def get_metrics(context: Context) -> Response:
                 return counts
 
     control, measurements = context.manager.control, context.measurements
-    await measurements.catch_up(control)
-    snapshot = ExperimentFigures(await control.read(read), healthy=not context.manager.trouble, commits=control.commits)
+    await measurements.count_new_starts(control)
+    snapshot = ExperimentFigures(await control.read(read), healthy=not context.manager.problem, commits=control.commits)
     return Response(render(measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})

@@ -60,7 +60,7 @@ async def list_trials(
 
 @router.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
 async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> models.Trial:
-    """A trial with parameters that no tuner has suggested; the tuner is told of its result."""
+    """A trial with parameters that no tuner has suggested; the tuner receives its result."""
     return await _read_resource(context, await context.manager.add_trial(experiment_id, body.parameters))
 
 
@@ -86,7 +86,7 @@ async def get_trial(context: Context, trial_id: str) -> models.Trial:
 
 @router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
 async def kill_trial(context: Context, trial_id: str) -> models.Trial:
-    """The wish is written down when this answers."""
+    """The request is written down when this answers."""
     await context.manager.kill_trial(trial_id)
     return await _read_resource(context, await context.manager.trial(trial_id))
 

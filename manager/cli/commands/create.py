@@ -1,4 +1,7 @@
-"""`proctor create`: from a YAML file to a running experiment."""
+"""`proctor create`: from a YAML file to a running experiment.
+
+Whether its trials can run is checked as far as it is known before the start; afterwards its machines are reported.
+"""
 
 import os
 import time
@@ -14,11 +17,9 @@ from proctor.manager.cli.machines import Logins, find_logins, handed_over
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
 
-# ---- readiness ------------------------------------------------------------------------------------------------------
-# Whether the trials of an experiment can run: what is known before `create` starts it, and what its machines say.
-
 if TYPE_CHECKING:
     from proctor.manager.config import ExperimentConfig
+    from proctor.sdk.client.client import Client
 
 CONNECTING_SECONDS = 20.0
 """How long `create` waits for machines that are being connected."""
@@ -96,10 +97,6 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
         return ExitCode.OK
     session.say(f"No trial can run until one of them can be used; to give up: proctor stop {identifier}")
     return ExitCode.EXPERIMENT_FAILED
-
-
-if TYPE_CHECKING:
-    from proctor.sdk.client.client import Client
 
 
 @click.command()

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, Vitals
+from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
 from proctor.manager.dispatcher.protocol import FromDispatcher, News, ToDispatcher
 from proctor.sdk.failpoints import failpoint
 
@@ -60,9 +60,9 @@ class LineChannel(ABC):
         Returns where there is nothing to do."""
         return
 
-    def process_stats(self) -> Vitals:
+    def process_stats(self) -> ProcessStats:
         """What the system says of the dispatcher now. Returns at once."""
-        return Vitals(processor_seconds=None)
+        return ProcessStats(processor_seconds=None)
 
     async def kill(self) -> None:
         """End a dispatcher that does not answer: its lines come to their end soon, and this is then cancelled. Only
@@ -94,7 +94,7 @@ class DispatcherClient:
         read_inputs: InputReader,
         receive: Receiver,
         restarted: Callable[[str], None],
-        silent: Callable[[str], None] = lambda trouble: None,
+        silent: Callable[[str], None] = lambda problem: None,
     ) -> None:
         """`restarted` is told why each new dispatcher is started; `silent`, that one does not answer but computes."""
         self._open_channel = open_channel
@@ -103,7 +103,7 @@ class DispatcherClient:
         self._receive = receive
         self._restarted = restarted
         self._silent = silent
-        self._pulse: LivenessMonitor | None = None
+        self._monitor: LivenessMonitor | None = None
         self._obstacle = ""  # why none can be started
         self._unanswered = False  # a ping is on its way
         self._shot_for = ""
@@ -124,10 +124,10 @@ class DispatcherClient:
         self._bell.set()
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why no suggestions come, as a clause, or '': the dispatcher is silent, cannot be started now, or computes.
         May be asked in any thread."""
-        return (self._obstacle if self._pulse is None else self._pulse.trouble) or self._describe_wait()
+        return (self._obstacle if self._monitor is None else self._monitor.problem) or self._describe_wait()
 
     def _describe_wait(self) -> str:
         """It answers pings, but its tuner gives no suggestion."""
@@ -219,7 +219,7 @@ class DispatcherClient:
                     for task in tasks:
                         task.cancel()
             finally:
-                self._pulse = self._limit = None
+                self._monitor = self._limit = None
                 self._awaited.clear()  # its successor owes that from when it is asked again
         if nonsense is not None:
             raise nonsense
@@ -240,8 +240,8 @@ class DispatcherClient:
         return None
 
     def _hear(self, message: FromDispatcher) -> None:
-        if self._pulse is not None:
-            self._pulse.beat()
+        if self._monitor is not None:
+            self._monitor.beat()
         if isinstance(message, protocol.Pong):
             self._unanswered = False
             return
@@ -269,7 +269,7 @@ class DispatcherClient:
     async def _watch(self, channel: LineChannel, patience: Patience) -> None:
         """Ping the dispatcher, and kill one that will not answer any more."""
         loop = asyncio.get_running_loop()
-        self._pulse = pulse = LivenessMonitor(patience, loop.time(), channel.process_stats())
+        self._monitor = monitor = LivenessMonitor(patience, loop.time(), channel.process_stats())
         nonce = 0
         while True:
             due = loop.time() + patience.look_seconds
@@ -277,14 +277,14 @@ class DispatcherClient:
                 self._unanswered, nonce = True, nonce + 1
                 await self._ping(channel, nonce, due)
             await asyncio.sleep(due - loop.time())
-            verdict = pulse.look(loop.time(), channel.process_stats())
+            verdict = monitor.look(loop.time(), channel.process_stats())
             if self._finishing.is_set():
                 return  # it answers no pings while it leaves, and has a limit for that
             if verdict is Liveness.LOST:
                 break
             if verdict is Liveness.BUSY:
-                self._silent(pulse.trouble)
-        self._shot_for = f"{pulse.trouble}, so it was killed"
+                self._silent(monitor.problem)
+        self._shot_for = f"{monitor.problem}, so it was killed"
         log.warning("%s", self._shot_for, extra={"action": "dispatcher.kill"})
         await channel.kill()
 

@@ -23,8 +23,8 @@ class Patience:
     """How long a dispatcher may leave a ping unanswered, in seconds in which the manager was awake."""
 
     idle_seconds: float = 60.0
-    """One that does not compute either. Longer than anybody looks around with a debugger by mistake, or a machine that
-    swaps needs to come to itself; short enough that nobody wonders for long why nothing runs."""
+    """One that does not compute either. Longer than a look around with a debugger takes, or than a machine that swaps
+    needs to recover; short enough that it is not a riddle for long why nothing runs."""
 
     @property
     def look_seconds(self) -> float:
@@ -43,8 +43,8 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Vitals:
-    """What the system says of a process; `processor_seconds` used so far, None where nobody can say."""
+class ProcessStats:
+    """What the system says of a process; `processor_seconds` used so far, None where that is unknown."""
 
     processor_seconds: float | None
     suspended: bool = False
@@ -59,29 +59,29 @@ class Liveness(StrEnum):
 
 
 class LivenessMonitor:
-    """One dispatcher's signs of life. Times are handed in; nothing is waited for here."""
+    """One dispatcher's signs of life. Times are arguments; nothing is waited for here."""
 
-    def __init__(self, patience: Patience, now: float, process_stats: Vitals) -> None:
+    def __init__(self, patience: Patience, now: float, process_stats: ProcessStats) -> None:
         self._patience = patience
         self._looked_at = now
-        self._vitals = process_stats  # at the last look
-        self._heard = False
-        self._answers = False  # it has spoken at least once
+        self._stats = process_stats  # at the last look
+        self._received = False
+        self._answers = False  # something was received at least once
         self._silent = 0.0
         self._still = 0.0  # of that: since it has computed last
-        self._told = False
+        self._reported = False
 
     def beat(self) -> None:
-        """Something was heard."""
-        self._heard = self._answers = True
+        """Something was received from it."""
+        self._received = self._answers = True
 
-    def look(self, now: float, process_stats: Vitals) -> Liveness:
+    def look(self, now: float, process_stats: ProcessStats) -> Liveness:
         """Judge the time since the last look."""
         elapsed, self._looked_at = now - self._looked_at, now
         worked = self._has_worked(process_stats, elapsed)
-        self._vitals = process_stats
-        if self._heard:
-            self._heard = self._told = False
+        self._stats = process_stats
+        if self._received:
+            self._received = self._reported = False
             self._silent = self._still = 0.0
             return Liveness.WELL
         if elapsed <= LATE * self._patience.look_seconds:
@@ -90,15 +90,15 @@ class LivenessMonitor:
         return self._judge()
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """A clause about a dispatcher that has been silent for more than a moment, or ''."""
         if self._silent < self._patience.idle_seconds / 4:
             return ""
         return f"the dispatcher has not answered for {self._silent:.0f} s{self._cause()}"
 
-    def _has_worked(self, process_stats: Vitals, elapsed: float) -> bool:
-        """Whether it computes, as far as anybody can say."""
-        used, before = process_stats.processor_seconds, self._vitals.processor_seconds
+    def _has_worked(self, process_stats: ProcessStats, elapsed: float) -> bool:
+        """Whether it computes, as far as that can be seen."""
+        used, before = process_stats.processor_seconds, self._stats.processor_seconds
         return used is None or before is None or used - before >= BUSY_SHARE * elapsed
 
     def _judge(self) -> Liveness:
@@ -106,13 +106,13 @@ class LivenessMonitor:
         allowed = patience.idle_seconds if self._answers else patience.start_seconds
         if self._still >= allowed or self._silent >= patience.busy_seconds:
             return Liveness.LOST
-        if self._silent >= patience.idle_seconds and not self._told:
-            self._told = True
+        if self._silent >= patience.idle_seconds and not self._reported:
+            self._reported = True
             return Liveness.BUSY
         return Liveness.WELL
 
     def _cause(self) -> str:
-        if self._vitals.suspended:
+        if self._stats.suspended:
             return ": it is suspended (by SIGSTOP or a debugger)"
         if not self._answers:
             return ": it is still being loaded"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import LineChannel
-from proctor.manager.dispatcher.client.liveness import Patience, Vitals
+from proctor.manager.dispatcher.client.liveness import Patience, ProcessStats
 from proctor.manager.open_files import require_spare
 from proctor.sdk.failpoints import failpoint
 
@@ -77,8 +77,8 @@ class ProcessChannel(LineChannel):
             pause = min(max((LOG_BYTES - size) / growth, least), most)
             await asyncio.sleep(pause)
 
-    def process_stats(self) -> Vitals:
-        return _vitals(self.process.pid)
+    def process_stats(self) -> ProcessStats:
+        return _process_stats(self.process.pid)
 
     async def kill(self) -> None:
         """SIGKILL to the process and its group. Where something of it outlives that, the channel is cut."""
@@ -114,13 +114,13 @@ class ProcessChannel(LineChannel):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def _vitals(pid: int) -> Vitals:
-    """From /proc; where there is none, nobody can say."""
+def _process_stats(pid: int) -> ProcessStats:
+    """From /proc; unknown where there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return Vitals(processor_seconds=None)
-    return Vitals((int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND, suspended=fields[0] in ("T", "t"))
+        return ProcessStats(processor_seconds=None)
+    return ProcessStats((int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND, suspended=fields[0] in ("T", "t"))
 
 
 def cut_log(path: Path) -> int:

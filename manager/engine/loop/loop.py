@@ -84,9 +84,9 @@ class ExperimentLoop:
         self._unwatch: Callable[[], None] = lambda: None
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why no suggestions come at the moment, as a clause, or ''."""
-        return self._dispatcher.trouble
+        return self._dispatcher.problem
 
     @property
     def outlook(self) -> Outlook | None:

@@ -1,4 +1,4 @@
-"""The dispatcher_inputs table: the total order of everything that an experiment's dispatcher was told."""
+"""The dispatcher_inputs table: the total order of an experiment's inputs to its dispatcher."""
 
 import sqlite3
 from typing import Any

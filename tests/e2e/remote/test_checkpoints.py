@@ -10,8 +10,7 @@ from fakes.machines.scene import Scene
 pytestmark = pytest.mark.slow
 
 SERVICE = {"nodeTimeout": 3}
-SAVING = '''\
-"""Save a checkpoint after three steps; go on until told to end."""
+CONTINUING = """\
 import os, tempfile, time
 
 import proctor
@@ -22,7 +21,11 @@ step = 0 if found is None else int(open(os.path.join(found, "step")).read())
 print("begins at step", step, flush=True)
 while not os.path.exists("/run/machine/records/go"):
     step += 1
-    with tempfile.TemporaryDirectory() as folder:
+"""
+"""How both scripts begin: from their checkpoint, if they have one."""
+SAVING = f'''\
+"""Save a checkpoint after three steps; go on until told to end."""
+{CONTINUING}    with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "step"), "w") as file:
             file.write(str(step))
         proctor.report(float(step), checkpoint=folder if step == 3 else None)
@@ -111,19 +114,9 @@ def test_a_trial_whose_checkpoint_is_out_of_reach_begins_anew_and_says_so(stage:
     scene.leave()
 
 
-LATE = '''\
+LATE = f'''\
 """Save a checkpoint only when asked to stop, on which the experiment was stopped; continue from it."""
-import os, tempfile, time
-
-import proctor
-
-proctor.get_next_parameter()
-found = proctor.get_checkpoint()
-step = 0 if found is None else int(open(os.path.join(found, "step")).read())
-print("begins at step", step, flush=True)
-while not os.path.exists("/run/machine/records/go"):
-    step += 1
-    proctor.report_intermediate_result(float(step))
+{CONTINUING}    proctor.report_intermediate_result(float(step))
     if proctor.should_stop():
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "step"), "w") as file:

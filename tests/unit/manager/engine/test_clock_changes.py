@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.settable_clock import SettableClock
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
@@ -19,15 +20,7 @@ from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Hang, Script, ScriptedExit, Step
 
 HOUR = 3600.0
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 1,
-    "seed": 7,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 1, "seed": 7}
 
 
 def play(tmp_path: Path, script: Script, scenario: Callable[[Simulation, SettableClock], Awaitable[None]]) -> None:

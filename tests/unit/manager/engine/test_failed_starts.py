@@ -4,9 +4,9 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
@@ -21,14 +21,7 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import experiments
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 2,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 2}
 
 
 class Scene(Simulation):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes.forgetful_service import ForgetfulSimulation
+from fakes.small_experiments import SMALL
 
 from proctor.manager.errors import Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -19,14 +20,7 @@ from proctor.training_services.errors import UnknownPlatform
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 from proctor.training_services.registry import ServiceContext
 
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 2,
-    "maxTrialNumber": 2,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 2}
 WHY = (
     "the job was submitted before the manager or the experiment was restarted, and platform local cannot find its jobs "
     "again"

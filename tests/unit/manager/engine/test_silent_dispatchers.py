@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fakes.small_experiments import SMALL
 from fakes.suspended_dispatchers import SuspendableDispatchers
 
 from proctor.manager.engine.manager import Manager
@@ -18,16 +19,7 @@ from proctor.manager.store.tables import events, trials
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 20,
-    "seed": 7,
-    "objective": {"direction": "maximize"},
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 20, "seed": 7, "objective": {"direction": "maximize"}}
 
 Meddling = Callable[[SuspendableDispatchers, Manager, str], Awaitable[None]]
 
@@ -49,7 +41,7 @@ def outcome(folder: Path, meddle: Meddling) -> list[dict[str, Any]]:
             await meddle(dispatchers, manager, created.id)
             row = await simulation.ended(manager, created.id)
             assert row.status is ExperimentStatus.DONE
-            assert manager.trouble_of(row) == ""
+            assert manager.problem_of(row) == ""
             page = await manager.control.read(lambda c: trials.page(c, created.id, limit=1000))
         assert [trial.sequence_id for trial in page.items] == list(range(20))
         return [trial.parameters for trial in page.items]
@@ -72,8 +64,8 @@ async def suspend(dispatchers: SuspendableDispatchers, manager: Manager, experim
     await asyncio.sleep(40.0)
     row = await manager.experiment(experiment_id)
     assert row.status is ExperimentStatus.RUNNING
-    assert "the dispatcher has not answered for" in manager.trouble_of(row)
-    assert "it is suspended (by SIGSTOP or a debugger)" in manager.trouble_of(row)
+    assert "the dispatcher has not answered for" in manager.problem_of(row)
+    assert "it is suspended (by SIGSTOP or a debugger)" in manager.problem_of(row)
     assert await notices(manager, experiment_id) == []
     async with asyncio.timeout(100.0):
         await dispatchers.killed.wait()
@@ -83,7 +75,7 @@ async def suspend(dispatchers: SuspendableDispatchers, manager: Manager, experim
     assert notice.startswith(
         "the dispatcher was started again: the dispatcher has not answered for 60 s: it is suspended"
     )
-    assert manager.trouble_of(row) == ""
+    assert manager.problem_of(row) == ""
 
 
 async def hold_the_interpreter(dispatchers: SuspendableDispatchers, manager: Manager, experiment_id: str) -> None:
@@ -103,17 +95,17 @@ async def compute_long(dispatchers: SuspendableDispatchers, manager: Manager, ex
     dispatchers.computing, dispatchers.share = True, 1.0
     await asyncio.sleep(10.0)
     row = await manager.experiment(experiment_id)
-    assert manager.trouble_of(row) == ""
+    assert manager.problem_of(row) == ""
     await asyncio.sleep(110.0)
-    trouble = manager.trouble_of(row)
-    assert re.fullmatch(r"the tuner has been computing for 1[01]\d s and has not made its next suggestion", trouble)
+    problem = manager.problem_of(row)
+    assert re.fullmatch(r"the tuner has been computing for 1[01]\d s and has not made its next suggestion", problem)
     with ThreadPoolExecutor() as threads:  # as the reader of a list of experiments asks
-        assert threads.submit(manager.trouble_of, row).result() == trouble
+        assert threads.submit(manager.problem_of, row).result() == problem
     assert dispatchers.kills == 0
     assert await notices(manager, experiment_id) == []
     await dispatchers.go_on()
     await asyncio.sleep(1.0)
-    assert manager.trouble_of(row) == ""
+    assert manager.problem_of(row) == ""
 
 
 def test_a_tuner_that_computes_for_long_is_the_reason_and_is_left_alone(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
@@ -15,14 +16,7 @@ from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 from proctor.trial_keeper.protocol import JobReport, Registration
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 1,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 1}
 
 
 def play(tmp_path: Path, act: Callable[[Simulation, Manager], Awaitable[None]]) -> None:
@@ -80,13 +74,13 @@ def test_a_job_that_the_database_has_no_word_of_goes_on_until_a_person_accepts_t
         now = simulation.clock.now()
         lost, later = job("lost.1", "gone", started_at=now - 1.0), job("later.1", "gone", started_at=now + 1.0)
         assert await unknown(manager, lost, later) == []
-        assert "2 trial jobs that the control database has no word of (lost.1 on node local, " in manager.trouble
-        assert "--accept-database" in manager.trouble
+        assert "2 trial jobs that the control database has no word of (lost.1 on node local, " in manager.problem
+        assert "--accept-database" in manager.problem
         await manager.control.write(lambda c: identity.accept(c, now))
         assert await unknown(manager, lost, later) == ["lost.1"]
-        assert "1 trial job that" in manager.trouble
+        assert "1 trial job that" in manager.problem
         assert await unknown(manager) == []
-        assert manager.trouble == ""
+        assert manager.problem == ""
 
     play(tmp_path, act)
 

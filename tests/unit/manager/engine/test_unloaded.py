@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.engine.unloaded import FIRST_LASTING_SECONDS
@@ -22,15 +23,7 @@ from proctor.training_services.in_memory.scripts import Final, ScriptedReport, S
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 2,
-    "maxTrialNumber": 4,
-    "seed": 7,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 4, "seed": 7}
 
 
 def three_reports(form: TrialJobForm) -> Iterable[Step]:
@@ -117,7 +110,7 @@ def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_
             assert why.startswith("not loaded: the database ")
             assert "No such file or directory" in why
             assert why.endswith("; its trials go on untouched; tried again in 1 s")
-            assert manager.trouble == f"experiment {row.id} is {why}"
+            assert manager.problem == f"experiment {row.id} is {why}"
             with pytest.raises(Unavailable, match=r"is not loaded: .*No such file"):
                 await manager.add_trial(row.id, {"x": 0.5})
             other = await manager.create_experiment(config=CONFIG, directory=str(scene.folder))
@@ -125,7 +118,7 @@ def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_
             scene.mount()
             row = await scene.ended(manager, row.id)
             assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 4 is reached")
-            assert (manager.not_loaded(row), manager.trouble) == ("", "")
+            assert (manager.not_loaded(row), manager.problem) == ("", "")
             found = await scene.trials(manager)
             assert [trial.final_value for trial in found] == [0.0, 1.0, 2.0, 3.0]
             assert [(trial.jobs, trial.intermediate_count) for trial in found] == [(1, 3)] * 4
@@ -217,7 +210,7 @@ def test_an_experiment_that_can_never_be_loaded_can_be_stopped_and_deleted(tmp_p
             with pytest.raises(NotFound):
                 await scene.row(manager)
             await asyncio.sleep(1000.0)
-            assert manager.trouble == ""
+            assert manager.problem == ""
 
     play(tmp_path, act)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
@@ -35,15 +36,7 @@ from proctor.training_services.registry import ServiceContext
 
 LIMIT = 20_000
 LONG = "x" * 30_000
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 2,
-    "maxTrialNumber": 4,
-    "seed": 7,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 4, "seed": 7}
 
 
 class WordyChannel(InProcessChannel):

@@ -2,32 +2,32 @@
 
 import pytest
 
-from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, Vitals
+from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
 
 PATIENCE = Patience(60.0)
 LOOK = PATIENCE.look_seconds
 
 
 class Course:
-    """A pulse and the time that passes for it."""
+    """A liveness monitor and the time that passes for it."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.used = 5.0
         self.suspended = False
-        self.pulse = LivenessMonitor(PATIENCE, self.now, self.process_stats())
+        self.monitor = LivenessMonitor(PATIENCE, self.now, self.process_stats())
 
-    def process_stats(self) -> Vitals:
-        return Vitals(self.used, suspended=self.suspended)
+    def process_stats(self) -> ProcessStats:
+        return ProcessStats(self.used, suspended=self.suspended)
 
     def look(self, *, after: float = LOOK, share: float = 0.0) -> Liveness:
         self.now += after
         self.used += share * after
-        return self.pulse.look(self.now, self.process_stats())
+        return self.monitor.look(self.now, self.process_stats())
 
     def begin(self) -> None:
         """It has spoken."""
-        self.pulse.beat()
+        self.monitor.beat()
         assert self.look() is Liveness.WELL
 
     def seconds_until(self, verdict: Liveness, *, share: float = 0.0) -> float:
@@ -46,30 +46,30 @@ def course() -> Course:
 
 def test_one_that_answers_is_well_for_ever(course: Course) -> None:
     for _ in range(1000):
-        course.pulse.beat()
+        course.monitor.beat()
         assert course.look() is Liveness.WELL
-        assert course.pulse.trouble == ""
+        assert course.monitor.problem == ""
 
 
 def test_one_that_neither_answers_nor_computes_is_lost_after_the_patience(course: Course) -> None:
     assert course.seconds_until(Liveness.LOST) == 60.0
-    assert course.pulse.trouble == "the dispatcher has not answered for 60 s: it neither computes nor ends"
+    assert course.monitor.problem == "the dispatcher has not answered for 60 s: it neither computes nor ends"
 
 
 def test_a_suspended_one_is_named_so(course: Course) -> None:
     course.suspended = True
     course.look()
-    assert course.pulse.trouble == ""
+    assert course.monitor.problem == ""
     course.seconds_until(Liveness.LOST)
-    assert "60 s: it is suspended (by SIGSTOP or a debugger)" in course.pulse.trouble
+    assert "60 s: it is suspended (by SIGSTOP or a debugger)" in course.monitor.problem
 
 
 def test_one_that_answers_at_the_last_moment_is_well(course: Course) -> None:
     for _ in range(11):
         assert course.look() is Liveness.WELL
-    course.pulse.beat()
+    course.monitor.beat()
     assert course.look() is Liveness.WELL
-    assert course.pulse.trouble == ""
+    assert course.monitor.problem == ""
     assert course.seconds_until(Liveness.LOST) == 60.0
 
 
@@ -79,7 +79,7 @@ def test_threads_that_wait_for_a_deadlocked_interpreter_are_no_work(course: Cour
 
 def test_one_that_computes_is_named_once_and_given_thirty_times_as_long(course: Course) -> None:
     assert course.seconds_until(Liveness.BUSY, share=0.9) == 60.0
-    assert "it computes in code that lets nothing else run" in course.pulse.trouble
+    assert "it computes in code that lets nothing else run" in course.monitor.problem
     assert course.seconds_until(Liveness.LOST, share=0.9) == 1740.0
 
 
@@ -95,16 +95,16 @@ def test_one_that_stops_computing_is_lost_after_the_patience(course: Course) -> 
 
 
 def test_where_nobody_knows_whether_it_computes_it_is_given_the_longer_time() -> None:
-    pulse = LivenessMonitor(PATIENCE, 0.0, Vitals(None))
-    pulse.beat()
-    verdicts = [pulse.look(n * LOOK, Vitals(None)) for n in range(1, 400)]
+    monitor = LivenessMonitor(PATIENCE, 0.0, ProcessStats(None))
+    monitor.beat()
+    verdicts = [monitor.look(n * LOOK, ProcessStats(None)) for n in range(1, 400)]
     assert verdicts.index(Liveness.LOST) * LOOK == 1800.0
 
 
 def test_one_that_has_never_spoken_may_take_five_times_as_long_to_be_loaded() -> None:
     course = Course()
     assert course.seconds_until(Liveness.BUSY) == 60.0
-    assert course.pulse.trouble == "the dispatcher has not answered for 60 s: it is still being loaded"
+    assert course.monitor.problem == "the dispatcher has not answered for 60 s: it is still being loaded"
     assert course.seconds_until(Liveness.LOST) == 240.0
 
 
@@ -112,7 +112,7 @@ def test_one_that_has_never_spoken_may_take_five_times_as_long_to_be_loaded() ->
 def test_time_in_which_the_manager_was_away_does_not_count(course: Course, away: float) -> None:
     for _ in range(50):
         assert course.look(after=away) is Liveness.WELL
-    assert course.pulse.trouble == ""
+    assert course.monitor.problem == ""
     assert course.seconds_until(Liveness.LOST) == 60.0
 
 

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
+from fakes.small_experiments import SMALL
+
 from proctor.manager.config import ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import Opener
@@ -22,16 +24,7 @@ from proctor.training_services.in_memory.scripts import Final, ScriptedExit, Scr
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 2,
-    "seed": 7,
-    "tuner": {"name": "Random"},
-    "assessor": {"name": "Medianstop"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 2, "seed": 7, "assessor": {"name": "Medianstop"}}
 
 Script = Callable[[TrialJobForm], Iterable[Step]]
 Scenario = Callable[[Simulation, str], Awaitable[None]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -18,16 +19,7 @@ from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, ScriptedStart, Step
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 1,
-    "maxTrialRetries": 100,
-    "maxInfrastructureRetries": 100,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 1, "maxTrialRetries": 100, "maxInfrastructureRetries": 100}
 CHECKPOINT = Raw(1.0, b'{"kind":"checkpoint","path":"output/c1","step":1,"time":1.0}\n')
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -17,16 +18,7 @@ from proctor.manager.store.tables import dispatcher_inputs, events, jobs, trials
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Hang, Script, ScriptedExit, Step, Wait
 
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 1,
-    "maxInfrastructureRetries": 0,
-    "seed": 7,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 1, "maxInfrastructureRetries": 0, "seed": 7}
 
 Scenario = Callable[[Simulation, Manager, str], Awaitable[None]]
 

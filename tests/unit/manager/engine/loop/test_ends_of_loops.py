@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.messages import Inbox
@@ -21,15 +22,7 @@ from proctor.training_services.in_memory.service import InMemoryPlatform, InMemo
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Device
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 4,
-    "trialGpuNumber": 1,
-    "maxTrialNumber": 1,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"trialConcurrency": 4, "trialGpuNumber": 1, "maxTrialNumber": 1}
 
 
 class FragileService(InMemoryTrainingService, SupportsNodes):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import NotFound, Unavailable
@@ -21,14 +22,7 @@ from proctor.training_services.in_memory.scripts import Final, Hang, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
-CONFIG: dict[str, Any] = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 1,
-    "maxTrialNumber": 1,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"maxTrialNumber": 1}
 
 
 class CountingService(InMemoryTrainingService):
@@ -160,12 +154,12 @@ def test_a_clean_up_that_fails_is_tried_again_and_says_why(tmp_path: Path) -> No
             assert manager.awaited(row) == (
                 "stopped; its platform has not cleaned up after it: [Errno 5] Input/output error; tried again in 1 s"
             )
-            assert manager.trouble == f"experiment exp is {manager.awaited(row)}"
+            assert manager.problem == f"experiment exp is {manager.awaited(row)}"
             await asyncio.sleep(2.0)
             assert "the cluster does not answer; tried again in " in manager.awaited(row)
             await asyncio.sleep(100.0)
             assert (scene.begun, scene.cleaned) == (3, 1)
-            assert (manager.awaited(row), manager.trouble) == ("", "")
+            assert (manager.awaited(row), manager.problem) == ("", "")
 
     play(tmp_path, act)
 
@@ -201,7 +195,7 @@ def test_an_experiment_that_is_resumed_is_not_cleaned_up_under_its_trials(tmp_pa
             await asyncio.sleep(1000.0)
             (job,) = scene.platforms["exp"].jobs.values()
             assert not job.is_over
-            assert (scene.begun, manager.trouble) == (1, "")
+            assert (scene.begun, manager.problem) == (1, "")
             await scene.stop(manager)
             await asyncio.sleep(10.0)
             assert (scene.begun, scene.cleaned) == (2, 1)
@@ -285,7 +279,7 @@ def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(tmp_path: Pat
             with pytest.raises(NotFound):
                 await manager.experiment("exp")
             await asyncio.sleep(1000.0)
-            assert (scene.begun, manager.trouble) == (3, "")
+            assert (scene.begun, manager.problem) == (3, "")
 
     play(tmp_path, act)
 
@@ -299,6 +293,6 @@ def test_an_experiment_whose_platform_is_gone_can_be_deleted(tmp_path: Path) -> 
             scene.broken = "its package is not installed"
             await manager.delete_experiment("exp")
             await asyncio.sleep(1000.0)
-            assert (scene.cleaned, manager.trouble) == (0, "")
+            assert (scene.cleaned, manager.problem) == (0, "")
 
     play(tmp_path, act)

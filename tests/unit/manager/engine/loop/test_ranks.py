@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.dispatcher.protocol import ReportMetrics
 from proctor.manager.engine.loop.recovery import InputLog
@@ -20,15 +21,11 @@ from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Hang, Raw, Script, ScriptedExit, ScriptedReport, Step
 
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+CONFIG = SMALL | {
     "trialCommand": "torchrun trial.py",
-    "trialConcurrency": 1,
     "maxTrialNumber": 1,
     "seed": 7,
-    "tuner": {"name": "Random"},
     "assessor": {"name": "Medianstop"},
-    "trainingService": {"platform": "local"},
 }
 
 Scenario = Callable[[Simulation], Awaitable[None]]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
@@ -19,15 +20,7 @@ from proctor.training_services.in_memory.service import InMemoryPlatform, InMemo
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import Device
 
-CONFIG = {
-    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python trial.py",
-    "trialConcurrency": 2,
-    "maxTrialNumber": 4,
-    "trialGpuNumber": 1,
-    "tuner": {"name": "Random"},
-    "trainingService": {"platform": "local"},
-}
+CONFIG = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 4, "trialGpuNumber": 1}
 NOTICE = "node m1 gets no trials of this experiment: gpuIndices names GPU 7, node m1 has 2 GPUs"
 
 

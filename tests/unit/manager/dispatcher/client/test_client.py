@@ -86,10 +86,10 @@ def test_one_that_is_suspended_for_less_than_the_patience_goes_on() -> None:
         stage.dispatchers.suspended = True
         stage.request(0)
         await asyncio.sleep(50.0)
-        assert "it is suspended" in stage.client.trouble
+        assert "it is suspended" in stage.client.problem
         await stage.dispatchers.go_on()
         await asyncio.sleep(300.0)
-        assert stage.client.trouble == ""
+        assert stage.client.problem == ""
 
     stage = play(scenario)
     assert stage.dispatchers.kills == 0
@@ -103,14 +103,14 @@ def test_a_dispatcher_that_has_died_owes_nothing() -> None:
         stage.dispatchers.computing = True
         stage.request(0)
         await asyncio.sleep(100.0)
-        assert stage.client.trouble == "the tuner has been computing for 100 s and has not suggested anything yet"
+        assert stage.client.problem == "the tuner has been computing for 100 s and has not suggested anything yet"
         stage.dispatchers.channels[-1].close()
         await asyncio.sleep(0.1)
-        assert (len(stage.dispatchers.channels), stage.client.trouble) == (1, "")
+        assert (len(stage.dispatchers.channels), stage.client.problem) == (1, "")
         await asyncio.sleep(10.0)
-        assert (len(stage.dispatchers.channels), stage.client.trouble) == (2, "")
+        assert (len(stage.dispatchers.channels), stage.client.problem) == (2, "")
         await asyncio.sleep(10.0)
-        assert re.match(r"the tuner has been computing for (19|20) s ", stage.client.trouble)
+        assert re.match(r"the tuner has been computing for (19|20) s ", stage.client.problem)
 
     play(scenario)
 
@@ -127,7 +127,7 @@ def test_a_tuner_that_has_suggested_before_is_not_said_to_have_suggested_nothing
         stage.dispatchers.computing = True
         stage.request(1)
         await asyncio.sleep(100.0)
-        assert stage.client.trouble.endswith(" s and has not made its next suggestion")
+        assert stage.client.problem.endswith(" s and has not made its next suggestion")
 
     play(scenario)
 
@@ -279,11 +279,11 @@ def test_one_that_the_machine_cannot_start_is_tried_again_with_the_reason() -> N
         stage.dispatchers.obstacles += [OSError(errno.EMFILE, "Too many open files")] * 3
         stage.request(0)
         await asyncio.sleep(1.0)
-        assert stage.client.trouble == (
+        assert stage.client.problem == (
             "the dispatcher cannot be started: Too many open files; it is tried again every 1 s"
         )
         await asyncio.sleep(10.0)
-        assert stage.client.trouble == ""
+        assert stage.client.problem == ""
 
     stage = play(scenario)
     assert list(stage.suggestions()) == [0]

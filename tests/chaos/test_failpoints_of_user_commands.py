@@ -1,4 +1,4 @@
-"""Deaths while the manager does what a user asked for: the wish is granted, once, by whoever comes after."""
+"""Deaths while the manager does what a user asked for: it is done, once, by the manager that comes after."""
 
 import json
 import os
