@@ -70,7 +70,7 @@ class Keeper:
         self._settings = settings
         self._keeper_id = uuid.uuid4().hex
         self._leaving = asyncio.Event()
-        self._leave_when_idle = False
+        self._stop_when_idle = False
         self._facts = DeviceFacts([], [])
         self._disk = DiskWatch(directory)
         lock_folder = settings.gpu_lock_directory or default_lock_folder()
@@ -117,7 +117,7 @@ class Keeper:
         processes.become_subreaper()  # of what a spawner that was killed leaves behind
         raise_open_files()  # two descriptors a job, whatever the number of jobs
         await asyncio.to_thread(self._survey.open)
-        await self._look_at_devices()
+        await self._refresh_devices()
         try:
             async with self._tasks as tasks:
                 self._jobs.watch.start()
@@ -179,10 +179,10 @@ class Keeper:
             elif isinstance(order, FILE_ORDERS):
                 self._answers.take(order)
             elif isinstance(order, Shutdown):
-                self._leave_when_idle = True
+                self._stop_when_idle = True
         if launches:
             await self._jobs.launch(launches)
-        if self._leave_when_idle and not len(self._jobs):
+        if self._stop_when_idle and not len(self._jobs):
             self._leaving.set()
 
     def _read_order(self, command: Command) -> Launch | Cancel | Update | Shutdown | FileOrder | None:
@@ -208,14 +208,14 @@ class Keeper:
         next_sweep = loop.time() + _SWEEP_SECONDS
         while True:
             await asyncio.sleep(POLL_INTERVAL_SECONDS)
-            self._jobs.watch.look()
-            await self._look_at_disk()
-            self._outbox.mark_stopped(self._jobs.look_for_stopped())
+            self._jobs.watch.check()
+            await self._check_disk()
+            self._outbox.mark_stopped(self._jobs.find_stopped())
             await self._end_leases(loop.time() - self._link.last_answer)
             if loop.time() >= next_sweep:
                 next_sweep = loop.time() + _SWEEP_SECONDS
                 await self._jobs.sweep()
-            if self._leave_when_idle and not len(self._jobs):
+            if self._stop_when_idle and not len(self._jobs):
                 self._leaving.set()
             if not len(self._jobs) and not self._directory.exists():
                 log.info("the keeper's directory was deleted")
@@ -228,8 +228,8 @@ class Keeper:
                 detail = f"the keeper was without a manager for {lease:g} s"
                 await self._jobs.stop(job, StopRecord(EndReason.LEASE_EXPIRED.value, _LEASE_GRACE_SECONDS, detail))
 
-    async def _look_at_disk(self) -> None:
-        if self._disk.look():
+    async def _check_disk(self) -> None:
+        if self._disk.check():
             await asyncio.to_thread(self._disk.try_again)
         free = self._disk.free_mb
         low = [f"only {free} MiB are free on the disk of {self._directory}"]
@@ -243,9 +243,9 @@ class Keeper:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._devices_differ.wait(), self._settings.device_refresh_seconds)
             self._devices_differ.clear()
-            await self._look_at_devices()
+            await self._refresh_devices()
 
-    async def _look_at_devices(self) -> None:
+    async def _refresh_devices(self) -> None:
         before, self._facts = self._facts, await asyncio.to_thread(self._survey.read, self._trials())
         if self._facts != before:
             self._outbox.mark_devices(self._facts.devices)

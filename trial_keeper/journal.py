@@ -227,7 +227,7 @@ class JournalTail:
         if self._is_rewritten(descriptor, size, is_other=is_other):
             self._go_on_anew(descriptor, size)
         elif self._renamed is not None:
-            self._look_at_renamed(*self._renamed)
+            self._check_renamed(*self._renamed)
         anchor = self._anchor
         mark = self._mark_left()
         data = self._read_lines(descriptor, limit, final=final)
@@ -313,7 +313,7 @@ class JournalTail:
             os.close(self._renamed[0])
         self._renamed, self._descriptor = (descriptor, self._position), -1
 
-    def _look_at_renamed(self, descriptor: int, read: int) -> None:
+    def _check_renamed(self, descriptor: int, read: int) -> None:
         """Tell, once, that more was written to a file that is not the journal any more."""
         if os.fstat(descriptor).st_size <= read:
             return

@@ -235,7 +235,7 @@ async def test_a_node_that_is_claimed_while_it_is_being_left_is_connected_anew(
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")
     await manager.provider.release(EXPERIMENT)
-    await manager.until(lambda: manager.provider.machine(node_id).is_leaving, "the leaving to begin")
+    await manager.until(lambda: manager.provider.machine(node_id).is_cleaning, "the leaving to begin")
     assert claim(manager, group, "Experim2") == node_id
     await manager.until_status(node_id, "CONNECTED")
     await manager.provider.release("Experim2")

@@ -96,19 +96,19 @@ class CodeArchives:
         self._folder = folder
         self._without = without
         self._monotonic = monotonic
-        self._looking = asyncio.Lock()
+        self._scanning = asyncio.Lock()
         self._building = asyncio.Lock()
         self._tree: CodeTree | None = None
-        self._looked_at: float | None = None
+        self._scanned_at: float | None = None
         self._built: tuple[CodeTree, CodeArchive] | None = None
 
-    async def look(self) -> CodeTree:
+    async def scan(self) -> CodeTree:
         """The tree as it is, or was a moment ago. Raises SubmissionRefused, see `read_tree`."""
-        async with self._looking:
+        async with self._scanning:
             now = self._monotonic()
-            if self._tree is None or self._looked_at is None or now - self._looked_at >= POLL_INTERVAL_SECONDS:
+            if self._tree is None or self._scanned_at is None or now - self._scanned_at >= POLL_INTERVAL_SECONDS:
                 self._tree = await asyncio.to_thread(read_tree, self._directory, without=self._without)
-                self._looked_at = self._monotonic()
+                self._scanned_at = self._monotonic()
             return self._tree
 
     async def newest(self) -> CodeArchive:
@@ -116,14 +116,14 @@ class CodeArchives:
         archive cannot be written, or when the files change while they are read, time and again."""
         async with self._building:
             for _ in range(ATTEMPTS):
-                tree = await self.look()
+                tree = await self.scan()
                 if self._built is not None and self._built[0] == tree and self._built[1].path.exists():
                     return self._built[1]
                 try:
                     archive = await asyncio.to_thread(build_archive, tree, self._folder)
                 except _Changed as error:
                     log.info("%s; the code is scanned again", error)
-                    self._looked_at = None
+                    self._scanned_at = None
                     continue
                 except OSError as error:
                     raise ServiceUnavailable(

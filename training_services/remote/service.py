@@ -182,7 +182,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
     async def submit_trial_job(self, form: TrialJobForm) -> TrialJobDetail:
         code = self._code_of(form)
         if form.job_id not in self._jobs and code is not None:
-            await code.look()
+            await code.scan()
         self._claim()
         return await super().submit_trial_job(form)
 

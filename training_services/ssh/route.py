@@ -170,7 +170,7 @@ class Route:
 
     async def _enter(self, hop: Hop, tunnel: Any | None, trace: RouteTrace, *, own: bool) -> tuple[Any, LoginClient]:
         if tunnel is None and hop.by_address:
-            trace.passed(NAME, await _look_up(hop))
+            trace.passed(NAME, await _resolve_name(hop))
         known = await asyncio.to_thread(self._host_keys.known, hop)
         for pause in (*pauses(), None):
             async with AsyncExitStack() as agent:
@@ -277,7 +277,7 @@ def _tell(trace: RouteTrace, hop: Hop, client: LoginClient) -> None:
         trace.passed(HOST_KEY, f"{client.host_key.split()[0]} {fingerprint(client.host_key)}{first}")
 
 
-async def _look_up(hop: Hop) -> str:
+async def _resolve_name(hop: Hop) -> str:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:

@@ -59,7 +59,7 @@ def start(given: CommandInput) -> dict[str, Any]:
     make_folders(directory)
     if socket:
         point_to(directory, socket)
-    replaced = _make_way(directory, settings)
+    replaced = _stop_outdated(directory, settings)
     write_settings(directory, settings, secret)
     pid = find_keeper(directory)
     started = pid is None
@@ -81,7 +81,7 @@ def keeper_environment(directory: Path, search_path: str) -> dict[str, str]:
     return environment
 
 
-def _make_way(directory: Path, settings: KeeperSettings) -> bool:
+def _stop_outdated(directory: Path, settings: KeeperSettings) -> bool:
     """Have a keeper of another archive, or with other settings, leave; returns whether there was one."""
     facts = read_facts(directory)
     if facts is None:

@@ -23,7 +23,7 @@ from proctor.trial_keeper.jobs.records import (
     ProcessRecord,
     RecordFolder,
     StopRecord,
-    exit_trouble,
+    exit_problem,
     read_exit,
     with_stop,
     write_exit,
@@ -77,8 +77,8 @@ def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float
         detail = "the machine was restarted while it ran"
     else:
         detail = "its reaper was killed; what was left of the trial was stopped"
-    trouble = exit_trouble(record.launch.directory)
-    return Exit(EndReason.EXIT_UNKNOWN, None, None, started_at, now, f"{detail}; {trouble}" if trouble else detail)
+    problem = exit_problem(record.launch.directory)
+    return Exit(EndReason.EXIT_UNKNOWN, None, None, started_at, now, f"{detail}; {problem}" if problem else detail)
 
 
 def end_lost_job(folder: RecordFolder, job_id: str) -> None:
@@ -222,7 +222,7 @@ def end_jobs(directory: Path, *, grace_seconds: float) -> tuple[int, list[str]]:
             time.sleep(_POLL_INTERVAL_SECONDS)
     for record in pending:
         _end_without_reaper(folder, record)
-    return len(running), _end_strays(directory, grace_seconds)
+    return len(running), _end_remaining(directory, grace_seconds)
 
 
 def _read_records(directory: Path) -> tuple[RecordFolder, list[JobRecord]]:
@@ -284,7 +284,7 @@ def _kill(pid: int, started: int) -> None:
         os.close(descriptor)
 
 
-def _end_strays(directory: Path, grace_seconds: float) -> list[str]:
+def _end_remaining(directory: Path, grace_seconds: float) -> list[str]:
     """End whatever else says that it belongs to this directory: spawners of killed keepers, jobs without records."""
     left = end_members(lambda: find_processes(directory), grace_seconds=grace_seconds, wait=time.sleep)
     return [f"process {pid} does not react to SIGKILL" for pid in left]

@@ -34,7 +34,7 @@ class DiskWatch:
         self.full: dict[str, str] = {}
         self.free_mb: int | None = None
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Check the free space; whether `try_again` should be called now."""
         try:
             facts = os.statvfs(self._directory)
@@ -63,7 +63,7 @@ class DiskWatch:
         place = OWN if own else _existing(folder)
         self.full = {**self.full, place: own or clause}
 
-    def look_into(self, folder: str) -> str:
+    def check_folder(self, folder: str) -> str:
         """Why a job would find no room for its directory `folder` now, or ''; noted. Blocks."""
         clause = _try(_existing(folder)) or _try(self._directory)
         if clause:

@@ -19,7 +19,7 @@ class Job:
     reaper: int | None = None  # a pidfd while the reaper lives
     exit: Exit | None = None
     of_earlier_boot: bool = False
-    start_told: bool = False
+    start_reported: bool = False
     attempts: int = 0
     stop_unwritten: bool = False  # its record does not say that it is to stop: the disk is full
     channel: socket.socket | None = None  # to its reaper, if this keeper has had it started

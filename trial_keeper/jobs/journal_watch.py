@@ -54,7 +54,7 @@ class JournalWatcher:
             if self._inotify is not None:
                 self._inotify.unwatch(number)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Compare all sizes with what has been sent."""
         for job in list(self._jobs.values()):
             if "" not in self._watched[job.job_id]:

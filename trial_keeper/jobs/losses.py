@@ -72,7 +72,7 @@ def find_losses(directory: str, *, memory: str = "", ended_at: float = 0.0) -> L
     content, time = _read_reserve(directory)
     entries = read_entries(content) + read_entries(memory.encode("ascii", "replace"))
     members = [name for name in dict.fromkeys(entry["member"] for entry in entries) if is_rank(name)]
-    found = {member: _look_at(directory, member, [e for e in entries if e["member"] == member]) for member in members}
+    found = {member: _read_end(directory, member, [e for e in entries if e["member"] == member]) for member in members}
     return Losses(
         lost=sum(look.lost for look in found.values()),
         finals=sorted(int(member) for member, look in found.items() if look.final_lost),
@@ -94,7 +94,7 @@ def write_endings(directory: str) -> None:
 
 
 @dataclass
-class _Look:
+class _JournalEnd:
     """One member: what its reserve says, compared with what its journal says."""
 
     lost: int
@@ -111,14 +111,14 @@ class _Look:
         return ("\n" * (self.is_torn and bool(lines)) + "".join(lines)).encode("ascii")
 
 
-def _look_at(directory: str, member: str, entries: list[JsonObject]) -> _Look:
+def _read_end(directory: str, member: str, entries: list[JsonObject]) -> _JournalEnd:
     journal = _Journal(journal_path(directory, member))
     counted = sum(_count(entry.get("lost")) for entry in entries)
     kept = dict.fromkeys(entry["record"] for entry in entries if _is_line(entry.get("record")))
     records = [record for record in kept if record not in journal.finals]
     waiting = {entry["waiting"] for entry in entries if isinstance(entry.get("waiting"), str)}
     never = [end for end in waiting if not _any_ends_with((*journal.finals, *kept), end)]
-    return _Look(
+    return _JournalEnd(
         lost=max(counted, journal.lost) + len(never),
         untold=max(counted - journal.lost, 0) + len(never),
         final_lost=bool(never) and not journal.finals and not records,

@@ -72,7 +72,7 @@ class Outbox:
         self._dirty[job.job_id] = job
         if self._start_timer is None:
             loop = asyncio.get_running_loop()
-            self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._tell_starts)
+            self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._report_starts)
 
     def mark_devices(self, devices: list[Device]) -> None:
         """The devices have changed; told with the next report."""
@@ -135,7 +135,7 @@ class Outbox:
     def settle(self, report: KeeperReport, answer: ReportAnswer) -> bool:
         """Take the manager's answer to a report; returns whether anything that was told is now done with."""
         for job in report.started:
-            job.start_told = True
+            job.start_reported = True
         known = {job.job_id: job for job in (*self._dirty.values(), *report.ended)}
         moved = bool(report.started) or bool(answer.fenced)
         for item in answer.acknowledged:
@@ -157,7 +157,7 @@ class Outbox:
         self._clean(report)
         return moved
 
-    def _tell_starts(self) -> None:
+    def _report_starts(self) -> None:
         self._wake.set()
         self._urgent.set()
 
@@ -202,7 +202,7 @@ class Outbox:
         return size
 
     def _add_start(self, report: KeeperReport, job: Job) -> None:
-        if not job.start_told and job.process is not None:
+        if not job.start_reported and job.process is not None:
             report.header.starts.append(Start(job.job_id, job.token, job.process.trial.pid, job.process.started_at))
             report.started.append(job)
 
@@ -213,7 +213,7 @@ class Outbox:
             more = any(tail.is_behind for tail in job.tails.values())
             if job.exit is not None or (more and job.job_id in report.sent):
                 self._wake.set()
-            elif not more and (job.start_told or job.process is None):
+            elif not more and (job.start_reported or job.process is None):
                 del self._dirty[job.job_id]
 
 

@@ -211,7 +211,7 @@ def read_exit(directory: str) -> Exit | None:
         return None
 
 
-def exit_trouble(directory: str) -> str:
+def exit_problem(directory: str) -> str:
     """Why the recorded end of a job cannot be read, as a clause; "" where there is none, or one of nothing or zero
     bytes (a power cut)."""
     path = os.path.join(directory, EXIT_FILE)

@@ -209,7 +209,7 @@ class JobTable:
         if self._unwanted:  # what the disk has not let go
             await self._remove_records()
 
-    def look_for_stopped(self) -> dict[str, str]:
+    def find_stopped(self) -> dict[str, str]:
         """What is stuck because a process of ours is suspended, and what to do, as clauses: by job id; with ""
         what concerns all new jobs. Starts what was held up by that, once it goes on."""
         found = {}
@@ -318,9 +318,9 @@ class JobTable:
             log.warning("job %s could not be given to the spawner: %s", job.job_id, error)
             self._tasks.start(self._find_out(job), f"find out {job.job_id}")
             return
-        asyncio.get_running_loop().add_reader(channel, self._hear, job, channel)
+        asyncio.get_running_loop().add_reader(channel, self._receive, job, channel)
 
-    def _hear(self, job: Job, channel: socket.socket) -> None:
+    def _receive(self, job: Job, channel: socket.socket) -> None:
         """The reaper has told that the trial runs, or is gone without it; or it cannot write the trial's end."""
         size = _START_BYTES if job.channel is None else _END_BYTES
         try:
@@ -330,7 +330,7 @@ class JobTable:
         except OSError:
             packet, descriptors = b"", []
         if job.process is not None and job.channel is channel:
-            self._hear_end(job, packet)
+            self._receive_end(job, packet)
             return
         process = parse_process(packet)
         if process is None or not descriptors:
@@ -341,7 +341,7 @@ class JobTable:
         job.process, job.channel = process, channel
         self._watch_job(job, descriptors[0])
 
-    def _hear_end(self, job: Job, packet: bytes) -> None:
+    def _receive_end(self, job: Job, packet: bytes) -> None:
         """From a reaper that goes on trying to write it down, or from one that is gone (no packet)."""
         end = parse_exit(packet)
         if end is None:
@@ -352,7 +352,7 @@ class JobTable:
             self._tasks.start(self._end_from_memory(job, end), f"end of {job.job_id}")
 
     async def _end_from_memory(self, job: Job, end: Exit) -> None:
-        await asyncio.to_thread(self._disk.look_into, job.directory)
+        await asyncio.to_thread(self._disk.check_folder, job.directory)
         await self._settle(job, end)
 
     async def _find_out(self, job: Job) -> None:
@@ -411,7 +411,7 @@ class JobTable:
 
     def _why_never_started(self, job: Job) -> Exit:
         """The end of a job whose reapers ended without recording it. Blocks."""
-        if clause := self._disk.look_into(job.directory):
+        if clause := self._disk.check_folder(job.directory):
             return _failed(EndReason.NO_ROOM, clause)
         detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
         return _failed(EndReason.INFRASTRUCTURE, detail)

@@ -107,7 +107,7 @@ class _Reaper:
             self._record(Ending(failure.reason, None, None, failure.detail))
             return
         self._wait()
-        left = self._leave_nothing()
+        left = self._end_descendants()
         self._give_back_leases()
         self._record(self._ending(left))
 
@@ -171,7 +171,7 @@ class _Reaper:
         if failure:
             os.waitpid(self._trial, 0)
             raise _NotStarted("LAUNCH_FAILED", failure.decode(errors="replace"))
-        self._tell_keeper(record)
+        self._notify_keeper(record)
 
     def _write_process_record(self) -> bytes:
         self._started_at = time.time()
@@ -199,7 +199,7 @@ class _Reaper:
             return _NotStarted("NO_ROOM", describe_full(error.errno or 0, self._request["directory"]))
         return _NotStarted("INFRASTRUCTURE", detail)
 
-    def _tell_keeper(self, record: bytes) -> None:
+    def _notify_keeper(self, record: bytes) -> None:
         """The keeper may be gone; the next one reads the process record."""
         pidfd = os.pidfd_open(os.getpid())
         with suppress(OSError):
@@ -237,7 +237,7 @@ class _Reaper:
             if pid == self._trial:
                 self._wait_status = status
 
-    def _leave_nothing(self) -> list[int]:
+    def _end_descendants(self) -> list[int]:
         """End what the trial has left behind. A job with GPUs or one that was stopped is also searched for processes
         that carry its tag without descending from it (started through another daemon); of the others the keeper's
         sweep takes care, because a search costs more than a short trial."""
@@ -292,7 +292,7 @@ class _Reaper:
             }
         ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)
-        is_told = is_mended = False
+        is_notified = is_mended = False
         failpoint("reaper.exit.before")
         while True:
             try:
@@ -307,11 +307,11 @@ class _Reaper:
                     make_replaceable(path)
                     is_mended = True
                     continue
-                is_told = is_told or self._tell_end(end)
+                is_notified = is_notified or self._send_end(end)
                 time.sleep(_FULL_DISK_RETRY_SECONDS)
         failpoint("reaper.exit.after")
 
-    def _tell_end(self, end: bytes) -> bool:
+    def _send_end(self, end: bytes) -> bool:
         try:
             return self._channel.send(end, socket.MSG_DONTWAIT) == len(end)
         except OSError:  # that keeper is gone

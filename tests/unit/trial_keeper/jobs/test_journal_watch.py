@@ -94,10 +94,10 @@ async def test_without_inotify_a_look_finds_what_has_grown(notices: Notices, tmp
     watch = JournalWatcher(notices)  # never started: as on a machine that has no inotify instances left
     job = make_job(tmp_path / "job")
     watch.add(job)
-    watch.look()
+    watch.check()
     assert notices.jobs == []
     append(tmp_path / "job" / "journal", b"1\n")
-    watch.look()
+    watch.check()
     assert notices.jobs == [job]
     job.close()
 
@@ -109,7 +109,7 @@ async def test_without_inotify_a_look_finds_the_journal_of_a_rank_that_reports_l
     job = make_job(tmp_path / "job")
     watch.add(job)
     append(tmp_path / "job" / "journal.1", b"1\n")
-    watch.look()
+    watch.check()
     assert notices.jobs == [job]
     assert list(job.tails) == ["0", "1"]
     job.close()

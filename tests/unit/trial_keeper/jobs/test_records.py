@@ -10,7 +10,7 @@ from proctor.trial_keeper.jobs.records import (
     JobRecord,
     RecordFolder,
     StopRecord,
-    exit_trouble,
+    exit_problem,
     parse_process,
     read_exit,
     with_duration,
@@ -131,14 +131,14 @@ END = b'{"reason": "EXITED_OK", "code": 0, "signal": null, "started_at": 1, "end
 )
 def test_an_end_that_cannot_be_read_is_none(tmp_path: Path, data: bytes) -> None:
     """It proves nothing about the trial: whoever reads it looks for processes."""
-    assert exit_trouble(str(tmp_path)) == ""
+    assert exit_problem(str(tmp_path)) == ""
     (tmp_path / "exit.json").write_bytes(data)
     assert read_exit(str(tmp_path)) is None
     is_damaged = data.strip(b"\0") != b""  # one of nothing or zeros is what a power cut leaves
-    assert ("exit.json" in exit_trouble(str(tmp_path))) == is_damaged
+    assert ("exit.json" in exit_problem(str(tmp_path))) == is_damaged
 
 
 def test_a_folder_in_place_of_an_end_is_none(tmp_path: Path) -> None:
     (tmp_path / "exit.json").mkdir()
     assert read_exit(str(tmp_path)) is None
-    assert "exit.json cannot be read" in exit_trouble(str(tmp_path))
+    assert "exit.json cannot be read" in exit_problem(str(tmp_path))
