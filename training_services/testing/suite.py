@@ -29,21 +29,7 @@ from proctor.training_services.base import (
     TrialJobStatus,
 )
 from proctor.training_services.errors import SubmissionRefused, UnknownTrialJob
-from proctor.training_services.in_memory.scripts import (
-    Final,
-    Hang,
-    Raw,
-    Script,
-    ScriptedExit,
-    ScriptedReport,
-    ScriptedStart,
-    Step,
-    Vanish,
-    Wait,
-)
-from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.testing.harness import (
-    COMMANDS,
     EXIT_CODE,
     FINAL_VALUE,
     OUTSIDE,
@@ -54,31 +40,6 @@ from proctor.training_services.testing.harness import (
     ServiceHarness,
     serving,
 )
-
-__all__ = [
-    "COMMANDS",
-    "EXIT_CODE",
-    "FINAL_VALUE",
-    "OUTSIDE",
-    "VALUES",
-    "Behaviour",
-    "Final",
-    "Hang",
-    "InMemoryPlatform",
-    "InMemoryTrainingService",
-    "Raw",
-    "Recorder",
-    "Script",
-    "ScriptedExit",
-    "ScriptedReport",
-    "ScriptedStart",
-    "ServiceHarness",
-    "Step",
-    "TrainingServiceContract",
-    "Vanish",
-    "Wait",
-    "serving",
-]
 
 
 @pytest.mark.anyio
