@@ -1,7 +1,7 @@
 """The contract of training services as tests: a new service inherits them and passes.
 
-Entry: `suite.TrainingServiceContract`. `harness` is what the tests need from an implementation; the in-memory service and
-its scripts are the example.
+Entry: `suite.TrainingServiceContract`. `harness` is what the tests need from an implementation; the in-memory service
+and its scripts are the example.
 """
 
 from proctor.training_services.in_memory.scripts import (
