@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -15,22 +16,22 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("manager", "sdk", "trial_keeper", "training_services")
 
 
-def _trees() -> Iterator[ast.Module]:
-    for folder in FOLDERS:
-        for path in (ROOT / folder).rglob("*.py"):
-            if "failpoint" in (text := path.read_text("utf-8")) or "place=" in text:
-                yield ast.parse(text)
+@cache
+def _trees() -> tuple[ast.Module, ...]:
+    texts = (path.read_text("utf-8") for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return tuple(ast.parse(text) for text in texts if "failpoint" in text or "place=" in text)
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-def _trainer_places() -> list[str]:
+@cache
+def _trainer_places() -> tuple[str, ...]:
     """What the trainer's files are written as."""
     keywords = (keyword for tree in _trees() for call in _calls(tree) for keyword in call.keywords)
     values = [keyword.value for keyword in keywords if keyword.arg == "place"]
-    return [str(value.value) for value in values if isinstance(value, ast.Constant)]
+    return tuple(str(value.value) for value in values if isinstance(value, ast.Constant))
 
 
 def _names(argument: ast.expr) -> Iterator[str]:
@@ -39,7 +40,7 @@ def _names(argument: ast.expr) -> Iterator[str]:
         "schema": get_args(Schema),
         "self._schema": get_args(Schema),
         "point": tuple(session._FAILPOINTS.values()),
-        "place": tuple(_trainer_places()),
+        "place": _trainer_places(),
     }
     parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
     choices: list[tuple[str, ...]] = []
@@ -54,13 +55,14 @@ def _names(argument: ast.expr) -> Iterator[str]:
     return ("".join(choice) for choice in product(*choices))
 
 
-def places_in_the_source() -> set[str]:
+@cache
+def places_in_the_source() -> frozenset[str]:
     found: set[str] = set()
     for tree in _trees():
         for call in _calls(tree):
             if isinstance(call.func, ast.Name) and call.func.id == "failpoint":
                 found.update(_names(call.args[0]))
-    return found
+    return frozenset(found)
 
 
 def test_every_fail_point_is_killed_at() -> None:
