@@ -34,10 +34,10 @@ from proctor.manager.cli.machines import find_logins, handed_over
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
-_DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
 """What reading a damaged zip raises: a name that is not the UTF-8 that it is said to be is a ValueError. The same as in
 manager/engine/archive/format.py, as are the next four."""
-_COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 SPARE_BYTES = 256 * 1024 * 1024
 NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
@@ -178,10 +178,13 @@ def read_archive(path: Path) -> dict[str, Any]:
 def _damage_refused(path: Path) -> Iterator[None]:
     try:
         yield
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise _damaged(path, str(error)) from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # what it has for a place before the beginning of the file
+        if error.errno not in {
+            errno.EINVAL,
+            errno.EOVERFLOW,
+        }:  # a place before the beginning of the file, or beyond any
             raise
         raise _damaged(path, error.strerror or str(error)) from error
 
@@ -193,7 +196,7 @@ def _damaged(path: Path, why: str) -> CommandError:
 
 def _check_compression(member: zipfile.ZipInfo) -> None:
     """The modules of other compressions fail in their own ways. Raises BadZipFile."""
-    if member.compress_type not in _COMPRESSIONS:
+    if member.compress_type not in COMPRESSIONS:
         raise zipfile.BadZipFile(f"{member.filename} is compressed in another way than `save` does")
 
 

@@ -188,8 +188,6 @@ Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS), BeforeValidator(_whole)]
 """trialConcurrency of a new experiment."""
-UpdatedConcurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS_OF_AN_UPDATE), BeforeValidator(_whole)]
-"""trialConcurrency given while the experiment runs, limited as in NNI."""
 TrialNumber = Positive
 PortNumber = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_whole)]
 Truth = Annotated[bool, BeforeValidator(_truth)]

@@ -38,8 +38,7 @@ class _Owed:
     clause: str = ""  # why the last attempt failed; "" before the first one has
     failures: int = 0
     due: float = 0.0  # monotonic
-    is_given_up: bool = False  # no further attempt is wanted
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)  # set while no further attempt is wanted
     task: asyncio.Task[None] | None = None
 
 
@@ -91,12 +90,12 @@ class CleanUps:
         owed = self._owed.get(experiment_id)
         if owed is None or owed.task is None:
             return
-        owed.is_given_up = True
-        owed.woken.set()
-        await asyncio.wait({owed.task}, timeout=PATIENCE_SECONDS)
+        owed.abandoned.set()
+        try:
+            await asyncio.wait({owed.task}, timeout=PATIENCE_SECONDS)
+        finally:
+            owed.abandoned.clear()
         if not owed.task.done():
-            owed.is_given_up = False
-            owed.woken.clear()
             raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; ask again")
 
     async def settle(self, experiment: ExperimentRow) -> None:
@@ -122,12 +121,12 @@ class CleanUps:
 
     async def _keep_trying(self, owed: _Owed) -> None:
         try:
-            while not owed.is_given_up:
-                while (pause := owed.due - self._context.clock.monotonic()) > 0 and not owed.woken.is_set():
+            while not owed.abandoned.is_set():
+                if (pause := owed.due - self._context.clock.monotonic()) > 0:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
-                            await owed.woken.wait()
-                if owed.is_given_up or await self._try(owed):
+                            await owed.abandoned.wait()
+                elif await self._try(owed):
                     return
         finally:
             if self._owed.get(owed.experiment_id) is owed:

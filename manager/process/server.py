@@ -186,7 +186,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
         """Answer without the application, unless an answer is under way, and close."""
-        if self.transport.is_closing():
+        if self.transport.is_closing():  # by uvicorn's refusal of what is no request; its answer may never be read
+            self._close()
             return
         cycle = self.cycle
         is_partial = cycle is not None and (self._head_is_complete or not cycle.response_complete)

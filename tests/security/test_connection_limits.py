@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from fakes.keeper_node import eventually
 from fakes.real_manager import RealManager, real_manager
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -98,10 +99,13 @@ def client_answers(manager: RealManager) -> bool:
 
 
 @asynccontextmanager
-async def served(application: ASGIApp) -> AsyncIterator[tuple[str, int]]:
+async def served(
+    application: ASGIApp, protocol: type[server.BoundedHttpProtocol] = server.BoundedHttpProtocol
+) -> AsyncIterator[tuple[str, int]]:
     """The address of a server of one application."""
     listener = socket.create_server(("127.0.0.1", 0))
     serving = server.HttpServer(application)
+    serving.config.http = protocol
     async with asyncio.TaskGroup() as group:
         group.create_task(serving.serve_on(listener), name="server")
         await serving.serving.wait()
@@ -242,6 +246,33 @@ async def leave_answers_unread() -> None:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             async with asyncio.timeout(30.0):
                 await gone.wait()
+
+
+def test_a_client_that_leaves_an_answer_unread_and_then_sends_no_request_is_let_go(short_limits: None) -> None:
+    """Less is left to send than makes the server pause, so no timer runs for what is unread."""
+    asyncio.run(leave_a_little_unread())
+
+
+async def leave_a_little_unread() -> None:
+    accepted: list[asyncio.Transport] = []
+
+    class Remembered(server.BoundedHttpProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            accepted.append(transport)
+            super().connection_made(transport)
+
+    async def answer_until_buffered(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not accepted[0].get_write_buffer_size():
+            await send({"type": "http.response.body", "body": b"a" * 4096, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with served(answer_until_buffered, Remembered) as address:
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await eventually(lambda: bool(accepted) and accepted[0].get_write_buffer_size() > 0)
+            connection.sendall(b"no request\r\n\r\n")
+            await eventually(lambda: accepted[0].is_closing() and not accepted[0].get_write_buffer_size())
 
 
 async def no_application(scope: Scope, receive: Receive, send: Send) -> None:

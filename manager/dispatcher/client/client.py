@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
 from proctor.manager.dispatcher.protocol import FromDispatcher, News, ToDispatcher
+from proctor.sdk import disk_errors
 from proctor.sdk.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -27,13 +28,10 @@ RESTART_DELAYS_SECONDS = (0.0, 0.25, 1.0, 4.0, 10.0)
 """Before the next start, by how many dispatchers in a row have ended without a suggestion."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 """Before the next attempt to start one where the machine is in the way."""
-PASSING = frozenset(
-    {
-        *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),  # no descriptors, processes or memory left
-        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),  # its log cannot be written, …
-        errno.ENOENT,  # … or the disk of its folder is away
-    }
-)
+PASSING = disk_errors.PASSING | {  # its log cannot be written
+    *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),  # no descriptors, processes or memory left
+    errno.ENOENT,  # the disk of its folder is away
+}
 """Why a process cannot be started though nothing is wrong with it."""
 
 

@@ -45,7 +45,7 @@ HEAD = "proctor.json"
 RECORDS = ("trials.jsonl", "jobs.jsonl", "metrics.jsonl")
 NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
 
-DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
 """What reading a damaged zip raises: a name that is not the UTF-8 that it is said to be is a ValueError."""
 ARCHIVES_FAULTS = frozenset(
     {errno.EINVAL, errno.EOVERFLOW}  # a place before the beginning of the file, or beyond any
@@ -177,7 +177,9 @@ class ExperimentArchive:
         with self._open() as file:
             self._check_names(file)
             try:
-                head = parse_json(self._read_bounded(file, HEAD))
+                if file.getinfo(HEAD).file_size > MAX_HEAD_BYTES:
+                    raise self._bad(f"its {HEAD} is larger than {MAX_HEAD_BYTES} bytes")
+                head = parse_json(file.read(HEAD))
                 found, saved = head["format"], head["experiment"]
             except (KeyError, TypeError, ValueError) as error:
                 raise self._bad(f"its {HEAD} cannot be read") from error
@@ -226,11 +228,6 @@ class ExperimentArchive:
                 f"{free >> 20} MiB left, of which {SPARE_BYTES >> 20} are kept free; free some space and load it again"
             )
 
-    def _read_bounded(self, file: zipfile.ZipFile, name: str) -> bytes:
-        if file.getinfo(name).file_size > MAX_HEAD_BYTES:
-            raise self._bad(f"its {name} is larger than {MAX_HEAD_BYTES} bytes")
-        return file.read(name)
-
     @contextmanager
     def _open(self) -> Iterator[zipfile.ZipFile]:
         try:
@@ -249,20 +246,20 @@ class ExperimentArchive:
             name, inside = member.filename, PurePosixPath(member.filename)
             parts = inside.parts
             if not parts or name.startswith("/") or {"..", "\\", "\0"} & {*parts, *name}:
-                raise self._bad(f"the name of its member {name!r} leads out of its folder")
+                raise self._bad(f"the name of its member {shown(name)} leads out of its folder")
             if str(inside) != name.removesuffix("/"):
-                raise self._bad(f"the name of its member {name!r} is not in its shortest form")
+                raise self._bad(f"the name of its member {shown(name)} is not in its shortest form")
             if member.compress_type not in COMPRESSIONS:
-                raise self._bad(f"its member {name!r} is compressed in another way than `save` does")
+                raise self._bad(f"its member {shown(name)} is compressed in another way than `save` does")
             if stat.S_ISLNK(member.external_attr >> 16):
-                raise self._bad(f"its member {name!r} is a link")
+                raise self._bad(f"its member {shown(name)} is a link")
             if name == FOLDER:
-                raise self._bad(f"its member {name!r} is no folder")
+                raise self._bad(f"its member {shown(name)} is no folder")
             is_reserved = any(NEVER_SAVED.fullmatch(part) for part in (*parts[1:2], parts[-1]))
             if parts[0] == FOLDER and is_reserved:
-                raise self._bad(f"it holds {name!r}, which is never saved")
+                raise self._bad(f"it holds {shown(name)}, which is never saved")
             if name in seen:
-                raise self._bad(f"it holds {name!r} twice")
+                raise self._bad(f"it holds {shown(name)} twice")
             seen.add(name)
         if missing := {HEAD, *RECORDS} - seen:
             raise self._bad(f"it holds no {min(missing)}")

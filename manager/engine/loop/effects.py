@@ -1,8 +1,7 @@
 """What is done once a step is committed: jobs submitted, changed and canceled, places given back.
 
-A service may not be able to do what it is asked. A submission that it cannot take now, a cancellation and a changed
-limit are owed, and tried again with growing pauses as long as the job lives; any other failure of a submission ends
-the job.
+A service may not be able to do what it is asked. A cancellation, a changed limit, and a submission that has failed without being
+refused are retried with growing pauses as long as the job lives.
 """
 
 import logging

@@ -13,8 +13,16 @@ from pathlib import Path
 import pytest
 from fakes.rest import FakeRest
 
+from proctor.manager.cli import archive as of_the_cli
 from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, MAX_HEAD_BYTES, SPARE_BYTES, size_text
+from proctor.manager.engine.archive import format as of_the_manager
 from proctor.manager.engine.archive.format import ExperimentArchive
+
+
+@pytest.mark.parametrize("name", ["DAMAGES", "COMPRESSIONS", "MAX_HEAD_BYTES", "SPARE_BYTES", "NEVER_SAVED"])
+def test_the_command_and_the_manager_agree_about_archives(name: str) -> None:
+    """The command does not import the manager's engine."""
+    assert getattr(of_the_cli, name) == getattr(of_the_manager, name)
 
 
 @pytest.fixture
