@@ -1,7 +1,7 @@
 """What is done once a step is committed: jobs submitted, changed and canceled, places given back.
 
-A service may not be able to do what it is asked. A cancellation, a changed limit, and a submission that has failed without being
-refused are retried with growing pauses as long as the job lives.
+A service may not be able to do what it is asked. A cancellation, a changed limit, and a submission that has failed
+without being refused are retried with growing pauses as long as the job lives.
 """
 
 import logging
