@@ -37,6 +37,7 @@ def fit(run: Run) -> Outcome:
             check_run(run)
             content = resume(run)
             if content is not None and (reason := find_end(run)) is not None:
+                run.model.finish_loading(run.model.get_parts(), may_lack=True)
                 snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
                 return run.finish(reason)
             return run.finish(_train(run, content))
@@ -57,7 +58,9 @@ def test(run: Run) -> Outcome:
                 run.model.load_for_testing()
             else:
                 snapshots.restore_model(run, content)
+                run.model.finish_loading(run.model.get_parts(), may_lack=True)
                 snapshots.restore_training(run, content)
+                snapshots.restore_attributes(run, content)
             seed_rank(settings.random_seed, run.ranks.rank)
             run.model._log = run.log
             evaluate(run, Phase.TESTING)
@@ -76,6 +79,8 @@ def set_up(run: Run) -> None:
         plugin.setup(run.model)
     run.datamodule.bind(run.settings.random_seed, run.ranks)
     run.datamodule.setup()
+    run.attributes.data = run.datamodule.get_read_here()
+    run.model.reset_parts()
     run.model.setup()
 
 
@@ -133,6 +138,7 @@ def resume(run: Run) -> "dict[str, Any] | None":
     if content is not None:
         snapshots.restore_model(run, content)
         snapshots.restore_training(run, content)
+        snapshots.restore_attributes(run, content)  # and once more behind on_training_start, which may set them anew
     seed_rank(run.settings.random_seed, run.ranks.rank)
     return content
 
@@ -181,14 +187,28 @@ def _report_inexact(run: Run, content: "dict[str, Any] | None") -> None:
     )
 
 
+def finish_start(run: Run, content: "dict[str, Any] | None") -> None:
+    """Note how a start leaves everything, then give a resumed run back what has changed since (collective).
+
+    It comes after the hooks, which a fresh run has behind it at this point too.
+    """
+    run.model.note_parts()
+    run.attributes.mark()
+    if content is not None:
+        gaps = snapshots.restore_attributes(run, content)
+        report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)
+        snapshots.restore_streams(run, content)
+
+
 def _train(run: Run, content: "dict[str, Any] | None") -> StopReason:
     begin(run, content)
     for plugin in run.plugins:
         plugin.on_training_start()
+    loaded = run.model.get_parts()
     run.model.on_training_start()
+    run.model.finish_loading(loaded)
     run.model.train()
-    if content is not None:  # after the hooks, which a fresh run's streams have behind them at this point too
-        snapshots.restore_streams(run, content)
+    finish_start(run, content)
     reason = TrainingLoop(run).run()
     if reason is not StopReason.REQUESTED:
         run.model.on_training_end()

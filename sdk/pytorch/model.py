@@ -15,24 +15,24 @@
 on_testing_batch_start, test_step, on_testing_batch_end, and at the end on_testing_end.
 
 A model is refused if it has parts that no checkpoint would hold: networks in a list, bare parameters, optimizers in a
-dictionary, and random generators wherever they are. What is only another name for something that is saved is not such a
-part: `list(network.parameters())`, a layer of a network, a list of optimizers that are attributes too.
+dictionary. What is only another name for something that is saved is not such a part: `list(network.parameters())`, a
+layer of a network, a list of optimizers that are attributes too. Refused at a save are parts that no resumed run would
+have: those that `setup` and `on_training_start` make, and no others, are there to take over a state.
 """
 
-import random
-import sys
 from collections.abc import Iterator, Mapping, Set
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from proctor.sdk.pytorch.attributes import has_state
 from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.determinism.fingerprint import Fact
-from proctor.sdk.pytorch.determinism.seeding import DefaultNumpyRNG, get_default_numpy_rng
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.options import Phase
 from proctor.sdk.pytorch.state import TrainingState
@@ -47,13 +47,35 @@ if TYPE_CHECKING:
 
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
-_GIVEN = (*_OWN_PARTS, "device", "ranks", "queue", "datamodule", "_log")  # by the trainer
+_KEPT_BY_THE_TRAINER = ("_log", "_started", "_pending", "_is_base_used")
+GIVEN = (*_OWN_PARTS, *_KEPT_BY_THE_TRAINER, "device", "ranks", "queue", "datamodule", "transient")
+"""Attributes that the trainer sets, or that are its own."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What must be the same of a part for its state to fit."""
+
+    kind: type
+    has_state: bool
+    structure: Any
+
+    @classmethod
+    def describe(cls, part: Any) -> "_Part":
+        """Of a part as it is now."""
+        if isinstance(part, Optimizer):
+            return cls(type(part), True, tuple(len(group["params"]) for group in part.param_groups))
+        state = part.state_dict()
+        return cls(type(part), bool(state), tuple(state) if isinstance(part, torch.nn.Module) else None)
 
 
 class Model:
     """The base of every model; only `train_step` must be written.
 
-    Attributes that have `state_dict` and `load_state_dict` (networks, optimizers, schedulers) are saved by themselves.
+    Attributes that have `state_dict` and `load_state_dict` (networks, optimizers, schedulers) are saved by themselves,
+    and so is what changes of the others while training, as far as it is plain values; see `attributes`. `transient`
+    names attributes on which nothing depends after a checkpoint, such as caches: they are not saved.
+
     The trainer fills in `device`, `ranks`, `queue` and `datamodule` before `setup`; what is put into `queue` is in
     `Trainer.queue` afterwards, from whichever process.
     """
@@ -64,7 +86,11 @@ class Model:
     datamodule: "DataModule"
     amp_scaler: Any = None
     averages: Averages
+    transient: "Sequence[str]" = ()
     _amp_dtype: Any = None
+    _started: "dict[str, _Part] | None" = None
+    _pending: "dict[str, Any] | None" = None
+    _is_base_used = False
     _log: "Callable[[Mapping[str, Any]], None] | None" = None
 
     # -- set-up and state ---------------------------------------------------------------------------------------------
@@ -74,21 +100,18 @@ class Model:
 
     def state_dict(self) -> "dict[str, Any]":
         """What a checkpoint keeps: by default, each attribute that has a state, under its name."""
-        return {name: part.state_dict() for name, part in self._stateful_parts()}
+        self._is_base_used, started = True, self._started
+        return {name: part.state_dict() for name, part in self._stateful_parts() if started is None or name in started}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
-        """Take over what `state_dict` returned.
+        """Take over what `state_dict` returned; what `on_training_start` is still to make gets its state after it.
 
-        :raises ConfigurationError: `setup` made other parts than those of the checkpoint.
+        :raises ConfigurationError: other parts have been made than those of the checkpoint.
         """
         parts = dict(self._stateful_parts())
-        if set(parts) != set(state):
-            raise ConfigurationError(
-                f"{type(self).__name__}.setup makes {sorted(parts)}, the checkpoint holds {sorted(state)}; resume with "
-                "the model that was saved, or override load_state_dict."
-            )
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
+        for name in parts.keys() & state.keys():
+            parts[name].load_state_dict(state[name])
+        self._pending = dict(state)
 
     def types_for_safe_load(self) -> "Sequence[Any]":
         """Further types that `state_dict` may hold; everything else than tensors and plain values is refused."""
@@ -247,21 +270,53 @@ class Model:
 
     # -- what the trainer calls ---------------------------------------------------------------------------------------
 
+    def reset_parts(self) -> None:
+        """Forget the parts of an earlier run; `setup` is about to make those of another one."""
+        self._started = self._pending = None
+        self._is_base_used = False
+
+    def finish_loading(self, loaded: "Mapping[str, Any]", *, may_lack: bool = False) -> None:
+        """Give parts that were made since `load_state_dict` their states, or find that some are missing.
+
+        :param loaded: the parts that were there then, by name.
+        :param may_lack: `on_training_start`, which may make some, is not called.
+        :raises ConfigurationError: other parts have been made than those of the checkpoint.
+        """
+        state, parts = self._pending, dict(self._stateful_parts())
+        if state is None:
+            return
+        lacking = [name for name in state.keys() - parts.keys() if state[name] and not may_lack]
+        surplus = [name for name in parts.keys() - state.keys() if parts[name].state_dict()]
+        if lacking or surplus:
+            raise ConfigurationError(
+                f"{type(self).__name__} makes {sorted(parts)} in setup and on_training_start, the checkpoint holds "
+                f"{sorted(state)}; resume with the model that was saved, or override load_state_dict."
+            )
+        for name in parts.keys() & state.keys():
+            if parts[name] is not loaded.get(name):
+                parts[name].load_state_dict(state[name])
+        self._pending = None
+
+    def get_parts(self) -> "dict[str, Any]":
+        """The parts that a checkpoint would hold now, by name."""
+        return dict(self._stateful_parts())
+
+    def note_parts(self) -> None:
+        """Remember which parts a start makes: no others can be given back their states when the run is resumed."""
+        self._started = {name: _Part.describe(part) for name, part in self._stateful_parts()}
+
     def check_parts(self) -> None:
-        """Find what looks like a part of the model and would be in no checkpoint.
+        """Find what looks like a part of the model and would be in no checkpoint, or could not be given back.
 
         :raises ConfigurationError: an attribute is such a part; a model with a `state_dict` of its own knows better.
         """
+        attributes = {name: value for name, value in vars(self).items() if name not in GIVEN}
+        saved = {name for name, _ in self._stateful_parts()}
+        if self._started is not None and self._is_base_used:
+            self._check_started(self._started, attributes)
+            saved &= self._started.keys()
         if type(self).state_dict is not Model.state_dict:
             return
-        attributes = {name: value for name, value in vars(self).items() if name not in _GIVEN}
-        saved = {name for name, _ in self._stateful_parts()}
-        if (name := find_generator(attributes, saved)) is not None:
-            raise ConfigurationError(
-                f"{type(self).__name__}.{name} holds a random generator that no checkpoint would hold. Draw from the "
-                "trainer's streams (torch, random, get_default_numpy_rng()), make the generator where it is used, or "
-                "override state_dict and load_state_dict."
-            )
         if (name := find_unsaved(attributes, saved)) is not None:
             raise ConfigurationError(
                 f"{type(self).__name__}.{name} holds parameters, networks or optimizers that no checkpoint would hold: "
@@ -269,6 +324,27 @@ class Model:
                 "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), or override state_dict and "
                 "load_state_dict."
             )
+
+    def _check_started(self, started: "Mapping[str, _Part]", attributes: "Mapping[str, Any]") -> None:
+        """Raises ConfigurationError if the parts are not those that a start makes."""
+        parts = dict(self._stateful_parts())
+        known = {key for name in parts.keys() & started.keys() for key in _identify(attributes[name])}
+        for name, part in parts.items():
+            if name not in started and part.state_dict() and not (_identify(part) <= known):
+                raise ConfigurationError(
+                    f"{type(self).__name__}.{name} was made after training had begun, so a resumed run has nothing to "
+                    "load its state into. Make it in setup or on_training_start, even if it is used later, or override "
+                    "state_dict and load_state_dict."
+                )
+        for name, before in started.items():
+            now = _Part.describe(parts[name]) if name in parts else None
+            if before.has_state and now != before:
+                what = "is no longer there" if now is None else "has another structure than when training began"
+                raise ConfigurationError(
+                    f"{type(self).__name__}.{name} {what}, so a resumed run could not load its state. Make it in setup "
+                    "as it is later (freeze layers with requires_grad_, put all parameters into the optimizer from the "
+                    "start), or override state_dict and load_state_dict."
+                )
 
     def describe_precision(self) -> "dict[str, Fact]":
         """Return the facts of mixed precision, for the fingerprint of a run."""
@@ -279,7 +355,11 @@ class Model:
         }
 
     def _stateful_parts(self) -> "list[tuple[str, Any]]":
-        return [(name, part) for name, part in vars(self).items() if name not in _OWN_PARTS and has_state(part)]
+        return [
+            (name, part)
+            for name, part in vars(self).items()
+            if name not in GIVEN and has_state(part) and not isinstance(part, TrainingState)  # that is the trainer's
+        ]
 
     def _networks(self) -> "list[torch.nn.Module]":
         return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
@@ -297,36 +377,6 @@ def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | N
         if name not in saved and any(not _identify(part) <= known for part in _find(_PARTS, value, set())):
             return name
     return None
-
-
-def find_generator(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
-    """Return the first attribute with a random generator that is neither saved nor one of the trainer's streams.
-
-    :param attributes: by name, those that are saved included.
-    """
-    kinds, streams = _generator_kinds(), _stream_ids()
-    for name, value in attributes.items():
-        if name not in saved and any(id(found) not in streams for found in _find(kinds, value, set())):
-            return name
-    return None
-
-
-def _generator_kinds() -> "tuple[type, ...]":
-    kinds: tuple[type, ...] = (torch.Generator, random.Random, DefaultNumpyRNG)
-    if (numpy := sys.modules.get("numpy.random")) is not None:  # none of its generators exists before
-        kinds += (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
-    return kinds
-
-
-def _stream_ids() -> "set[int]":
-    """The generators whose states every checkpoint has, under whichever name a model knows them."""
-    found: list[Any] = [torch.default_generator, random._inst]
-    if torch.cuda.is_initialized():
-        found.append(torch.cuda.default_generators[torch.cuda.current_device()])
-    with suppress(RuntimeError):  # there is no NumPy
-        stream = get_default_numpy_rng()
-        found += [stream, stream.generator, stream.generator.bit_generator]
-    return {id(stream) for stream in found}
 
 
 def _find(kinds: "tuple[type, ...]", value: Any, seen: "set[int]") -> "Iterator[Any]":
@@ -355,10 +405,3 @@ def refuse_metrics(metrics: "Mapping[str, Any]") -> None:
         f"log records metrics of a step of a run, and none is under way; found {sorted(metrics)}. A run begins after "
         "setup and load_state_dict and ends with fit: log in on_training_start or a later hook."
     )
-
-
-def has_state(part: Any) -> bool:
-    """Whether a checkpoint can hold it."""
-    if isinstance(part, type) or not hasattr(part, "state_dict"):
-        return False
-    return callable(part.state_dict) and callable(getattr(part, "load_state_dict", None))

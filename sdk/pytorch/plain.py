@@ -28,18 +28,19 @@ from math import inf
 from typing import Any
 
 from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch.attributes import has_state
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.determinism.kernels import kernel_switches
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.distributed.devices import on_device
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.fit import begin, make_observers, resume, set_up, tear_down
-from proctor.sdk.pytorch.model import Model, has_state
+from proctor.sdk.pytorch.fit import begin, finish_start, make_observers, resume, set_up, tear_down
+from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, TrainUnit, make_settings
 from proctor.sdk.pytorch.plugins import Plugins
 from proctor.sdk.pytorch.run import Place, Run
-from proctor.sdk.pytorch.snapshots import restore_streams, save_checkpoint
+from proctor.sdk.pytorch.snapshots import save_checkpoint
 from proctor.sdk.pytorch.trainer import choose_device
 
 TYPE_CHECKING = False
@@ -117,9 +118,9 @@ def open_run(
             set_up(run)
             content = resume(run)
             run.saved_at = run.state.global_iteration
+            run.model.finish_loading(run.model.get_parts())
             begin(run, content)
-            if content is not None:
-                restore_streams(run, content)
+            finish_start(run, content)
             yield run
             run.finish(None)
             run.observers.on_end("left")

@@ -19,6 +19,7 @@ RESERVED_NAMES = frozenset(
         "version",
         "metrics",
         "averages",
+        "attributes",
         "training_state",
         "model",
         "amp_scaler",

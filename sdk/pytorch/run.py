@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch.attributes import TrackedAttributes
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-from proctor.sdk.pytorch.model import Model
+from proctor.sdk.pytorch.model import GIVEN, Model
 from proctor.sdk.pytorch.observers.base import Observers
 from proctor.sdk.pytorch.options import Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
@@ -65,6 +66,7 @@ class Run:
         self.storage = _make_storage(settings, model, place.ranks)
         keeps = self.storage is not None and place.ranks.is_main
         self.history = self.storage.history if self.storage is not None and keeps else History(None)
+        self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
         self.metrics: dict[str, float] = {}  # the last value of each metric
         self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None

@@ -6,6 +6,7 @@ model                what `Model.state_dict` returns
 amp_scaler           the gradient scaler's state, if there is one
 rng                  the random streams of every rank
 averages             the running means of every rank
+attributes           what else has changed while training, of every rank
 history              how much of the metrics belongs to it (added by the storage)
 metrics              the last value of each metric
 plugins              the state of every plug-in by id
@@ -24,6 +25,7 @@ from proctor.sdk.pytorch.checkpoints.formats import FORMAT, upgrade
 from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_device, take_fingerprint
+from proctor.sdk.pytorch.determinism.kernels import report_gaps
 from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.run import Run
 
@@ -31,12 +33,18 @@ from proctor.sdk.pytorch.run import Run
 def save_checkpoint(run: Run) -> None:
     """Make a checkpoint of the present position (collective).
 
-    :raises ConfigurationError: the model has parts that no checkpoint would hold.
+    :raises ConfigurationError: the model has parts that no checkpoint would hold, or no resumed run have.
+    :raises NotExactError: `strict_resume` is set, and something that has changed cannot be saved.
     """
-    if not run.has_saved:  # what the hooks have made since the run began was there for no check
-        run.model.check_parts()
-        run.has_saved = True
     content = take_snapshot(run)
+    run.model.check_parts()  # what the hooks have made since the run began was there for no check
+    if not run.has_saved:
+        report_gaps(
+            [*run.attributes.find_gaps(), *run.datamodule.find_gaps()],
+            ranks=run.ranks,
+            strict=run.settings.strict_resume,
+        )
+        run.has_saved = True
     if content is not None and run.storage is not None:
         metadata = run.model.append_metadata_to_chkpt_name()
         path = run.storage.save(content, metadata=metadata, score=run.score())
@@ -46,7 +54,9 @@ def save_checkpoint(run: Run) -> None:
 def take_snapshot(run: Run) -> "dict[str, Any] | None":
     """Return the content of a checkpoint on the main rank, None elsewhere (collective)."""
     averages = run.model.averages.state_dict()
-    own = run.ranks.gather({"rng": get_rng_state_dict(), "averages": averages, "device": describe_device(run.device)})
+    device, attributes = describe_device(run.device), run.attributes.take()
+    streams = get_rng_state_dict()
+    own = run.ranks.gather({"rng": streams, "averages": averages, "device": device, "attributes": attributes})
     model = run.model.state_dict()  # on every rank: a sharded model may have to gather
     if own is None:
         return None
@@ -57,6 +67,7 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         "model": model,
         "rng": [part["rng"] for part in own],
         "averages": [part["averages"] for part in own],
+        "attributes": [part["attributes"] for part in own],
         "metrics": dict(run.metrics),
         "plugins": run.plugins.state_dict(),
         "observers": run.observers.state_dict(),
@@ -113,6 +124,12 @@ def restore_model(run: Run, content: "dict[str, Any]") -> None:
     run.model.load_state_dict(content["model"])
     if run.model.amp_scaler is not None and content.get("amp_scaler"):  # one that does nothing has an empty state
         run.model.amp_scaler.load_state_dict(content["amp_scaler"])
+
+
+def restore_attributes(run: Run, content: "dict[str, Any]") -> "list[str]":
+    """Give the model and its data back what else had changed, and return clauses about what could not be."""
+    saved = content.get("attributes") or []
+    return run.attributes.restore(saved[run.ranks.rank]) if run.ranks.rank < len(saved) else []
 
 
 def restore_training(run: Run, content: "dict[str, Any]") -> None:

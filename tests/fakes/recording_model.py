@@ -38,6 +38,8 @@ class RecordingModel(Model):
     :param improves: what it answers after each validation, in turn; then True.
     """
 
+    transient = ("lines", "batches", "counters", "logged")  # of this start alone
+
     def __init__(
         self,
         *,

@@ -111,6 +111,8 @@ class DigitsModel(Model):
     :param sample_file: with the rank as its suffix, gets a line for each batch: its number and its samples.
     """
 
+    transient = ("samples",)  # of this start alone
+
     def __init__(
         self,
         recipe: Recipe = Recipe(),

@@ -6,6 +6,7 @@ For frameworks that save what has `state_dict` and `load_state_dict`, as Lightni
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
+from proctor.sdk.pytorch.attributes import find_generators
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
 from proctor.sdk.pytorch.data.samplers import (
     SAMPLER_NAMES,
@@ -147,6 +148,33 @@ class DataModule:
             )
             for (phase, number), (dataset, params) in self._require_parts().items()
         }
+
+    def get_read_here(self) -> "dict[str, Any]":
+        """What this process reads samples with, by a name for people; workers read with copies of theirs."""
+        return {
+            f"the {what} of {phase.value} {number}": value
+            for (phase, number), (dataset, params) in self._require_parts().items()
+            for what, value in (("dataset", dataset), ("collate_fn", params.collate_fn))
+            if params.num_workers == 0
+        }
+
+    def find_gaps(self) -> "list[str]":
+        """A clause for each random generator that no checkpoint can hold: in workers, and where an order is drawn."""
+        gaps = []
+        for (phase, number), (dataset, params) in self._require_parts().items():
+            place = f"{phase.value} {number}"
+            if params.num_workers and (find_generators(dataset) or find_generators(params.collate_fn)):
+                gaps.append(
+                    f"the dataset or collate_fn of {place} has a random generator of its own, and each worker draws "
+                    "from a copy that no checkpoint holds; draw from torch, random or get_default_numpy_rng() in "
+                    "workers, or set num_workers to 0"
+                )
+            if (sampler := self._find_own_sampler(phase, number)) is not None and find_generators(sampler):
+                gaps.append(
+                    f"the sampler of {place} has a random generator of its own, and draws from it anew when an epoch "
+                    "is resumed; let order() make one from the seed and the epoch"
+                )
+        return gaps
 
     def _add(self, phase: Phase, dataset: Any, params: "DataLoaderParams | None", *, number: int = 0) -> None:
         self._require_parts()[phase, number] = (dataset, params or DataLoaderParams())

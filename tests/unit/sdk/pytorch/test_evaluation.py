@@ -35,6 +35,8 @@ class ShuffledValidation(RangeData):
 class Watching(RecordingModel):
     """Writes down what it was validated on."""
 
+    transient = (*RecordingModel.transient, "seen")
+
     def __init__(self, stop_after: "int | None" = None) -> None:
         super().__init__(stop_after=stop_after)
         self.seen: list[list[float]] = []

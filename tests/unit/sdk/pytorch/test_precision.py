@@ -14,6 +14,8 @@ from proctor.sdk.pytorch import Model, Trainer, TrainingState
 class Traced(DigitsModel):
     """Writes down the learning rate of each batch, and stops where it is told to."""
 
+    transient = ("samples", "rates")
+
     def __init__(self, recipe: Recipe, stop_after: "int | None" = None) -> None:
         super().__init__(recipe)
         self.rates: list[float] = []
@@ -71,6 +73,8 @@ def test_T18_a_learning_rate_that_is_set_when_training_starts_holds_after_a_resu
 
 class Scaled(Model):
     """Has a gradient scaler that grows, and meets an overflow."""
+
+    transient = ("trace",)
 
     def __init__(self, stop_after: "int | None" = None) -> None:
         self.stop_after = stop_after

@@ -50,6 +50,8 @@ def test_D9_whatever_the_batch_at_which_it_stops_a_run_goes_on_with_the_next_one
 class Drawing(RecordingModel):
     """Draws when training starts, and in each batch."""
 
+    transient = (*RecordingModel.transient, "drawn")
+
     def __init__(self, stop_after: "int | None" = None) -> None:
         super().__init__(stop_after=stop_after)
         self.drawn: list[float] = []

@@ -68,8 +68,8 @@ def test_C1_a_frequency_that_is_none_is_refused(frequency: Any) -> None:
 def test_C4_a_checkpoint_holds_these_parts(tmp_path: Path) -> None:
     found = content(fit(tmp_path))
     assert set(found) == {
-        "format", "version", "training_state", "model", "rng", "averages", "history", "metrics", "plugins",
-        "observers", "log_path", "run_path", "fingerprint",
+        "format", "version", "training_state", "model", "rng", "averages", "attributes", "history", "metrics",
+        "plugins", "observers", "log_path", "run_path", "fingerprint",
     }  # fmt: skip
     assert found["format"] == FORMAT
 

@@ -1,11 +1,9 @@
 """What would make a resumed run another one is told or refused, whichever part of the run it is in."""
 
-import random
 import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from fakes.recording_model import RangeData, RecordingModel
@@ -133,22 +131,6 @@ def hold_optimizers(model: Any) -> None:
     model.held = (torch.optim.SGD(model.net.parameters(), lr=0.1),)
 
 
-def hold_generator(model: Any) -> None:
-    model.held = torch.Generator()
-
-
-def hold_generators(model: Any) -> None:
-    model.held = {"noise": [None, random.Random(1)]}
-
-
-def hold_numpy_generator(model: Any) -> None:
-    model.held = numpy.random.default_rng(1)
-
-
-def hold_own_generator(model: Any) -> None:
-    model.held = [DefaultNumpyRNG(1)]
-
-
 class Holding(DigitsModel):
     """A model with something besides.
 
@@ -176,14 +158,6 @@ def test_C6_parts_that_nothing_saves_are_refused(tmp_path: Path, hold: Any) -> N
     with pytest.raises(ConfigurationError, match=r"Holding\.held holds .*nn\.ModuleList.*override state_dict"):
         fit(tmp_path, DigitsData(), model=Holding(hold))
     assert list((tmp_path / "run").glob("*.pth")) == []
-
-
-@pytest.mark.parametrize("hold", [hold_generator, hold_generators, hold_numpy_generator, hold_own_generator])
-def test_C6_a_generator_that_nothing_saves_is_refused(tmp_path: Path, hold: Any) -> None:
-    model = Holding(hold)
-    with pytest.raises(ConfigurationError, match=r"Holding\.held holds a random generator .*get_default_numpy_rng"):
-        fit(tmp_path, DigitsData(), model=model)
-    assert model.samples == []
 
 
 def test_C6_another_name_for_a_stream_of_the_trainer_is_no_generator_of_its_own(tmp_path: Path) -> None:

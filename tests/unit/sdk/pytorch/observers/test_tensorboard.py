@@ -28,6 +28,8 @@ class Cut(DigitsModel):
     :param rooms: the room of the disk from a step on.
     """
 
+    transient = ("samples", "disk")
+
     def __init__(
         self, at: int = 0, disk: "FullDisk | None" = None, rooms: "dict[int, int | None] | None" = None
     ) -> None:

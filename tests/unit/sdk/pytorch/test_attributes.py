@@ -1,0 +1,511 @@
+"""What ordinary code changes while it trains, outside of networks and optimizers, is as it was after a resume."""
+
+import copy
+import itertools
+import random
+import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from fakes.trained_models import hash_state
+from torch import nn
+from torch.utils.data import DataLoader
+
+from proctor.sdk.pytorch import (
+    ConfigurationError,
+    DataLoaderParams,
+    DataModule,
+    DefaultNumpyRNG,
+    Model,
+    NotExactError,
+    NotExactWarning,
+    Trainer,
+    TrainingState,
+)
+from proctor.sdk.pytorch.attributes import decode, encode
+
+SAMPLES, BATCH, EPOCHS = 12, 4, 3
+
+
+class Numbers:
+    """Samples with a draw from generators of the dataset's own."""
+
+    def __init__(self) -> None:
+        self.numpy = numpy.random.default_rng(1)
+        self.torch = torch.Generator().manual_seed(2)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> "torch.Tensor":
+        return torch.tensor([index / SAMPLES, float(self.numpy.random()), float(torch.rand(1, generator=self.torch))])
+
+
+class Data(DataModule):
+    """Training data and data to validate on."""
+
+    def __init__(self, dataset: Any = None, **params: Any) -> None:
+        self.dataset = dataset
+        self.params = params
+
+    def setup(self) -> None:
+        dataset = torch.randn(SAMPLES, 3) if self.dataset is None else copy.deepcopy(self.dataset)
+        self.add_train_phase(dataset, DataLoaderParams(batch_size=BATCH, **self.params))
+        self.set_validation(torch.randn(4, 3), DataLoaderParams(batch_size=4))
+
+
+class Ordinary(Model):
+    """A small network, and what a test adds: functions by the name of a hook, called with the model.
+
+    :param stop_after: the number of batches after which this start ends, as if it had been killed.
+    """
+
+    def __init__(self, stop_after: "int | None" = None, **hooks: "Callable[[Any], None]") -> None:
+        self.hooks = hooks
+        self.stop_after = stop_after
+
+    def call(self, name: str) -> None:
+        if name in self.hooks:
+            self.hooks[name](self)
+
+    def setup(self) -> None:
+        self.network = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1))
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.1)
+        self.call("setup")
+
+    def on_training_start(self) -> None:
+        self.call("on_training_start")
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        self.network(batch).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.call("train_step")
+
+    def on_training_batch_end(self, state: TrainingState, should_log: bool = False) -> None:
+        if state.global_iteration == self.stop_after:
+            raise KeyboardInterrupt
+
+    def on_validation_start(self, validation_cycle: int) -> None:
+        self.call("on_validation_start")
+
+    def on_validation_end(self, validation_cycle: int) -> None:
+        self.call("on_validation_end")
+
+
+def fit(root: Path, data: "DataModule | None" = None, *, stop_after: "int | None" = None, **options: Any) -> Any:
+    """One start: the model as it was left."""
+    make = options.pop("model", Ordinary)
+    hooks = {name: options.pop(name) for name in list(options) if callable(options[name])}
+    model = make(stop_after, **hooks)
+    common = {"total_steps": EPOCHS * 3, "train_unit": "iteration", "valid_frequency": 2, "chkpt_frequency": 1}
+    trainer = Trainer("run", chkpt_root=root, use_cpu=True, **{**common, **options})  # type: ignore[arg-type]
+    try:
+        trainer.fit(model, data or Data())
+    except KeyboardInterrupt:
+        assert stop_after is not None
+    return model
+
+
+def check_exact(root: Path, show: "Callable[[Any], Any]", data: "Callable[[], DataModule]" = Data, **hooks: Any) -> Any:
+    """Stop a run at each of its batches: what a resumed run comes to is what an uninterrupted one does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reference = fit(root / "whole", data(), **hooks)
+        for stop in (2, 3, 4, 8):
+            fit(root / str(stop), data(), stop_after=stop, **hooks)
+            resumed = fit(root / str(stop), data(), **hooks)
+            assert show(resumed) == show(reference), f"stopped after {stop}"
+            assert hash_state(resumed.network.state_dict()) == hash_state(reference.network.state_dict())
+    return show(reference)
+
+
+# -- parts that appear or vanish ---------------------------------------------------------------------------------------
+
+
+class Average:
+    """A moving average with a state."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def state_dict(self) -> "dict[str, float]":
+        return {"value": self.value}
+
+    def load_state_dict(self, state: "dict[str, float]") -> None:
+        self.value = state["value"]
+
+
+def make_loss(model: Any) -> None:
+    model.criterion = nn.CrossEntropyLoss()
+
+
+def make_alias(model: Any) -> None:
+    model.head = model.network[2]
+
+
+def test_a_module_without_state_may_be_made_in_any_hook(tmp_path: Path) -> None:
+    for hook in ("on_training_start", "train_step", "on_validation_start"):
+        check_exact(tmp_path / hook, lambda model: type(model.criterion), **{hook: make_loss})
+
+
+def test_another_name_for_a_layer_may_be_made_in_any_hook(tmp_path: Path) -> None:
+    for hook in ("on_training_start", "train_step"):
+        check_exact(tmp_path / hook, lambda model: model.head is model.network[2], **{hook: make_alias})
+
+
+def test_the_trainers_own_state_may_be_kept_as_an_attribute(tmp_path: Path) -> None:
+    class Keeping(Ordinary):
+        """Keeps what it is given."""
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            super().train_step(batch, state)
+            self.state = state
+
+    check_exact(tmp_path, lambda model: model.state.global_iteration, model=Keeping)
+
+
+def test_what_is_made_when_training_starts_gets_its_state_back(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.average = Average()
+        model.scheduler = torch.optim.lr_scheduler.StepLR(model.optimizer, 2)
+
+    def count(model: Any) -> None:
+        model.average.value = model.average.value * 0.9 + 1.0
+        model.scheduler.step()
+
+    def show(model: Any) -> Any:
+        return model.average.value, model.scheduler.last_epoch
+
+    value, _ = check_exact(tmp_path, show, on_training_start=make, train_step=count)
+    assert value > 5
+
+
+def test_what_is_made_anew_when_training_starts_gets_its_state_back(tmp_path: Path) -> None:
+    def remake(model: Any) -> None:
+        model.optimizer = torch.optim.SGD(model.network.parameters(), lr=0.1, momentum=0.9)
+
+    check_exact(tmp_path, lambda model: len(model.optimizer.state_dict()["state"]), on_training_start=remake)
+
+
+def test_what_is_removed_when_training_starts_is_not_missed(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.pretrained = nn.Linear(2, 2)
+
+    def remove(model: Any) -> None:
+        del model.pretrained
+
+    check_exact(tmp_path, lambda model: hasattr(model, "pretrained"), setup=make, on_training_start=remove)
+
+
+def make_average_late(model: Any) -> None:
+    model.average = Average()
+
+
+def make_network_late(model: Any) -> None:
+    if not hasattr(model, "late"):
+        model.late = nn.Linear(1, 1)
+
+
+def remove_optimizer(model: Any) -> None:
+    model.optimizer.step = lambda: None
+    model.optimizer = copy.copy(model.optimizer)
+    model.other, model.optimizer = None, _WithoutState()
+
+
+class _WithoutState:
+    def step(self) -> None: ...
+
+    def zero_grad(self) -> None: ...
+
+
+def change_optimizer(model: Any) -> None:
+    if not isinstance(model.optimizer, torch.optim.Adam):
+        model.optimizer = torch.optim.Adam(model.network.parameters())
+
+
+def add_group(model: Any) -> None:
+    if len(model.optimizer.param_groups) == 1:
+        model.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+def add_layer(model: Any) -> None:
+    if len(model.network) == 3:
+        model.network.append(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("hook", "change", "message"),
+    [
+        ("on_validation_start", make_average_late, r"Ordinary\.average was made after training had begun"),
+        ("train_step", make_network_late, r"Ordinary\.late was made after training had begun"),
+        ("train_step", remove_optimizer, r"Ordinary\.optimizer is no longer there"),
+        ("train_step", change_optimizer, r"Ordinary\.optimizer has another structure"),
+        ("train_step", add_group, r"Ordinary\.optimizer has another structure"),
+        ("train_step", add_layer, r"Ordinary\.network has another structure"),
+    ],
+)
+def test_what_no_resumed_run_could_load_is_refused_at_the_first_save(
+    tmp_path: Path, hook: str, change: Any, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, **{hook: change}, chkpt_frequency=2)
+    assert list((tmp_path / "run").glob("*.pth")) == []
+
+
+def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_path: Path) -> None:
+    class Extending(Ordinary):
+        """Saves something more."""
+
+        def state_dict(self) -> "dict[str, Any]":
+            return {**super().state_dict(), "more": 1}
+
+        def load_state_dict(self, state: "dict[str, Any]") -> None:
+            super().load_state_dict({name: value for name, value in state.items() if name != "more"})
+
+    with pytest.raises(ConfigurationError, match=r"Extending\.average was made after training had begun"):
+        fit(tmp_path, model=Extending, train_step=make_average_late)
+    check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
+
+
+# -- plain attributes --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Meter:
+    """A plain object of the user's."""
+
+    total: float = 0.0
+    seen: int = 0
+
+
+def test_plain_attributes_and_those_of_plain_objects_go_on(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.best, model.losses, model.counts, model.meter = None, [], Counter(), Meter()
+        model.memory, model.array = torch.zeros(2), numpy.zeros(2)
+
+    def count(model: Any) -> None:
+        step = len(model.losses)
+        model.losses.append({"step": step, "weight": float(model.network[0].weight.detach().sum())})
+        model.best = max(model.best or 0.0, model.losses[-1]["weight"])
+        model.counts[step % 2] += 1
+        model.meter.seen += 1
+        model.memory += step
+        model.array[0] += step
+        model.latest = deque([step], maxlen=3)
+
+    def show(model: Any) -> Any:
+        arrays = (model.memory.tolist(), model.array.tolist(), model.latest)
+        return model.best, model.losses, model.counts, model.meter.seen, *arrays
+
+    *_, seen, memory, _, _ = check_exact(tmp_path, show, setup=make, train_step=count)
+    assert (seen, memory) == (EPOCHS * 3, [36.0, 36.0])
+    check_exact(tmp_path / "started", show, on_training_start=make, train_step=count)
+
+
+def test_a_run_that_its_model_stops_by_a_plain_counter_stops_at_the_same_batch(tmp_path: Path) -> None:
+    class Counting(Ordinary):
+        """Stops after so many batches."""
+
+        seen = 0
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            super().train_step(batch, state)
+            self.seen += 1
+
+        def should_training_stop(self) -> bool:
+            return self.seen == 5
+
+    fit(tmp_path, model=Counting, stop_after=3)
+    assert fit(tmp_path, model=Counting).seen == 5
+    assert fit(tmp_path, model=Counting).seen == 5
+
+
+def test_what_never_changes_is_that_of_this_start(tmp_path: Path) -> None:
+    class Configured(Ordinary):
+        """Has a setting."""
+
+        def __init__(self, stop_after: "int | None", **hooks: Any) -> None:
+            super().__init__(stop_after, **hooks)
+            self.rate = 1.0 if stop_after else 2.0
+
+    fit(tmp_path, model=Configured, stop_after=4)
+    assert fit(tmp_path, model=Configured).rate == 2.0
+
+
+def test_attributes_named_as_transient_begin_anew(tmp_path: Path) -> None:
+    class Caching(Ordinary):
+        """Counts the batches of this start."""
+
+        transient = ("cache",)
+
+        def setup(self) -> None:
+            super().setup()
+            self.cache: list[int] = []
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            super().train_step(batch, state)
+            self.cache.append(state.global_iteration)
+
+    fit(tmp_path, model=Caching, stop_after=4)
+    assert fit(tmp_path, model=Caching).cache[0] == 4
+
+
+def test_switches_of_networks_go_on(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.network[0].register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def change(model: Any) -> None:
+        model.network[0].seen += 1
+        if model.network[0].seen >= 2:
+            model.network[1].p = 0.5
+            model.network[0].bias.requires_grad_(False)
+
+    def show(model: Any) -> Any:
+        return model.network[0].seen.item(), model.network[1].p, model.network[0].bias.requires_grad
+
+    assert check_exact(tmp_path, show, setup=make, train_step=change) == (9.0, 0.5, False)
+
+
+# -- random generators -------------------------------------------------------------------------------------------------
+
+
+def test_generators_of_the_model_go_on(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.generators = {"torch": torch.Generator().manual_seed(1), "random": [random.Random(1)]}
+        model.numpy, model.legacy = numpy.random.default_rng(1), numpy.random.RandomState(1)
+        model.own, model.philox = (DefaultNumpyRNG(2),), numpy.random.Generator(numpy.random.Philox(1))
+
+    def draw(model: Any) -> None:
+        drawn = (
+            float(torch.rand(1, generator=model.generators["torch"])),
+            model.generators["random"][0].random(),
+            *(float(generator.random()) for generator in (model.numpy, model.philox, model.own[0])),
+            float(model.legacy.random_sample()),
+        )
+        model.drawn = drawn
+
+    assert len(set(check_exact(tmp_path, lambda model: model.drawn, setup=make, train_step=draw))) == 6
+
+
+def test_generators_of_a_dataset_that_is_read_in_this_process_go_on(tmp_path: Path) -> None:
+    check_exact(tmp_path, lambda model: model.network[0].weight.tolist(), lambda: Data(Numbers()))
+
+
+def test_a_generator_of_a_collate_function_goes_on(tmp_path: Path) -> None:
+    def make() -> DataModule:
+        generator = numpy.random.default_rng(1)
+
+        def collate(samples: "list[Any]") -> "torch.Tensor":
+            return torch.stack(samples) + float(generator.random())
+
+        return Data(collate_fn=collate)
+
+    check_exact(tmp_path, lambda model: model.network[0].weight.tolist(), make)
+
+
+def told(root: Path, data: "DataModule | None" = None, **options: Any) -> "list[str]":
+    """What the first save of a run warns of; with `strict_resume` it is refused."""
+    with pytest.raises(NotExactError, match="no resume could repeat"):
+        fit(root / "strict", data, strict_resume=True, **options)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fit(root, data, **options)
+    return [str(warning.message) for warning in found if issubclass(warning.category, NotExactWarning)]
+
+
+def test_a_generator_of_a_dataset_that_workers_read_is_told(tmp_path: Path) -> None:
+    [text] = told(tmp_path, Data(Numbers(), num_workers=1))
+    assert "training 0 has a random generator of its own, and each worker draws from a copy" in text
+
+
+def test_an_iterator_that_the_model_keeps_is_told(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.batches = iter(DataLoader(torch.zeros(8, 3), batch_size=2))
+        model.cycled = itertools.cycle([1, 2])
+
+    texts = told(tmp_path, setup=make)
+    assert [text.split(" is an iterator")[0] for text in texts] == [
+        "not exact: Ordinary.batches",
+        "not exact: Ordinary.cycled",
+    ]
+
+
+def test_what_changes_and_cannot_be_saved_is_told(tmp_path: Path) -> None:
+    def replace(model: Any) -> None:
+        model.function = lambda: None
+
+    [text] = told(tmp_path, setup=replace, train_step=replace)
+    assert "Ordinary.function has changed since training began and is a function" in text
+    assert "transient" in text
+
+
+def test_an_object_that_is_made_late_is_told(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.meter = Meter(1.0)
+
+    [text] = told(tmp_path, train_step=make)
+    assert "Ordinary.meter was made after training had begun" in text
+
+
+def test_a_value_that_is_too_large_is_told_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.attributes._LARGEST_BYTES", 1 << 20)
+
+    def grow(model: Any) -> None:
+        model.features = torch.zeros(1 << 19)
+
+    [text] = told(tmp_path, train_step=grow)
+    assert "Ordinary.features has changed since training began and is a tensor or array of 2 MiB" in text
+
+
+def test_a_place_that_a_resumed_run_does_not_have_is_told(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.meter = Meter() if model.stop_after else None
+
+    def count(model: Any) -> None:
+        if model.meter is not None:
+            model.meter.seen += 1
+
+    fit(tmp_path, stop_after=4, setup=make, train_step=count)
+    with pytest.warns(NotExactWarning, match=r"Ordinary\.meter\.seen could not be given back its value"):
+        fit(tmp_path, setup=make, train_step=count)
+
+
+# -- the form in checkpoints -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, (2.5, None)], 3: {"b"}},
+        OrderedDict([("b", 1), ("a", 2)]),
+        defaultdict(list, {"a": [1]}),
+        frozenset({1, 2}),
+        deque([1, 2], maxlen=2),
+        Path("a/b"),
+        numpy.float32(1.5),
+        numpy.array([["a", "bc"]]),
+        numpy.arange(6, dtype=">u2").reshape(2, 3)[:, ::2],
+        float("nan"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_keep_kind_and_content(value: Any, tmp_path: Path) -> None:
+    torch.save(encode(value, {}), tmp_path / "saved")
+    found = decode(torch.load(tmp_path / "saved", weights_only=True), {}, "cpu")
+    assert type(found) is type(value)
+    assert repr(found) == repr(value)
+    assert getattr(found, "dtype", None) == getattr(value, "dtype", None)
+
+
+def test_what_is_shared_stays_shared() -> None:
+    shared = [1]
+    first, second = (encode(value, memo) for memo in [{}] for value in (shared, {"a": shared}))
+    memo: dict[int, Any] = {}
+    assert decode(first, memo, "cpu") is decode(second, memo, "cpu")["a"]
