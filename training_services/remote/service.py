@@ -27,6 +27,7 @@ from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable,
 from proctor.training_services.files.code import CodeArchives
 from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
+from proctor.training_services.providers import SECRETS_FILE
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.files.collection import Collector, JobReader
 from proctor.training_services.remote.files.paths import ExperimentPaths
@@ -49,7 +50,6 @@ __all__ = ["RemoteTrainingService", "provider_of"]
 log = logging.getLogger(__name__)
 
 ARCHIVES_FOLDER = "code-archives"
-SECRETS_FILE = "secrets.json"
 NO_ROOM_SECONDS = 60.0
 _BYTES_PER_MB = 10**6
 

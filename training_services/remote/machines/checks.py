@@ -316,8 +316,7 @@ async def _clean(
             if not left and not holders(node_id):
                 forget(node_id)
     except (TrainingServiceError, OSError) as error:
-        found, _, advice = str(error).rpartition("; ")
-        return CheckStep(name, "clean", CheckVerdict.FAIL, found or advice, advice if found else "")
+        return _failure(name, "clean", error)
     if left:
         return CheckStep(name, "clean", CheckVerdict.FAIL, f"something could not be removed: {'; '.join(left)}")
     found = f"{' and '.join(removed)} removed" if removed else "nothing of this manager was there"
