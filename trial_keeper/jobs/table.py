@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from proctor.trial_keeper.jobs.cleanup import (
     end_lost_job,
     end_strays,
     find_reaper,
+    signal_reaper,
     unknown_exit,
     write_control,
 )
@@ -517,9 +517,7 @@ class JobTable:
         """Have the reaper end everything of the job."""
         failpoint("keeper.stop.signal.before")
         if job.reaper is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and we were not notified yet
-                signal.pidfd_send_signal(job.reaper, signal.SIGTERM)
-                signal.pidfd_send_signal(job.reaper, signal.SIGCONT)  # a reaper that was stopped would not hear us
+            signal_reaper(job.reaper)
         failpoint("keeper.stop.signal.after")
 
     def _set_deadline(self, job: Job) -> None:
