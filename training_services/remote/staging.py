@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.files.collection import Collector
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Copy, Tell, TransferQueue
-from proctor.training_services.ssh.base import Progress
 from proctor.training_services.ssh.errors import NoRoom
 
 if TYPE_CHECKING:  # it imports the SSH library
@@ -136,10 +136,8 @@ class CheckpointLocator:
     async def _copy(self, here: Path, node_id: str, tell: Tell) -> str:
         name = self._paths.checkpoint_name(str(here))
         target = f"{self._paths.checkpoints}/{here.relative_to(self._paths.directory).as_posix()}"
-
-        async def run(progress: Progress) -> None:
-            await self._provider.machine(node_id).ensure_folder_copy(here, target, progress)
-
+        machine = self._provider.machine(node_id)
+        run = partial(machine.ensure_folder_copy, here, target)
         await self._transfers.make(Copy((node_id, target), name, node_id, run), tell)
         return target
 
@@ -210,11 +208,9 @@ class Staging:
             assert self._code_on_node is not None
             return self._code_on_node
         archive = await code.newest()
-        if archive.name not in self._provider.machine(node_id).codes:
-
-            async def run(progress: Progress) -> None:
-                await self._provider.machine(node_id).ensure_code(archive, progress)
-
+        machine = self._provider.machine(node_id)
+        if archive.name not in machine.codes:
+            run = partial(machine.ensure_code, archive)
             self._in_use[archive.name] += 1
             try:
                 await self._transfers.make(Copy((node_id, archive.name), "the code", node_id, run), tell)
