@@ -134,7 +134,7 @@ class KeeperTrainingService(
 
     @abstractmethod
     def launch(self, form: TrialJobForm) -> Launch:
-        """The order to the keeper to start the job."""
+        """The command to the keeper that starts the job."""
 
     # ---- what a platform may add
 
