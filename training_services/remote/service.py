@@ -214,7 +214,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             return change
         return replace(change, resumed=staged.resume_point.resumed, start_reason=staged.resume_point.reason)
 
-    def note_end(self, job: TrialJobDetail) -> None:
+    def on_end(self, job: TrialJobDetail) -> None:
         if job.exit is not None:
             node_id, after = self._node_of(job.form), self._settings.quarantine_after
             self._pool.quarantine.note(node_id, job.form.trial_id, job.exit.reason, after=after)
@@ -222,7 +222,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         if self._group is not None and job.id not in self._waiting and not lost:
             self._collector.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))
 
-    def let_go(self, job_id: str) -> None:
+    def release_job(self, job_id: str) -> None:
         self._waiting.pop(job_id, None)
         self._staged.pop(job_id, None)
         task = self._launching.pop(job_id, None)
@@ -271,12 +271,12 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
 
     async def _stage_and_send(self, form: TrialJobForm) -> None:
         node_id = self._node_of(form)
-        staged = await self._staging.prepare(form, node_id, lambda clause: self.note_waiting(form, clause))
+        staged = await self._staging.prepare(form, node_id, lambda clause: self.report_waiting(form, clause))
         self._staged[form.job_id] = staged
         resume_point = staged.resume_point
         if resume_point.reason:  # before the first metric: a job that starts from the beginning has another curve
             change = self.submitted(form, resumed=resume_point.resumed, start_reason=resume_point.reason)
-            await self.tell(change)
+            await self.deliver_change(change)
         if (job := self._jobs.get(form.job_id)) is not None:
             self._hub.send(node_id, self.launch(job.form))
 
