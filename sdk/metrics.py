@@ -16,6 +16,7 @@ DEFAULT_KEY = "default"
 _LARGEST_INTEGER = 2**63
 _MAXIMUM_DEPTH = 32
 _NAME_OF = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_INFINITY = float("inf")
 _NUMBER_OF = {name: float(text) for text, name in _NAME_OF.items()}
 JSON_WORDS = tuple(_NUMBER_OF)
 
@@ -58,7 +59,9 @@ def encode_value(value: "Any", where: str = "the value", depth: int = 0) -> str:
 
 def to_json_word(value: "Any") -> "Any":
     """The word for a number that is not finite; everything else as it is."""
-    return _NAME_OF.get(float.__repr__(value), value) if isinstance(value, float) else value
+    if not isinstance(value, float) or float.__abs__(value) < _INFINITY:
+        return value
+    return _NAME_OF[float.__repr__(value)]
 
 
 def from_json_word(value: "Any") -> "Any":

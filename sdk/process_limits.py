@@ -10,7 +10,9 @@ import os
 import resource
 
 _PRIVATE = 0o077
-_umask_at_start: int | None = None  # beside the kernel's own, which is one for the process as well
+# Beside the kernel's own, which are one for the process as well.
+_umask_at_start: int | None = None
+_limit_at_start: int | None = None
 
 
 def keep_files_private() -> None:
@@ -30,9 +32,6 @@ def read_umask() -> int:
     """The umask of this process, read without changing it for other threads."""
     with open("/proc/self/status", encoding="utf-8") as file:
         return next(int(line.split()[1], 8) for line in file if line.startswith("Umask:"))
-
-
-_limit_at_start: int | None = None  # beside the kernel's own, which is one for the process as well
 
 
 def raise_open_files() -> None:

@@ -15,7 +15,6 @@ status ERROR and shows the traceback; `NoMoreTrialError` says that there is noth
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from proctor.sdk.errors import NoMoreTrialError
@@ -108,7 +107,3 @@ class Tuner(Checkpointing):
     def _accept_customized_trials(self, accept: bool = True) -> None:
         """Ask to be notified of trials that the user adds by hand; otherwise you do not see them."""
         self._accept_customized = accept
-
-
-LateSuggestion = Callable[[int, Any], None]
-"""The type of `st_callback`."""

@@ -47,12 +47,12 @@ class Listeners:
         self._on_added = on_added
 
     @property
-    def hear_metrics(self) -> bool:
+    def has_metric_listeners(self) -> bool:
         """Whether there is a listener to metrics."""
         return bool(self._metric)
 
     @property
-    def hear_status(self) -> bool:
+    def has_status_listeners(self) -> bool:
         """Whether there is a listener to status changes."""
         return bool(self._status)
 
@@ -91,7 +91,7 @@ class Listeners:
         common = set(answers[0]).intersection(*answers[1:])
         return {key: min(answer[key] for answer in answers) for key in common}
 
-    async def tell(self, changes: Sequence[StatusChange]) -> None:
+    async def deliver(self, changes: Sequence[StatusChange]) -> None:
         """Hand changes to every listener. Raises whatever a listener raises: they are to be delivered again."""
         for listener in tuple(self._status):
             await listener(changes)
@@ -120,12 +120,12 @@ class KeeperTrainingService(
         self._clean_up_seconds = clean_up_seconds
         self._jobs: dict[str, TrialJobDetail] = {}
         self._saving: set[str] = set()  # jobs that were asked to save before they are stopped
-        self._notes: deque[StatusChange] = deque()
-        self._noted = asyncio.Event()
-        self._told = asyncio.Event()
-        self._telling = asyncio.Lock()
+        self._queued: deque[StatusChange] = deque()
+        self._has_queued = asyncio.Event()
+        self._delivered = asyncio.Event()
+        self._delivering = asyncio.Lock()
         self._obstacles: dict[str, str] = {}
-        self._listeners = Listeners(self._noted.set)
+        self._listeners = Listeners(self._has_queued.set)
         self._is_cleaning = False
 
     @abstractmethod
@@ -134,7 +134,7 @@ class KeeperTrainingService(
 
     @abstractmethod
     def launch(self, form: TrialJobForm) -> Launch:
-        """The order to the keeper to start the job."""
+        """The command to the keeper that starts the job."""
 
     # ---- what a platform may add
 
@@ -156,10 +156,10 @@ class KeeperTrainingService(
         """A change as it is delivered to the listeners."""
         return change
 
-    def note_end(self, job: TrialJobDetail) -> None:
+    def on_end(self, job: TrialJobDetail) -> None:
         """A job is over, and its listeners know. Must not block."""
 
-    def let_go(self, job_id: str) -> None:
+    def release_job(self, job_id: str) -> None:
         """A job is dropped: it is over or not wanted any more. Must not block."""
 
     # ---- the twelve
@@ -241,9 +241,9 @@ class KeeperTrainingService(
         try:
             async with asyncio.timeout(self._clean_up_seconds):
                 while self._jobs:
-                    await self._tell_notes()
+                    await self._deliver_queued()
                     if self._jobs:
-                        await self._noted.wait()
+                        await self._has_queued.wait()
         except TimeoutError:
             log.warning("still running when experiment %s was let go: %s", self._experiment_id, ", ".join(self._jobs))
         finally:
@@ -257,8 +257,8 @@ class KeeperTrainingService(
         stop_watching = self._pool.on_change(self._explain_all)
         try:
             while True:
-                await self._noted.wait()
-                await self._tell_notes()
+                await self._has_queued.wait()
+                await self._deliver_queued()
         finally:
             stop_watching()
             self._hub.detach(self._experiment_id, self)
@@ -271,10 +271,10 @@ class KeeperTrainingService(
             self._jobs[form.job_id] = self._detail(form)
             self.resume(form)
 
-    # ---- what keepers say
+    # ---- what keepers report
 
     async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
-        if not self._listeners.hear_metrics:
+        if not self._listeners.has_metric_listeners:
             if self._is_cleaning:  # no listener will ever need them
                 return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
             raise ServiceUnavailable(f"no listener is attached to the metrics of experiment {self._experiment_id} yet")
@@ -285,38 +285,38 @@ class KeeperTrainingService(
         return stored
 
     async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
-        if not self._listeners.hear_status and not self._is_cleaning:
+        if not self._listeners.has_status_listeners and not self._is_cleaning:
             raise ServiceUnavailable(f"no listener is attached to the jobs of experiment {self._experiment_id} yet")
-        async with self._telling:
-            notes = list(self._notes)  # older than `changes`
-            everything = [self.complete(change) for change in (*notes, *changes)]
+        async with self._delivering:
+            queued = list(self._queued)  # older than `changes`
+            everything = [self.complete(change) for change in (*queued, *changes)]
             for change in everything:
                 self._apply(change)
-            await self._listeners.tell(everything)
-            for _ in notes:
-                self._notes.popleft()
-            self._told.set()
+            await self._listeners.deliver(everything)
+            for _ in queued:
+                self._queued.popleft()
+            self._delivered.set()
             for change in everything:
                 if change.status.is_terminal:
                     if (job := self._jobs.get(change.job_id)) is not None:
-                        self.note_end(job)
+                        self.on_end(job)
                     self._drop(change.job_id)
 
     def queue_change(self, change: StatusChange) -> None:
-        self._notes.append(change)
-        self._noted.set()
+        self._queued.append(change)
+        self._has_queued.set()
 
-    async def tell(self, change: StatusChange) -> None:
+    async def deliver_change(self, change: StatusChange) -> None:
         """As `queue_change`, and wait until the listeners have taken it."""
         self.queue_change(change)
-        while any(note is change for note in self._notes):
-            self._told.clear()
-            await self._told.wait()
+        while any(queued is change for queued in self._queued):
+            self._delivered.clear()
+            await self._delivered.wait()
 
-    async def _tell_notes(self) -> None:
+    async def _deliver_queued(self) -> None:
         """Deliver queued changes; those that a listener does not accept are delivered again after a pause."""
-        self._noted.clear()
-        while self._notes and (self._listeners.hear_status or self._is_cleaning):
+        self._has_queued.clear()
+        while self._queued and (self._listeners.has_status_listeners or self._is_cleaning):
             try:
                 await self.deliver_changes(())
             except Exception:
@@ -336,8 +336,8 @@ class KeeperTrainingService(
     def _drop(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
         self._saving.discard(job_id)
-        self.let_go(job_id)
-        self._noted.set()
+        self.release_job(job_id)
+        self._has_queued.set()
 
     # ---- waiting, with a reason
 
@@ -349,7 +349,7 @@ class KeeperTrainingService(
                 if obstacle:
                     for job in self._jobs.values():
                         if job.status is TrialJobStatus.SUBMITTED and self._node_of(job.form) == node_id:
-                            self.note_waiting(job.form, obstacle)
+                            self.report_waiting(job.form, obstacle)
 
     def _explain(self, node_id: str) -> None:
         """Say of the newest job why it waits, if its node cannot be reached."""
@@ -357,9 +357,9 @@ class KeeperTrainingService(
         self._obstacles[node_id] = obstacle
         if obstacle:
             newest = next(reversed(self._jobs.values()))
-            self.note_waiting(newest.form, obstacle)
+            self.report_waiting(newest.form, obstacle)
 
-    def note_waiting(self, form: TrialJobForm, clause: str) -> None:
+    def report_waiting(self, form: TrialJobForm, clause: str) -> None:
         """Say why a job does not run yet."""
         self.queue_change(self.submitted(form, detail=f"waiting: {clause}"))
 

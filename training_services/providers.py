@@ -24,6 +24,8 @@ from proctor.training_services.nodes.pool import NodePool
 
 __all__ = ["CheckStep", "CheckVerdict", "NodeProvider", "ProviderContext", "ProviderFactory", "Providers"]
 
+SECRETS_FILE = "secrets.json"
+"""In the folder of an experiment: the secrets of its configuration by their path in it, for a provider's logins."""
 RECORD_FILE = "node.json"
 """In the folder of a node that a provider still has to do with: a JSON object whose `kind` names the provider."""
 

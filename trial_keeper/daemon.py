@@ -12,11 +12,12 @@ import signal
 import socket
 import uuid
 from pathlib import Path
+from typing import get_args
 
 import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.sdk.process_limits import keep_files_private, raise_open_files
-from proctor.trial_keeper.files.server import FILE_ORDERS, FileAnswers, FileOrder, ReadablePaths
+from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.jobs.disk_space import DiskWatch
 from proctor.trial_keeper.jobs.journal_watch import POLL_INTERVAL_SECONDS
@@ -29,10 +30,12 @@ from proctor.trial_keeper.linux.files import replace_file
 from proctor.trial_keeper.linux.identity import boot_id, start_time
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import (
-    ORDERS,
+    COMMAND_TYPES,
     Cancel,
     Command,
     EndReason,
+    FileRequest,
+    KeeperCommand,
     Launch,
     Registration,
     RegistrationAnswer,
@@ -165,34 +168,34 @@ class Keeper:
         """In order; launches that follow one another are written down together."""
         launches: list[Launch] = []
         for command in commands:
-            order = self._read_order(command)
-            if isinstance(order, Launch):
-                launches.append(order)
+            body = self._read_command(command)
+            if isinstance(body, Launch):
+                launches.append(body)
                 continue
             if launches:
                 await self._jobs.launch(launches)
                 launches = []
-            if isinstance(order, Cancel):
-                await self._jobs.cancel(order)
-            elif isinstance(order, Update):
-                await self._jobs.update(order)
-            elif isinstance(order, FILE_ORDERS):
-                self._answers.take(order)
-            elif isinstance(order, Shutdown):
+            if isinstance(body, Cancel):
+                await self._jobs.cancel(body)
+            elif isinstance(body, Update):
+                await self._jobs.update(body)
+            elif isinstance(body, FileRequest):
+                self._answers.take(body)
+            elif isinstance(body, Shutdown):
                 self._stop_when_idle = True
         if launches:
             await self._jobs.launch(launches)
         if self._stop_when_idle and not len(self._jobs):
             self._leaving.set()
 
-    def _read_order(self, command: Command) -> Launch | Cancel | Update | Shutdown | FileOrder | None:
+    def _read_command(self, command: Command) -> KeeperCommand | FileRequest | None:
         try:
-            order = from_json(ORDERS[command.type], command.order)
+            body = from_json(COMMAND_TYPES[command.type], command.order)
         except (KeyError, TypeError, ValueError) as error:
             log.error("command %d (%s) cannot be understood: %s", command.number, command.type, error)
             return _as_it_is(command)
-        assert isinstance(order, (Launch, Cancel, Update, Shutdown, *FILE_ORDERS))
-        return absolute_launch(order, str(self._directory)) if isinstance(order, Launch) else order
+        assert isinstance(body, KeeperCommand | FileRequest)
+        return absolute_launch(body, str(self._directory)) if isinstance(body, Launch) else body
 
     def _job_places(self) -> ReadablePaths:
         running = [job.record.launch for job in self._jobs.running()]
@@ -292,10 +295,10 @@ def _log_to(path: Path) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def _as_it_is(command: Command) -> FileOrder | None:
-    """A question about files with values of the wrong type: carrying it out fails, and the answer says why."""
-    kind = ORDERS.get(command.type)
-    if kind not in FILE_ORDERS:
+def _as_it_is(command: Command) -> FileRequest | None:
+    """A request for files with values of the wrong type: carrying it out fails, and the answer says why."""
+    kind = COMMAND_TYPES.get(command.type)
+    if kind is None or kind not in get_args(FileRequest):
         return None
     with contextlib.suppress(TypeError):
         return kind(**command.order)  # type: ignore[no-any-return]

@@ -253,9 +253,11 @@ class RemoveFolder:
     folder: str
 
 
-ORDERS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Launch, Cancel, Update, Shutdown, ListFiles, ReadFile, ReadFiles, RemoveFolder)
-}
+KeeperCommand = Launch | Cancel | Update | Shutdown
+"""What a keeper must do with a job, or with itself."""
+FileRequest = ListFiles | ReadFile | ReadFiles | RemoveFolder
+"""A command that is answered, with a `FileAnswer`."""
+COMMAND_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(KeeperCommand | FileRequest)}
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,7 @@ class CommandPoll:
 
 @dataclass(frozen=True)
 class Command:
-    """An order with its number. `order` is the body of one of `ORDERS`, `type` its name."""
+    """A numbered command. `order` is its body, `type` the name of that in `COMMAND_TYPES`."""
 
     number: int
     type: str

@@ -252,7 +252,7 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
     async def _deliver(self, job: Job) -> bool:
         """Hand on what is new in the journal; whether all of it is stored."""
         while data := await asyncio.to_thread(_read_lines, job):
-            if not self._listeners.hear_metrics:
+            if not self._listeners.has_metric_listeners:
                 return False
             chunk = JournalChunk(job.form.job_id, job.form.token, 0, job.stored, data)
             try:
@@ -273,7 +273,7 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
         change = StatusChange(job.form.job_id, job.form.token, job.status, _utc(at), **news)
         while True:
             try:
-                await self._listeners.tell([change])
+                await self._listeners.deliver([change])
                 return
             except Exception:
                 await asyncio.sleep(RETRY_SECONDS)

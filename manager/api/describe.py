@@ -15,7 +15,7 @@ KEEPER_MESSAGES: tuple[type[Any], ...] = (
     protocol.RegistrationAnswer,
     protocol.CommandPoll,
     protocol.CommandBatch,
-    *protocol.ORDERS.values(),
+    *protocol.COMMAND_TYPES.values(),
     protocol.FileAnswer,
     protocol.ReportHeader,
     protocol.ReportAnswer,

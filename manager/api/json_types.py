@@ -1,6 +1,5 @@
 """Numbers on the wire. JSON has no word for NaN and the infinities; they travel as strings."""
 
-import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -11,11 +10,6 @@ from proctor.sdk.json_input import LATEST_TIME, MAX_DEPTH, clean_text
 from proctor.sdk.metrics import JSON_WORDS, to_json_word
 
 
-def to_wire(value: float) -> float | str:
-    """A number, or its word where it is not finite."""
-    return value if math.isfinite(value) else to_json_word(value)
-
-
 def json_to_wire(value: Any) -> Any:
     """Any JSON value with every number and text in it as it travels."""
     return _json_to_wire(value, MAX_DEPTH)
@@ -24,7 +18,7 @@ def json_to_wire(value: Any) -> Any:
 def _json_to_wire(value: Any, levels: int) -> Any:
     """Never fails, whatever an older version may have stored."""
     if isinstance(value, float):
-        return to_wire(value)
+        return to_json_word(value)
     if isinstance(value, str):
         return clean_text(value)
     if not isinstance(value, (Mapping, list, tuple)):
@@ -53,7 +47,7 @@ def rfc3339(moment: datetime) -> str:
 
 Number = Annotated[
     float,
-    PlainSerializer(to_wire, return_type=float | str, when_used="always"),
+    PlainSerializer(to_json_word, return_type=float | str, when_used="always"),
     WithJsonSchema(
         {
             "anyOf": [{"type": "number"}, {"type": "string", "enum": list(JSON_WORDS)}],

@@ -233,8 +233,7 @@ class _Builder:
 
     def _value(self, node: Any, place: SourcePosition, path: KeyPath) -> TreeNode:
         if isinstance(node, ScalarNode):
-            span = (node.start_mark.index, node.end_mark.index)
-            return TreeNode(self._scalar(node, place, path), place, path, span)
+            return TreeNode(self._scalar(node, place, path), place, path)
         if isinstance(node, SequenceNode):
             built = [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
             return TreeNode(tuple(item for item in built if item is not None), place, path)

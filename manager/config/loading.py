@@ -1,6 +1,5 @@
 """From a YAML file, or a mapping, to a validated configuration: one function a step, all problems at once."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,8 +42,6 @@ class LoadedExperiment:
 
     config: ExperimentConfig
     notices: tuple[Notice, ...]
-    source_text: str
-    """The text it was read from, less the secrets."""
     mapping: Mapping[str, Any]
     """The keys and values as they were written, less the secrets: what is sent to a manager."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -66,7 +63,7 @@ def load_experiment(
     if text is None or root is None:
         report.raise_if_any()
         raise AssertionError("a document that could not be read was not reported")
-    return _load(root, file.parent.absolute(), report, text, registered, refusal)
+    return _load(root, file.parent.absolute(), report, registered, refusal)
 
 
 def load_experiment_mapping(
@@ -87,14 +84,13 @@ def load_experiment_mapping(
     except TypeError as error:
         report.problem(SourcePosition(), (), message=str(error))
         raise ConfigError(report.problems) from error
-    return _load(root, Path(directory).absolute(), report, None, registered, refusal)
+    return _load(root, Path(directory).absolute(), report, registered, refusal)
 
 
 def _load(
     root: TreeNode,
     directory: Path,
     report: ConfigReport,
-    text: str | None,
     registered: Mapping[str, Registered],
     refusal: Refusal | None,
 ) -> LoadedExperiment:
@@ -122,9 +118,8 @@ def _load(
     _check_directories(root, directory, report)
     report.raise_if_any()
     assert config is not None, "a configuration that is not valid was not reported"
-    mapping = cast(dict[str, Any], vault.redact_mapping(written))
-    source = json.dumps(mapping, indent=2, ensure_ascii=False) if text is None else vault.redact(text)
-    return LoadedExperiment(config, tuple(report.notices), source, mapping, vault.secrets)
+    mapping = cast(dict[str, Any], vault.redact(written))
+    return LoadedExperiment(config, tuple(report.notices), mapping, vault.secrets)
 
 
 def _with_defaults(root: TreeNode) -> TreeNode:

@@ -10,7 +10,7 @@ from proctor.manager.config.services import SECRET, Section
 from proctor.manager.config.tree import Member, TreeNode
 
 REDACTED = "********"
-"""Stands for a secret in the configuration, its source text, the database and REST."""
+"""Stands for a secret in the configuration, the database and REST."""
 
 _NOTICE = (
     "is kept in a file only you can read, and shown nowhere; a key file or the agent would be safer than "
@@ -24,8 +24,6 @@ class Vault:
     def __init__(self) -> None:
         self.secrets: dict[str, str] = {}
         """By path in the canonical configuration: `training_service.machine_list.0.password`."""
-        self.spans: list[tuple[int, int]] = []
-        """Where they stood in the text."""
         self.paths: set[KeyPath] = set()
         """Where they stood in the mapping as written."""
 
@@ -44,22 +42,14 @@ class Vault:
             matched = matched.with_member(alias, replace(member, node=child))
         return matched
 
-    def redact(self, text: str) -> str:
-        """The text with every secret replaced by REDACTED."""
-        for start, end in sorted(set(self.spans), reverse=True):
-            secret = text[start:end]
-            line_end = secret[len(secret.rstrip()) :]  # a block scalar takes its last line end with it
-            text = text[:start] + f'"{REDACTED}"' + line_end + text[end:]
-        return text
-
-    def redact_mapping(self, node: TreeNode) -> object:
+    def redact(self, node: TreeNode) -> object:
         """The plain value of a tree with every secret replaced by REDACTED."""
         if node.path in self.paths:
             return REDACTED
         if isinstance(node.value, dict):
-            return {name: self.redact_mapping(member.node) for name, member in node.value.items()}
+            return {name: self.redact(member.node) for name, member in node.value.items()}
         if isinstance(node.value, tuple):
-            return [self.redact_mapping(item) for item in node.value]
+            return [self.redact(item) for item in node.value]
         return node.value
 
     def _empty_value(self, node: TreeNode, annotation: Any, report: ConfigReport, path: tuple[str, ...]) -> TreeNode:
@@ -78,8 +68,6 @@ class Vault:
         if node.value == REDACTED:
             return node  # a mapping that was loaded before: its secrets travel apart from it
         self.paths.add(node.path)
-        if node.span is not None:
-            self.spans.append(node.span)
         if isinstance(node.value, str):
             self.secrets[".".join(path)] = node.value
             report.notice(member.place, node.path, _NOTICE)

@@ -21,8 +21,6 @@ class TreeNode:
     value: "Scalar | tuple[TreeNode, ...] | dict[str, Member]"
     place: SourcePosition
     path: KeyPath
-    span: tuple[int, int] | None = None
-    """Offsets of a scalar in the text, for taking a secret out of it."""
 
     @property
     def members(self) -> "dict[str, Member]":

@@ -37,11 +37,11 @@ from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
+from proctor.training_services.providers import SECRETS_FILE
 from proctor.trial_keeper.linux import files
 
 log = logging.getLogger(__name__)
 
-SECRETS_FILE = "secrets.json"
 CHECKPOINT_FOLDER = "checkpoint"
 """Where a tuner of the user's own keeps its state."""
 DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")

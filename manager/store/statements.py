@@ -4,7 +4,6 @@ A JSON column holds compact ASCII text, in which NaN and the infinities are word
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
@@ -37,7 +36,7 @@ def decode(text: str) -> Any:
 
 def to_words(value: Any) -> Any:
     """The same value with words in place of NaN and infinities; as `decode` will give it back."""
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float):
         return to_json_word(value)
     if isinstance(value, dict):
         return {key: to_words(item) for key, item in value.items()}

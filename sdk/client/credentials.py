@@ -55,11 +55,15 @@ def write_caller_environment(
         "umask": read_umask(),
         "secrets": dict(secret_values or {}),
     }
-    name = f"{secrets.token_hex(16)}.json"
-    descriptor = os.open(incoming / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(document, file)
-    return name
+    path = incoming / f"{secrets.token_hex(16)}.json"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump(document, file)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return path.name
 
 
 @contextmanager

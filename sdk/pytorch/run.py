@@ -64,8 +64,7 @@ class Run:
         self.state = TrainingState()
         self.observers = observers
         self.storage = _make_storage(settings, model, place.ranks)
-        keeps = self.storage is not None and place.ranks.is_main
-        self.history = self.storage.history if self.storage is not None and keeps else History(None)
+        self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
         self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
         self.metrics: dict[str, float] = {}  # the last value of each metric
         self.gaps: list[str] = []  # what the switches of the kernels leave open

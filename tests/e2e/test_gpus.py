@@ -42,11 +42,11 @@ class Machine:
         self.manager, self.gpus, self.uuids, self.folder = manager, gpus, uuids, folder
 
     def create(self, **config: Any) -> str:
-        """An experiment whose trials write down their GPUs and wait for `let_go`."""
+        """An experiment whose trials write down their GPUs and wait for `release_trials`."""
         script = TRIAL.format(folder=str(self.folder))
         return self.manager.create(script, **{"trialConcurrency": 4, "maxTrialNumber": 4, **config})
 
-    def let_go(self) -> None:
+    def release_trials(self) -> None:
         """Trials end, now and from now on."""
         (self.folder / "go").touch()
 
@@ -105,7 +105,7 @@ def test_trials_run_on_different_gpus_and_the_others_say_who_holds_them(machine:
     printed = manager.command_line("nodes")
     for holder in holders:
         assert f"held by {holder}" in printed
-    machine.let_go()
+    machine.release_trials()
     assert manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     assert {machine.given(trial) for trial in manager.trials(experiment)} == set(machine.uuids)
     assert [device["held_by"] for device in devices(manager)] == [[], []]
@@ -116,7 +116,7 @@ def test_a_trial_may_ask_for_all_gpus(machine: Machine) -> None:
     [trial], waiting = machine.settled(experiment, running=1, waiting=3)
     assert machine.given(trial) == ",".join(machine.uuids)
     assert all(f"trial {trial['sequence_id']} of experiment {experiment}" in row["reason"] for row in waiting)
-    machine.let_go()
+    machine.release_trials()
     assert machine.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
 
 
@@ -132,7 +132,7 @@ def test_two_experiments_never_share_a_gpu(machine: Machine) -> None:
     _, waiting = machine.settled(third, running=0, waiting=4)
     for who in (first, second):
         assert f"of experiment {who}" in waiting[0]["reason"]
-    machine.let_go()
+    machine.release_trials()
     for experiment in (first, second, third):
         assert machine.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
 
@@ -150,7 +150,7 @@ def test_a_gpu_that_others_use_is_left_alone_unless_that_is_allowed(machine: Mac
     bold = machine.create(trialGpuNumber=1, trainingService={"platform": "local", "useActiveGpu": True})
     [running], _ = machine.settled(bold, running=1, waiting=3)
     assert machine.given(running) == used
-    machine.let_go()
+    machine.release_trials()
     for name in (experiment, bold):
         assert manager.until_status(name, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
 
@@ -164,7 +164,7 @@ def test_a_gpu_that_others_have_left_is_used_without_being_asked(machine: Machin
     machine.gpus.set([gpu(machine.uuids[0], processes={os.getpid(): 1}), gpu(machine.uuids[1])])
     [running], _ = machine.settled(experiment, running=1, waiting=3)
     assert machine.given(running) == machine.uuids[1]
-    machine.let_go()
+    machine.release_trials()
     manager.until_status(experiment, "DONE")
 
 
@@ -183,7 +183,7 @@ def test_own_trials_are_no_others_even_while_they_use_their_gpu(machine: Machine
     manager.client.update_experiment(experiment, {"trial_concurrency": 2})
     running, _ = machine.settled(experiment, running=2, waiting=0)
     assert [machine.given(trial) for trial in running] == [machine.uuids[0]] * 2
-    machine.let_go()
+    machine.release_trials()
     manager.until_status(experiment, "DONE")
 
 
@@ -200,7 +200,7 @@ def test_after_a_kill_of_the_manager_gpus_are_still_held(machine: Machine) -> No
     assert all(holder in trial["reason"] for trial in waiting for [holder] in holders)
     other = machine.create(trialGpuNumber=1)
     machine.settled(other, running=0, waiting=4)
-    machine.let_go()
+    machine.release_trials()
     for name in (experiment, other):
         done = manager.until_status(name, "DONE")
         assert done["trial_counts"] == {"SUCCEEDED": 4}
@@ -234,10 +234,10 @@ def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
                 trial["reason"],
             )
     assert [trial["jobs"] for trial in neighbour.manager.trials(second)] == [0] * 4
-    machine.let_go()
+    machine.release_trials()
     assert machine.manager.until_status(first, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     neighbour.settled(second, running=2, waiting=2)
-    neighbour.let_go()
+    neighbour.release_trials()
     assert neighbour.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     assert {neighbour.given(trial) for trial in neighbour.manager.trials(second)} == set(machine.uuids)
     assert not [path for name in machine.uuids for path in Path(default_lock_folder()).glob(f"{name}.*")]
@@ -245,8 +245,8 @@ def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
 
 def test_two_managers_that_race_for_the_same_gpus_run_all_their_trials(machine: Machine, neighbour: Machine) -> None:
     """Whoever is told by the machine that the other one was faster, tries again, at nobody's charge."""
-    machine.let_go()
-    neighbour.let_go()
+    machine.release_trials()
+    neighbour.release_trials()
     both = [(each, each.create(trialGpuNumber=2, maxTrialNumber=6)) for each in (machine, neighbour)]
     for each, experiment in both:
         assert each.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
@@ -280,7 +280,7 @@ def test_what_the_machine_can_never_give_is_an_error_at_once(
 def test_trials_without_gpus_see_none_and_trials_unmanaged_see_all(machine: Machine) -> None:
     none = machine.create(trialGpuNumber=0)
     unmanaged = machine.create()
-    machine.let_go()
+    machine.release_trials()
     for experiment, expected in ((none, ""), (unmanaged, os.environ.get("CUDA_VISIBLE_DEVICES"))):
         machine.manager.until_status(experiment, "DONE")
         assert {machine.given(trial) for trial in machine.manager.trials(experiment)} == {expected}

@@ -17,7 +17,7 @@ from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import (
-    ORDERS,
+    COMMAND_TYPES,
     Cancel,
     Chunk,
     CommandPoll,
@@ -54,7 +54,7 @@ class FakeKeeper:
         self._answers = FileAnswers(str(self.directory), self._places)
 
     async def serve(self, *jobs: JobReport, devices: list[Device] | None = None) -> None:
-        """Register and take orders until cancelled."""
+        """Register and take commands until cancelled."""
         registration = Registration("k", 1, "boot", self.node_id, "1", "3.11", devices or [], list(jobs))
         self.session = (await self.hub.register(self.node_id, registration)).session
         cursor = 0
@@ -64,7 +64,7 @@ class FakeKeeper:
                 batch = await self.hub.poll(self.node_id, CommandPoll(self.session, cursor, 60.0))
                 for command in batch.commands:
                     cursor = command.number
-                    await self._take(from_json(ORDERS[command.type], command.order))
+                    await self._take(from_json(COMMAND_TYPES[command.type], command.order))
 
     async def launched(self, job_id: str) -> Launch:
         """Wait for a launch."""
@@ -72,7 +72,7 @@ class FakeKeeper:
         return self.launches[job_id]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for an order."""
+        """Wait for a command."""
         async with asyncio.timeout(60), self._news:
             await self._news.wait_for(condition)
 
@@ -97,17 +97,17 @@ class FakeKeeper:
         """A job's directory."""
         return Path(absolute_launch(launch, str(self.directory)).directory)
 
-    async def _take(self, order: Any) -> None:
-        match order:
+    async def _take(self, command: Any) -> None:
+        match command:
             case Launch():
-                self.launches[order.job_id] = order
-                self.path(order).mkdir(parents=True, exist_ok=True)
+                self.launches[command.job_id] = command
+                self.path(command).mkdir(parents=True, exist_ok=True)
             case Cancel():
-                self.cancels.append(order.job_id)
-                if order.job_id in self.launches and order.job_id not in self.ended:
-                    await self.end(order.job_id, EndReason.CANCELED)
+                self.cancels.append(command.job_id)
+                if command.job_id in self.launches and command.job_id not in self.ended:
+                    await self.end(command.job_id, EndReason.CANCELED)
             case _:
-                self._answers.take(order)
+                self._answers.take(command)
         async with self._news:
             self._news.notify_all()
 

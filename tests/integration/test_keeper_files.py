@@ -73,12 +73,12 @@ async def test_every_path_of_a_launch_may_be_relative_and_the_search_path_comes_
 
 async def test_what_is_not_there_is_missing_and_not_an_error_of_the_keeper(node: Node) -> None:
     write(node, "stdout")
-    for order in (
+    for request in (
         ListFiles("a", "experiments/another"),
         ReadFile("b", FOLDER, "missing", 0, 10),
         ReadFile("c", "experiments/another", "stdout", 0, 10),
     ):
-        answer, data = await node.manager.ask(order)
+        answer, data = await node.manager.ask(request)
         assert (answer.missing, bool(answer.error), data) == (True, True, b"")
 
 
@@ -115,8 +115,8 @@ async def test_the_experiments_of_another_node_in_the_same_home_may_be_read_only
         (neighbour / folder / "file").write_text("shared")
     answer, data = await node.manager.ask(ReadFile("read", str(neighbour / "experiments" / "e1"), "file", 0, 10))
     assert (answer.error, data) == ("", b"shared")
-    for order in (ListFiles("list", str(neighbour / "jobs")), RemoveFolder("no", str(neighbour / "experiments/e1"))):
-        answer, _ = await node.manager.ask(order)
+    for request in (ListFiles("list", str(neighbour / "jobs")), RemoveFolder("no", str(neighbour / "experiments/e1"))):
+        answer, _ = await node.manager.ask(request)
         assert answer.error
     assert (neighbour / "experiments" / "e1" / "file").exists()
 
@@ -202,21 +202,21 @@ async def test_an_order_nobody_can_carry_out_is_answered_and_the_keeper_goes_on(
     assert (answer.error, data) == ("", b"x")
 
 
-async def test_launches_and_reports_go_on_beside_many_questions(node: Node) -> None:
+async def test_launches_and_reports_go_on_beside_many_requests(node: Node) -> None:
     write(node, "model", bytes(4 * MEBIBYTE))
-    orders = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(30)]
-    await node.manager.command(*orders, node.launch("T.1", "echo '{}' >> $PROCTOR_JOB_DIR/journal"))
+    requests = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(30)]
+    await node.manager.command(*requests, node.launch("T.1", "echo '{}' >> $PROCTOR_JOB_DIR/journal"))
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
     assert node.manager.journals["T.1", "0"] == b"{}\n"
-    await node.manager.until(lambda: len(node.manager.answers) == len(orders), seconds=60)
+    await node.manager.until(lambda: len(node.manager.answers) == len(requests), seconds=60)
     assert all(len(data) == 4 * MEBIBYTE for _, data in node.manager.answers.values())
     assert len(node.manager.registrations) == 1
 
 
-async def test_a_new_session_is_answered_after_questions_of_the_one_before_were_left(node: Node) -> None:
+async def test_a_new_session_is_answered_after_requests_of_the_one_before_were_left(node: Node) -> None:
     write(node, "model", bytes(4 * MEBIBYTE))
-    orders = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(20)]
-    await node.manager.command(*orders)
+    requests = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(20)]
+    await node.manager.command(*requests)
     await node.manager.stop()
     await node.manager.start()
     answer, _ = await node.manager.ask(ListFiles("after", FOLDER))

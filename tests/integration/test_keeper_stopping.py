@@ -242,7 +242,7 @@ async def start_saver(node: Node, job_id: str = "T.1", **changes: Any) -> Path:
 
 
 def soft(job_id: str = "T.1", *, seconds: float = 60.0, only_if_able: bool = True) -> Cancel:
-    """The order to stop a job softly."""
+    """The command to stop a job softly."""
     token = f"token of {job_id}"
     return Cancel(job_id, token, 0.5, reason="to rest", save_seconds=seconds, only_if_able=only_if_able)
 
@@ -310,7 +310,7 @@ async def test_a_repeated_order_does_not_prolong_the_time_to_save_and_a_kill_end
     await eventually((output / "saving").exists)
     deadline = control_of(node)["deadline"]
     await node.manager.command(soft(seconds=600), node.launch("U.1", "true"))
-    await node.manager.end_of("U.1")  # the order before it has been carried out
+    await node.manager.end_of("U.1")  # the command before it has been carried out
     assert control_of(node)["deadline"] == pytest.approx(deadline, abs=1e-3)
     await node.manager.command(Cancel("T.1", "token of T.1", 0.5))
     assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED

@@ -113,7 +113,7 @@ class InMemoryPlatform:
         """End a job; the first end counts. `losses` are those of `Exit`."""
         if job.is_over:
             return
-        self._let_go(job)
+        self._release(job)
         now = self._now()
         ended = Exit(reason, code, signal, job.started_at or now, now, detail, **losses)
         time = self._time()
@@ -122,7 +122,7 @@ class InMemoryPlatform:
 
     def forget(self, job: SimulatedJob) -> None:
         """Stop a job without reporting it."""
-        self._let_go(job)
+        self._release(job)
         self.jobs.pop(job.id, None)
         self.waiting.pop(job.id, None)
 
@@ -133,7 +133,7 @@ class InMemoryPlatform:
             if job.is_over:
                 self.jobs.pop(job.id, None)
 
-    def _let_go(self, job: SimulatedJob) -> None:
+    def _release(self, job: SimulatedJob) -> None:
         job.is_over = True
         for handle in (job.timer, job.deadline):
             if handle is not None:

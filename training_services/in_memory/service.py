@@ -162,7 +162,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
         return all_stored
 
     async def _deliver_metrics(self, jobs: Sequence[SimulatedJob]) -> bool:
-        if not jobs or not self._listeners.hear_metrics:
+        if not jobs or not self._listeners.has_metric_listeners:
             return True
         given = [(job, list(job.chunks)) for job in jobs]
         stored = await self._listeners.store([chunk for _, chunks in given for chunk in chunks])
@@ -183,13 +183,13 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
         self.platform.settle(job)
 
     async def _deliver_changes(self, jobs: Sequence[SimulatedJob]) -> None:
-        if not self._listeners.hear_status:
+        if not self._listeners.has_status_listeners:
             return
-        told = [(job, len(job.changes)) for job in jobs if job.changes and not job.chunks]
-        if not told:
+        pending = [(job, len(job.changes)) for job in jobs if job.changes and not job.chunks]
+        if not pending:
             return
-        await self._listeners.tell([change for job, count in told for change in job.changes[:count]])
-        for job, count in told:
+        await self._listeners.deliver([change for job, count in pending for change in job.changes[:count]])
+        for job, count in pending:
             del job.changes[:count]
             self.platform.settle(job)
 

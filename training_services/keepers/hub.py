@@ -34,7 +34,7 @@ from proctor.training_services.keepers.reports import (
     split_body,
     started,
 )
-from proctor.training_services.keepers.sessions import KeeperSessions, Order, RegisteredKeeper
+from proctor.training_services.keepers.sessions import KeeperSessions, RegisteredKeeper
 from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
     Cancel,
@@ -45,6 +45,7 @@ from proctor.trial_keeper.protocol import (
     FileAnswer,
     FileFacts,
     JobReport,
+    KeeperCommand,
     Launch,
     Registration,
     RegistrationAnswer,
@@ -255,7 +256,7 @@ class KeeperHub:
     def expect(
         self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None, started: bool = False
     ) -> None:
-        """Announce the experiment of a job, and the node it will be sent to, before any order about it. Idempotent.
+        """Announce the experiment of a job, and the node it will be sent to, before any command about it. Idempotent.
 
         :param started: it is known to have run, and must not be sent again to a keeper that does not have it.
         """
@@ -272,20 +273,20 @@ class KeeperHub:
             self._jobs.forget(job_id)
         return jobs
 
-    def send(self, node_id: str, order: Order) -> None:
-        """Send an order to a node's keeper.
+    def send(self, node_id: str, command: KeeperCommand) -> None:
+        """Send a command to a node's keeper.
 
-        Orders about a job are remembered and sent again to a keeper that registers again; while there is no keeper
+        Commands about a job are remembered and sent again to a keeper that registers again; while there is no keeper
         they wait. A launch raises UnknownNode, and UnknownTrialJob if it was not announced by `expect`.
-        Orders about a job that has ended do nothing.
+        Commands about a job that has ended do nothing.
         """
-        if isinstance(order, Launch):
+        if isinstance(command, Launch):
             self._sessions.secret(node_id)  # an unknown node is an error
-            self._jobs.place(self._jobs.require(order.job_id), node_id)
+            self._jobs.place(self._jobs.require(command.job_id), node_id)
         session = self._sessions.find(node_id)
-        must_be_sent = isinstance(order, Shutdown) or self._remember(order, session)
+        must_be_sent = isinstance(command, Shutdown) or self._remember(command, session)
         if must_be_sent and session is not None:
-            session.push(order)
+            session.push(command)
 
     def adopt(self, node_id: str, launch: Launch) -> None:
         """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
@@ -355,16 +356,16 @@ class KeeperHub:
 
     # ---- jobs
 
-    def _remember(self, order: Order, session: RegisteredKeeper | None) -> bool:
-        """Keep an order with its job; whether it must be sent to the keeper."""
-        assert not isinstance(order, Shutdown)
-        job = self._jobs.find(order.job_id, order.token)
+    def _remember(self, command: KeeperCommand, session: RegisteredKeeper | None) -> bool:
+        """Keep a command with its job; whether it must be sent to the keeper."""
+        assert not isinstance(command, Shutdown)
+        job = self._jobs.find(command.job_id, command.token)
         if job is None:
             return False
-        job.remember(order)
-        if isinstance(order, Launch):
-            return session is None or order.job_id not in session.jobs
-        if isinstance(order, Cancel) and not job.handed_over:
+        job.remember(command)
+        if isinstance(command, Launch):
+            return session is None or command.job_id not in session.jobs
+        if isinstance(command, Cancel) and not job.handed_over:
             if session is not None:
                 session.withdraw(job.job_id)
             self._end(job, EndReason.CANCELED, "stopped before it was started")
@@ -372,14 +373,14 @@ class KeeperHub:
         return True
 
     def _resume(self, job: ExpectedJob, found: JobReport | None, session: RegisteredKeeper) -> None:
-        """Order again what a keeper that has just registered still has to do about a job."""
+        """Send again what a keeper that has just registered still has to do about a job."""
         if found is not None and found.token == job.token:
             job.handed_over = True
             if found.pid is not None and found.exit is None:
                 self._note_running(job, found)
-            for order in (job.update, job.cancel) if found.exit is None else ():
-                if order is not None:
-                    session.push(order)
+            for command in (job.update, job.cancel) if found.exit is None else ():
+                if command is not None:
+                    session.push(command)
         elif job.started:
             self._end(job, EndReason.EXIT_UNKNOWN, f"the keeper of node {job.node_id} no longer knows this job")
         elif job.cancel is not None:

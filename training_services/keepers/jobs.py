@@ -23,17 +23,17 @@ class ExpectedJob:
     has_ended: bool = False  # a keeper has said so, and was not acknowledged yet
     stored: dict[str, int] = field(default_factory=dict)  # how far each member's journal is stored
 
-    def remember(self, order: Launch | Cancel | Update) -> None:
-        """Keep the newest order of each kind; an update is also laid into the launch."""
-        match order:
+    def remember(self, command: Launch | Cancel | Update) -> None:
+        """Keep the newest command of each kind; an update is also laid into the launch."""
+        match command:
             case Launch():
-                self.launch = order
+                self.launch = command
             case Cancel():
-                self.cancel = order
+                self.cancel = command
             case Update():
-                self.update = order
+                self.update = command
                 if self.launch is not None:
-                    self.launch = replace(self.launch, max_duration_seconds=order.max_duration_seconds)
+                    self.launch = replace(self.launch, max_duration_seconds=command.max_duration_seconds)
 
 
 class ExpectedJobs:
@@ -69,7 +69,7 @@ class ExpectedJobs:
         try:
             return self._jobs[job_id]
         except KeyError:
-            raise UnknownTrialJob(f"trial job {job_id} is not expected; call `expect` before ordering it") from None
+            raise UnknownTrialJob(f"trial job {job_id} is not expected; call `expect` first") from None
 
     def place(self, job: ExpectedJob, node_id: str) -> None:
         """The job is this node's."""

@@ -41,7 +41,7 @@ def write_launch(form: TrialJobForm, *, platform: str, owner: str, rules: GpuRul
 
 
 def write_cancel(job_id: str, token: str, stop: SoftStop) -> Cancel:
-    """The order to stop a job softly."""
+    """The command to stop a job softly."""
     return Cancel(
         job_id,
         token,

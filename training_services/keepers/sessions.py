@@ -12,31 +12,26 @@ from dataclasses import dataclass
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownNode, UnknownSession
 from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
-    Cancel,
     Command,
     FileAnswer,
     FileFacts,
-    Launch,
+    FileRequest,
+    KeeperCommand,
     ListFiles,
     ReadFile,
     ReadFiles,
     Registration,
     RemoveFolder,
-    Shutdown,
-    Update,
     to_json,
 )
 
-__all__ = ["MOST_BYTES", "FileOrder", "FileRequests"]
-
-FileOrder = ListFiles | ReadFile | ReadFiles | RemoveFolder
+__all__ = ["MOST_BYTES", "FileRequests"]
 
 MOST_BYTES = 4 * 1024 * 1024
 """How much one answer of a keeper holds."""
 _AT_ONCE = 8
 
 _Answer = tuple[FileAnswer, bytes]
-Order = Launch | Cancel | Update | Shutdown
 
 
 class FileRequests:
@@ -45,11 +40,11 @@ class FileRequests:
     They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer (try
     again), TrainingServiceError with the keeper's sentence when it cannot do it.
 
-    :param push: hands an order to the keeper.
+    :param push: hands a request to the keeper.
     :param withdraw: takes it back if the keeper was not given it, by its request.
     """
 
-    def __init__(self, node_id: str, *, push: Callable[[FileOrder], None], withdraw: Callable[[str], None]) -> None:
+    def __init__(self, node_id: str, *, push: Callable[[FileRequest], None], withdraw: Callable[[str], None]) -> None:
         self._node_id = node_id
         self._push = push
         self._withdraw = withdraw
@@ -73,12 +68,12 @@ class FileRequests:
         parts: list[bytes] = []
         wanted, position = limit, offset
         while True:
-            order = ReadFile(_new_request(), folder, path, position, min(wanted, MOST_BYTES))
-            _, data = await self._ask(order, timeout_seconds)
+            request = ReadFile(_new_request(), folder, path, position, min(wanted, MOST_BYTES))
+            _, data = await self._ask(request, timeout_seconds)
             parts.append(data)
             wanted -= len(data)
             position += len(data)
-            if wanted <= 0 or len(data) < order.limit or offset < 0:
+            if wanted <= 0 or len(data) < request.limit or offset < 0:
                 return b"".join(parts)
 
     async def read_files(
@@ -115,38 +110,38 @@ class FileRequests:
             if not waiting.done():
                 waiting.set_exception(self._ended())
 
-    async def _ask(self, order: FileOrder, timeout_seconds: float) -> _Answer:
+    async def _ask(self, request: FileRequest, timeout_seconds: float) -> _Answer:
         try:
             async with asyncio.timeout(timeout_seconds), self._turns:
-                answer, data = await self._exchange(order)
+                answer, data = await self._exchange(request)
         except TimeoutError:
             raise ServiceUnavailable(
-                f"the keeper of node {self._node_id} has not answered a question about {order.folder} within "
+                f"the keeper of node {self._node_id} has not answered a request for {request.folder} within "
                 f"{timeout_seconds:g} s; try again"
             ) from None
         if answer.missing:
-            raise FileNotFoundError(f"node {self._node_id}: {answer.error or f'{order.folder} is not there'}")
+            raise FileNotFoundError(f"node {self._node_id}: {answer.error or f'{request.folder} is not there'}")
         if answer.error:
             raise TrainingServiceError(f"node {self._node_id}: {answer.error}")
         if not all(map(_is_sound, answer.files)):
             raise TrainingServiceError(
-                f"node {self._node_id}: its keeper tells of files in {order.folder} that cannot be; stop it and start "
+                f"node {self._node_id}: its keeper reports files in {request.folder} that cannot be; stop it and start "
                 "it again with this manager's version"
             )
         return answer, data
 
-    async def _exchange(self, order: FileOrder) -> _Answer:
+    async def _exchange(self, request: FileRequest) -> _Answer:
         if self._is_closed:
             raise self._ended()
         waiting: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[order.request] = waiting
-        self._push(order)
+        self._waiting[request.request] = waiting
+        self._push(request)
         try:
             return await waiting
         finally:
-            del self._waiting[order.request]
+            del self._waiting[request.request]
             if waiting.cancelled():  # the time is over, or the caller was cancelled
-                self._withdraw(order.request)
+                self._withdraw(request.request)
             elif waiting.done():
                 waiting.exception()  # retrieved, so that the loop does not warn when this is cancelled too
 
@@ -185,14 +180,14 @@ class RegisteredKeeper:
         self._wake = asyncio.Event()
         self.files = FileRequests(node_id, push=self.push, withdraw=self._withdraw_request)
 
-    def push(self, order: Order | FileOrder) -> None:
-        """Add an order; a waiting poll is answered at once."""
+    def push(self, command: KeeperCommand | FileRequest) -> None:
+        """Add a command; a waiting poll is answered at once."""
         self._number += 1
-        self._commands.append(Command(self._number, type(order).__name__, to_json(order)))
+        self._commands.append(Command(self._number, type(command).__name__, to_json(command)))
         self._wake.set()
 
     def withdraw(self, job_id: str) -> None:
-        """Take back the orders for a job that were not handed over."""
+        """Take back the commands for a job that were not handed over."""
         self._commands = deque(command for command in self._commands if command.order.get("job_id") != job_id)
 
     def _withdraw_request(self, request: str) -> None:

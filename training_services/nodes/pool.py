@@ -441,8 +441,9 @@ class NodePool:
             await self.wait_changed()
 
     async def wait_disconnected(self, node_id: str) -> None:
-        """Until a node's keeper does not answer; returns at once if it does not."""
-        while not self.absence(node_id):
+        """Until a node's keeper does not answer; returns at once if it does not. Raises UnknownNode once the node is
+        removed."""
+        while self.node(node_id).status is NodeStatus.CONNECTED:
             await self.wait_changed()
 
     async def wait_changed(self) -> None:

@@ -27,6 +27,7 @@ from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable,
 from proctor.training_services.files.code import CodeArchives
 from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
+from proctor.training_services.providers import SECRETS_FILE
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.files.collection import Collector, JobReader
 from proctor.training_services.remote.files.paths import ExperimentPaths
@@ -49,7 +50,6 @@ __all__ = ["RemoteTrainingService", "provider_of"]
 log = logging.getLogger(__name__)
 
 ARCHIVES_FOLDER = "code-archives"
-SECRETS_FILE = "secrets.json"
 NO_ROOM_SECONDS = 60.0
 _BYTES_PER_MB = 10**6
 
@@ -214,7 +214,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             return change
         return replace(change, resumed=staged.resume_point.resumed, start_reason=staged.resume_point.reason)
 
-    def note_end(self, job: TrialJobDetail) -> None:
+    def on_end(self, job: TrialJobDetail) -> None:
         if job.exit is not None:
             node_id, after = self._node_of(job.form), self._settings.quarantine_after
             self._pool.quarantine.note(node_id, job.form.trial_id, job.exit.reason, after=after)
@@ -222,7 +222,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         if self._group is not None and job.id not in self._waiting and not lost:
             self._collector.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))
 
-    def let_go(self, job_id: str) -> None:
+    def release_job(self, job_id: str) -> None:
         self._waiting.pop(job_id, None)
         self._staged.pop(job_id, None)
         task = self._launching.pop(job_id, None)
@@ -271,12 +271,12 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
 
     async def _stage_and_send(self, form: TrialJobForm) -> None:
         node_id = self._node_of(form)
-        staged = await self._staging.prepare(form, node_id, lambda clause: self.note_waiting(form, clause))
+        staged = await self._staging.prepare(form, node_id, lambda clause: self.report_waiting(form, clause))
         self._staged[form.job_id] = staged
         resume_point = staged.resume_point
         if resume_point.reason:  # before the first metric: a job that starts from the beginning has another curve
             change = self.submitted(form, resumed=resume_point.resumed, start_reason=resume_point.reason)
-            await self.tell(change)
+            await self.deliver_change(change)
         if (job := self._jobs.get(form.job_id)) is not None:
             self._hub.send(node_id, self.launch(job.form))
 

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,7 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.files.collection import Collector
 from proctor.training_services.remote.files.paths import ExperimentPaths
-from proctor.training_services.remote.files.transfer import Copy, Tell, TransferQueue
-from proctor.training_services.ssh.base import Progress
+from proctor.training_services.remote.files.transfer import Copy, Notify, TransferQueue
 from proctor.training_services.ssh.errors import NoRoom
 
 if TYPE_CHECKING:  # it imports the SSH library
@@ -85,7 +85,7 @@ class CheckpointLocator:
         self._collector = collector
         self._transfers = transfers
 
-    async def find(self, form: TrialJobForm, node_id: str, tell: Tell) -> ResumePoint:
+    async def find(self, form: TrialJobForm, node_id: str, notify: Notify) -> ResumePoint:
         """Where the job starts on this node; copies the checkpoint there where necessary.
 
         Raises ServiceUnavailable, RemoteError and OSError: try again.
@@ -102,11 +102,11 @@ class CheckpointLocator:
                 return ResumePoint(shared, True, f"from {name} of node {saved_on}, whose home this node shares")
         source = "copied from the manager's machine"
         if not await asyncio.to_thread(self._collector.has_all, here):
-            problem = await self._fetch(there, saved_on, here, tell)
+            problem = await self._fetch(there, saved_on, here, notify)
             if problem:
                 return ResumePoint(None, False, f"from the start: {name} {problem}")
             source = f"fetched from node {saved_on}"
-        return ResumePoint(await self._copy(here, node_id, tell), True, f"from {name}, {source}")
+        return ResumePoint(await self._copy(here, node_id, notify), True, f"from {name}, {source}")
 
     async def _is_there(self, node_id: str, folder: str) -> bool:
         """Raises ServiceUnavailable while the node is disconnected."""
@@ -117,11 +117,11 @@ class CheckpointLocator:
         except (FileNotFoundError, TrainingServiceError):
             return False
 
-    async def _fetch(self, there: str | None, saved_on: str | None, here: Path, tell: Tell) -> str:
+    async def _fetch(self, there: str | None, saved_on: str | None, here: Path, notify: Notify) -> str:
         """Collect it from the node on which it was saved. A clause that says why it is not available, or ""."""
         if there is None or saved_on is None:
             return "is gone"
-        tell(f"{self._paths.checkpoint_name(str(here))} is being fetched from {saved_on}")
+        notify(f"{self._paths.checkpoint_name(str(here))} is being fetched from {saved_on}")
         try:
             if await self._collector.fetch(saved_on, there, here):
                 return ""
@@ -133,14 +133,12 @@ class CheckpointLocator:
             raise
         return f"is gone from node {saved_on}"
 
-    async def _copy(self, here: Path, node_id: str, tell: Tell) -> str:
+    async def _copy(self, here: Path, node_id: str, notify: Notify) -> str:
         name = self._paths.checkpoint_name(str(here))
         target = f"{self._paths.checkpoints}/{here.relative_to(self._paths.directory).as_posix()}"
-
-        async def run(progress: Progress) -> None:
-            await self._provider.machine(node_id).ensure_folder_copy(here, target, progress)
-
-        await self._transfers.make(Copy((node_id, target), name, node_id, run), tell)
+        machine = self._provider.machine(node_id)
+        run = partial(machine.ensure_folder_copy, here, target)
+        await self._transfers.make(Copy((node_id, target), name, node_id, run), notify)
         return target
 
 
@@ -168,8 +166,8 @@ class Staging:
         self._checkpoints = checkpoints
         self._in_use: Counter[str] = Counter()  # archives that are being copied, by name
 
-    async def prepare(self, form: TrialJobForm, node_id: str, tell: Tell) -> StagedJob:
-        """Make a node ready, however long it is disconnected; `tell` is called with clauses that say what it waits for.
+    async def prepare(self, form: TrialJobForm, node_id: str, notify: Notify) -> StagedJob:
+        """Make a node ready, however long it is disconnected; `notify` is called with clauses on what it waits for.
 
         Raises SubmissionRefused for code that cannot be archived; NoRoomForJob; PreparationFailed when a node that
         answers has failed `ATTEMPTS` times. While the manager's own disk is full, it waits.
@@ -179,7 +177,7 @@ class Staging:
             await self._pool.wait_connected(node_id)
             try:
                 return StagedJob(
-                    await self._copy_code(form, node_id, tell), await self._checkpoints.find(form, node_id, tell)
+                    await self._copy_code(form, node_id, notify), await self._checkpoints.find(form, node_id, notify)
                 )
             except SubmissionRefused:
                 raise
@@ -196,28 +194,26 @@ class Staging:
                 pause = min(FIRST_PAUSE_SECONDS * 2**pauses, LONGEST_PAUSE_SECONDS)
                 pauses += 1
                 log.info("%s", clause, extra={"action": "job.prepare", "job_id": form.job_id, "node_id": node_id})
-                tell(f"{clause}; tried again in {pause:.0f} s")
+                notify(f"{clause}; tried again in {pause:.0f} s")
                 await asyncio.sleep(pause)
 
     def _shortage(self, node_id: str, error: Exception) -> str:
         """Why the node has no room, if that caused an error."""
         return str(error) if isinstance(error, NoRoom) else self._pool.node(node_id).shortage()
 
-    async def _copy_code(self, form: TrialJobForm, node_id: str, tell: Tell) -> str:
+    async def _copy_code(self, form: TrialJobForm, node_id: str, notify: Notify) -> str:
         """Where the code is on the node."""
         code = self._code(form)
         if code is None:
             assert self._code_on_node is not None
             return self._code_on_node
         archive = await code.newest()
-        if archive.name not in self._provider.machine(node_id).codes:
-
-            async def run(progress: Progress) -> None:
-                await self._provider.machine(node_id).ensure_code(archive, progress)
-
+        machine = self._provider.machine(node_id)
+        if archive.name not in machine.codes:
+            run = partial(machine.ensure_code, archive)
             self._in_use[archive.name] += 1
             try:
-                await self._transfers.make(Copy((node_id, archive.name), "the code", node_id, run), tell)
+                await self._transfers.make(Copy((node_id, archive.name), "the code", node_id, run), notify)
             finally:
                 self._in_use[archive.name] -= 1
             await code.keep_only({name for name, jobs in self._in_use.items() if jobs})

@@ -99,7 +99,7 @@ def _stop_outdated(directory: Path, settings: KeeperSettings) -> bool:
 def _remove_other_archives(directory: Path) -> None:
     """Earlier versions, which nothing runs from any more."""
     if ARCHIVE:
-        for path in directory.glob("keeper-*.pyz*"):
+        for path in directory.glob(_ARCHIVES):
             if path.name != ARCHIVE:
                 remove_file(str(path))
 

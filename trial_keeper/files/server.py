@@ -17,6 +17,7 @@ from proctor.trial_keeper.files.access import FilePlaces, list_files, read_file
 from proctor.trial_keeper.protocol import (
     FileAnswer,
     FileFacts,
+    FileRequest,
     ListFiles,
     ReadFile,
     ReadFiles,
@@ -28,9 +29,6 @@ AT_ONCE = 4
 MOST_BYTES = 4 * 1024 * 1024
 _PAGE_FILES = 2000
 _REMOVAL_TRIES = 3
-
-FileOrder = ListFiles | ReadFile | ReadFiles | RemoveFolder
-FILE_ORDERS = (ListFiles, ReadFile, ReadFiles, RemoveFolder)
 
 log = logging.getLogger(__name__)
 
@@ -45,77 +43,77 @@ class ReadablePaths:
 
 
 class FileAnswers:
-    """The orders about files that were taken and not answered yet.
+    """The requests for files that were received and not answered yet.
 
     :param directory: the keeper's, absolute.
-    :param jobs: asked when an order's turn has come.
+    :param jobs: called when a request's turn has come.
     """
 
     def __init__(self, directory: str, jobs: Callable[[], ReadablePaths]) -> None:
         self._places = FilePlaces(directory)
         self._jobs = jobs
-        self._orders: asyncio.Queue[FileOrder] = asyncio.Queue()
+        self._requests: asyncio.Queue[FileRequest] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
 
-    def take(self, order: FileOrder) -> None:
+    def take(self, request: FileRequest) -> None:
         """Answer this when its turn comes."""
-        self._orders.put_nowait(order)
+        self._requests.put_nowait(request)
 
     def begin_session(self) -> None:
         """What an earlier session has asked for is not answered any more."""
-        while not self._orders.empty():
-            self._orders.get_nowait()
+        while not self._requests.empty():
+            self._requests.get_nowait()
 
     async def next(self, session: str) -> bytes:
-        """Wait for an order, carry it out; the body of its answer: one line of JSON, then bytes."""
-        order = await self._orders.get()
+        """Wait for a request, carry it out; the body of its answer: one line of JSON, then bytes."""
+        request = await self._requests.get()
         jobs = self._jobs()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, order, session, jobs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request, session, jobs)
 
     def close(self) -> None:
         """Begin nothing new. What is being done is finished before the process ends."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _answer(self, order: FileOrder, session: str, jobs: ReadablePaths) -> bytes:
+    def _answer(self, request: FileRequest, session: str, jobs: ReadablePaths) -> bytes:
         """In a thread. Whatever goes wrong is an answer, too."""
-        blank, data = FileAnswer(session, order.request), b""
+        blank, data = FileAnswer(session, request.request), b""
         try:
-            answer, data = self._carry_out(order, blank, jobs)
+            answer, data = self._carry_out(request, blank, jobs)
         except FileNotFoundError as error:
             answer = replace(blank, error=str(error), missing=True)
         except PlaceRefused as error:
             answer = replace(blank, error=str(error))
         except OSError as error:
-            answer = replace(blank, error=f"{error.filename or order.folder}: {error.strerror}")
+            answer = replace(blank, error=f"{error.filename or request.folder}: {error.strerror}")
         except Exception as error:
-            log.exception("a %s of %s has failed", type(order).__name__, order.folder)
-            answer = replace(blank, error=f"{type(order).__name__} of {order.folder} has failed: {error!r}")
+            log.exception("a %s of %s has failed", type(request).__name__, request.folder)
+            answer = replace(blank, error=f"{type(request).__name__} of {request.folder} has failed: {error!r}")
         return json.dumps(to_json(answer)).encode() + b"\n" + data
 
-    def _carry_out(self, order: FileOrder, blank: FileAnswer, jobs: ReadablePaths) -> tuple[FileAnswer, bytes]:
-        if isinstance(order, RemoveFolder):
-            _remove(self._places.removable(order.folder, jobs.busy))
+    def _carry_out(self, request: FileRequest, blank: FileAnswer, jobs: ReadablePaths) -> tuple[FileAnswer, bytes]:
+        if isinstance(request, RemoveFolder):
+            _remove(self._places.removable(request.folder, jobs.busy))
             return blank, b""
-        folder = self._places.readable(order.folder, jobs.known)
-        if isinstance(order, ListFiles):
+        folder = self._places.readable(request.folder, jobs.known)
+        if isinstance(request, ListFiles):
             files = list_files(folder)
-            first = bisect_right([file.path for file in files], order.after) if order.after else 0
+            first = bisect_right([file.path for file in files], request.after) if request.after else 0
             page = files[first : first + _PAGE_FILES]
             return replace(blank, files=page, more=first + len(page) < len(files)), b""
-        if isinstance(order, ReadFile):
-            return blank, read_file(folder, order.path, order.offset, min(order.limit, MOST_BYTES))
-        files, data = _read_small(folder, order)
+        if isinstance(request, ReadFile):
+            return blank, read_file(folder, request.path, request.offset, min(request.limit, MOST_BYTES))
+        files, data = _read_small(folder, request)
         return replace(blank, files=files), data
 
 
-def _read_small(folder: str, order: ReadFiles) -> tuple[list[FileFacts], bytes]:
+def _read_small(folder: str, request: ReadFiles) -> tuple[list[FileFacts], bytes]:
     """As many of the files as fit into one answer."""
     files: list[FileFacts] = []
     parts: list[bytes] = []
     left = MOST_BYTES
-    for path in order.paths:
+    for path in request.paths:
         try:
-            data = read_file(folder, path, 0, min(order.limit, MOST_BYTES))
+            data = read_file(folder, path, 0, min(request.limit, MOST_BYTES))
         except FileNotFoundError:
             continue
         left -= len(data)

@@ -6,7 +6,6 @@ Its caller holds the keeper's lock, so that no keeper adopts or starts jobs mean
 would have written, so that a keeper that is started later reports the ends.
 """
 
-import contextlib
 import fcntl
 import json
 import os
@@ -28,10 +27,17 @@ from proctor.trial_keeper.jobs.records import (
     with_stop,
     write_exit,
 )
-from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.files import remove_file, replace_file
 from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_process, start_time
-from proctor.trial_keeper.linux.processes import ProcessFacts, descendants, end_members, find_members, read_tag, survey
+from proctor.trial_keeper.linux.processes import (
+    ProcessFacts,
+    descendants,
+    end_members,
+    find_members,
+    is_subreaper,
+    read_tag,
+    survey,
+)
 from proctor.trial_keeper.protocol import EndReason, Exit, Launch
 from proctor.trial_keeper.settings import ENV_KEEPER, JOBS_FOLDER, SPAWNER_CODE_END
 
@@ -109,13 +115,18 @@ def end_reaper(reaper: int) -> None:
     """Have a reaper end its job, and wait for it; one that does not come to an end is killed. Closes the pidfd."""
     try:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(reaper, number)
-                signal.pidfd_send_signal(reaper, signal.SIGCONT)
+            signal_reaper(reaper, number)
             if select.select([reaper], [], [], _REAPER_LEAVES_SECONDS)[0]:
                 return
     finally:
         os.close(reaper)
+
+
+def signal_reaper(reaper: int, number: int = signal.SIGTERM) -> None:
+    """Have the reaper of this pidfd end its job; one that is suspended goes on to receive the signal."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(reaper, number)
+        signal.pidfd_send_signal(reaper, signal.SIGCONT)
 
 
 def _has_open(pid: int, path: str) -> bool:
@@ -135,7 +146,7 @@ def _living_session(process: ProcessRecord | None) -> int | None:
 def _adopters(process: ProcessRecord | None) -> list[int]:
     """The processes whose children the children of a killed reaper have become: the spawner from which the reaper was
     forked, or, where that was killed before, the keeper."""
-    found = [os.getpid()] if processes.is_subreaper() else []
+    found = [os.getpid()] if is_subreaper() else []
     if process is not None and process.spawner is not None and process.boot_id == boot_id():
         spawner = process.spawner
         if is_alive(spawner.pid, spawner.started) and _is_ours(spawner.pid):
@@ -232,10 +243,10 @@ def _read_records(directory: Path) -> tuple[RecordFolder, list[JobRecord]]:
 
 def _write_stop(folder: RecordFolder, record: JobRecord) -> None:
     """Write the stop down for reaper and trial. On a full disk the reaper calls it a signal from outside."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         folder.write([record])
     if record.stop is not None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             write_control(record.launch.directory, record.stop, now=time.time())
 
 
@@ -249,10 +260,7 @@ def _has_ended(folder: RecordFolder, record: JobRecord, notified: set[int]) -> b
             try:
                 if process.reaper.pid not in notified:
                     notified.add(process.reaper.pid)
-                    signal.pidfd_send_signal(reaper, signal.SIGTERM)
-                    signal.pidfd_send_signal(reaper, signal.SIGCONT)
-            except ProcessLookupError:
-                pass
+                    signal_reaper(reaper)
             finally:
                 os.close(reaper)
             return False
@@ -266,8 +274,8 @@ def _end_without_reaper(folder: RecordFolder, record: JobRecord) -> None:
     """End what is left and write the end down. The claim keeps reapers away that were asked for and have not come."""
     launch = record.launch
     process = folder.read_process(launch.job_id)
-    with contextlib.suppress(OSError), open(folder.process_file(launch.job_id), "ab") as claim:
-        with contextlib.suppress(BlockingIOError):
+    with suppress(OSError), open(folder.process_file(launch.job_id), "ab") as claim:
+        with suppress(BlockingIOError):
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if process is not None:
             _kill(process.reaper.pid, process.reaper.started)
@@ -278,9 +286,12 @@ def _end_without_reaper(folder: RecordFolder, record: JobRecord) -> None:
 
 def _kill(pid: int, started: int) -> None:
     descriptor = open_process(pid, started)
-    if descriptor is not None:
-        with contextlib.suppress(ProcessLookupError):
+    if descriptor is None:
+        return
+    try:
+        with suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
         os.close(descriptor)
 
 

@@ -36,11 +36,11 @@ from proctor.sdk.protocol import (
     trial_environment,
 )
 from proctor.sdk.reserve import RESERVE_BYTES
+from proctor.trial_keeper.jobs.losses import remove_reserve
 from proctor.trial_keeper.jobs.records import RecordFolder
 from proctor.trial_keeper.linux.files import (
     allocate_file,
     allocate_replacement,
-    remove_file,
     remove_replacement,
     replace_file,
 )
@@ -199,7 +199,7 @@ def _allocate_room(directory: str) -> None:
 def release_room(directory: str) -> None:
     """Give back what was allocated for a job that never ran. Raises OSError."""
     remove_replacement(os.path.join(directory, EXIT_FILE))
-    remove_file(os.path.join(directory, RESERVE_FILE))
+    remove_reserve(directory)
 
 
 def discard_directory(directory: str) -> None:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from proctor.trial_keeper.jobs.cleanup import (
     end_lost_job,
     end_strays,
     find_reaper,
+    signal_reaper,
     unknown_exit,
     write_control,
 )
@@ -140,30 +140,30 @@ class JobTable:
             else:
                 self._start(job)
 
-    async def cancel(self, order: Cancel) -> None:
+    async def cancel(self, command: Cancel) -> None:
         """Stop a job on the manager's command, softly if it says so."""
-        job = self._known(order.job_id, order.token)
+        job = self._known(command.job_id, command.token)
         if job is None or job.exit is not None:
             return
-        seconds = order.save_seconds if job.process is not None else 0.0  # what has not begun has nothing to save
-        if seconds > 0 and order.only_if_able and not await asyncio.to_thread(can_save, job.record.launch):
+        seconds = command.save_seconds if job.process is not None else 0.0  # what has not begun has nothing to save
+        if seconds > 0 and command.only_if_able and not await asyncio.to_thread(can_save, job.record.launch):
             seconds = 0.0
         stop = StopRecord(
             EndReason.CANCELED.value,
-            order.grace_seconds,
-            order.reason,
-            request=order.request,
+            command.grace_seconds,
+            command.reason,
+            request=command.request,
             save_seconds=seconds,
             deadline=time.time() + seconds,
         )
         await self.stop(job, stop)
 
-    async def update(self, order: Update) -> None:
+    async def update(self, command: Update) -> None:
         """Change a job's duration limit; one that is over already ends the job now."""
-        job = self._known(order.job_id, order.token)
+        job = self._known(command.job_id, command.token)
         if job is None or job.exit is not None:
             return
-        job.record = with_duration(job.record, order.max_duration_seconds)
+        job.record = with_duration(job.record, command.max_duration_seconds)
         await self._write_again(job)
         self._set_deadline(job)
 
@@ -238,7 +238,7 @@ class JobTable:
     def _known(self, job_id: str, token: str) -> Job | None:
         job = self._jobs.get(job_id)
         if job is None or job.token != token:
-            log.warning("job %s with this token is not here; the order is left", job_id)
+            log.warning("job %s with this token is not here; the command is ignored", job_id)
             return None
         return job
 
@@ -517,9 +517,7 @@ class JobTable:
         """Have the reaper end everything of the job."""
         failpoint("keeper.stop.signal.before")
         if job.reaper is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and we were not notified yet
-                signal.pidfd_send_signal(job.reaper, signal.SIGTERM)
-                signal.pidfd_send_signal(job.reaper, signal.SIGCONT)  # a reaper that was stopped would not hear us
+            signal_reaper(job.reaper)
         failpoint("keeper.stop.signal.after")
 
     def _set_deadline(self, job: Job) -> None:

@@ -11,11 +11,8 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SHARED = fcntl.LOCK_SH
 EXCLUSIVE = fcntl.LOCK_EX
@@ -176,7 +173,7 @@ def _make(path: str) -> int:
 
 
 @contextmanager
-def _everything_allowed() -> "Iterator[None]":
+def _everything_allowed() -> Iterator[None]:
     before = os.umask(0)
     try:
         yield

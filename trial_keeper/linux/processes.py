@@ -11,6 +11,7 @@ Used by the reaper, so it imports as little as possible.
 import ctypes
 import os
 import signal
+from collections.abc import Callable, Collection
 from time import monotonic
 
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_JOB_ID
@@ -61,11 +62,6 @@ def oom_kills() -> int:
     return int(rest.split(b"\n", 1)[0]) if found else 0
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-
 class ProcessFacts:
     """One living process as `/proc` shows it."""
 
@@ -105,7 +101,7 @@ def read_tag(pid: int) -> tuple[str, str] | None:
     return os.fsdecode(job_id), os.fsdecode(directory)
 
 
-def descendants(table: dict[int, ProcessFacts], roots: "Collection[int]") -> set[int]:
+def descendants(table: dict[int, ProcessFacts], roots: Collection[int]) -> set[int]:
     """The pids below `roots`, themselves not included."""
     children: dict[int, list[int]] = {}
     for process in table.values():
@@ -121,7 +117,7 @@ def descendants(table: dict[int, ProcessFacts], roots: "Collection[int]") -> set
 
 
 def find_members(
-    tag: tuple[str, str], *, ancestors: "Collection[int]" = (), session: int | None = None
+    tag: tuple[str, str], *, ancestors: Collection[int] = (), session: int | None = None
 ) -> list[ProcessFacts]:
     """The living processes of a job.
 
@@ -158,10 +154,10 @@ def send(process: ProcessFacts, number: int) -> None:
 
 
 def end_members(
-    find: "Callable[[], list[ProcessFacts]]",
+    find: Callable[[], list[ProcessFacts]],
     *,
     grace_seconds: float,
-    wait: "Callable[[float], None]",
+    wait: Callable[[float], None],
     limit_seconds: float = 60.0,
 ) -> list[int]:
     """SIGTERM, grace, then SIGKILL again and again until `find` finds nothing.

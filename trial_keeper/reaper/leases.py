@@ -13,6 +13,7 @@ short printable texts and sensible numbers gets any further.
 import errno
 import json
 import os
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from proctor.trial_keeper.linux.locks import (
@@ -23,10 +24,6 @@ from proctor.trial_keeper.linux.locks import (
     remove_unlocked,
     wait_for_lock,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
 
 _GUARD = "guard"
 _GUARD_SECONDS = 10.0
@@ -88,7 +85,7 @@ def release(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def remove_unused(folder: str, uuids: "Collection[str] | None" = None) -> None:
+def remove_unused(folder: str, uuids: Collection[str] | None = None) -> None:
     """Remove the lock files of these GPUs that are not held. None: those of all GPUs, and the directory too when it is
     empty then and any user could make it again. What may not be removed (other users' files) is left."""
     with suppress(OSError):
@@ -102,7 +99,7 @@ def remove_unused(folder: str, uuids: "Collection[str] | None" = None) -> None:
 @contextmanager
 def guard(
     folder: str, uuid: str, *, shared: bool = False, make: bool = True, seconds: float = _GUARD_SECONDS
-) -> "Iterator[None]":
+) -> Iterator[None]:
     """Keep others from taking or removing shares of a GPU while the block runs.
 
     :param shared: only look; others may look too.
@@ -137,7 +134,7 @@ def list_shares(folder: str) -> dict[str, list[int]]:
     return shares
 
 
-def read_held(folder: str, uuid: str, slots: "Iterable[int]") -> list[tuple[int, Note]]:
+def read_held(folder: str, uuid: str, slots: Iterable[int]) -> list[tuple[int, Note]]:
     """Which of these shares of a GPU are held now, in their order, and their holders' notes. Call it under the GPU's
     guard: then every note is whole."""
     texts = [(slot, read_if_locked(_path(folder, uuid, slot))) for slot in sorted(slots)]

@@ -2,23 +2,23 @@
 event loop, threads, a large heap) would be slow and unsafe.
 
 It takes one packet per launch on its standard input, a socket: two descriptors come with it, a memory file with the
-request (see `launching`) and the socket on which the reaper tells that the trial runs.
+request (see `jobs/launching.py`) and the socket on which the reaper reports that the trial runs.
 
 It is the subreaper of its reapers: what a killed reaper leaves behind becomes its child, whatever it has done to its
 session, its parents or its environment. Any child that is no reaper is such an orphan, and the keeper ends it
-(`leftovers`). So the spawner outlives its keeper for as long as it has children.
+(`end_leftovers` of `jobs/cleanup.py`). So the spawner outlives its keeper for as long as it has children.
 """
 
 import gc
 import json
 import os
-import resource
 import signal
 import socket
 import sys
 import traceback
 
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.process_limits import restore_open_files
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.reaper import reaper
 
@@ -31,8 +31,7 @@ def main() -> None:
     """Serve launches until the keeper is gone, then wait until all reapers are. `argv[1]` is the soft limit on open
     files that trials must have."""
     processes.become_subreaper()
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), hard))
+    restore_open_files(int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, _collect)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = socket.socket(fileno=0)

@@ -202,14 +202,6 @@ def read_history(path: Path) -> "Iterator[dict[str, Any]]":
                 yield json.loads(line)
 
 
-def digest_rows(rows: "Iterator[Mapping[str, Any]]") -> str:
-    """Return the digest that a history of these rows has; wall times do not count."""
-    digest = _NO_ROWS
-    for row in rows:
-        digest = _chain(digest, row)
-    return digest
-
-
 def _chain(digest: str, row: "Mapping[str, Any]") -> str:
     stable = {key: value for key, value in row.items() if key != _TIME}
     return hashlib.sha256(digest.encode("ascii") + _encode(stable)).hexdigest()

@@ -24,7 +24,7 @@ def test_machines_without_python_or_room_are_shown_and_used_once_mended(stage: C
     for machine in (bare, full):
         scene.manager.command_line("nodes", "check", scene.node(machine)["id"])
         assert scene.node(machine)["status"] == "CONNECTED"
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 3}
     scene.leave()
 
@@ -51,7 +51,7 @@ def test_create_and_the_reason_name_machines_that_cannot_be_used(stage: Callable
     assert refused.returncode == 100, refused.stderr
     assert "No trial can run until one of them can be used" in refused.stderr
     bare.show_python()
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     scene.leave()
 
@@ -61,7 +61,7 @@ def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..
     full, _ = scene.machines
     experiment, _ = scene.spread(2, maxTrialNumber=4)
     full.fill_disk()
-    scene.let_go()
+    scene.release_trials()
     free = scene.manager.look_for(
         lambda: [row for row in scene.manager.trials(experiment) if row["status"] == "SUCCEEDED"], "a trial that ends"
     )
@@ -89,7 +89,7 @@ def test_where_forwarding_is_forbidden_reports_come_all_the_same(stage: Callable
     [machine] = scene.machines
     machine.forbid_forwarding()
     experiment, _ = scene.spread(2, maxTrialNumber=4)
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     scene.expect_all_reports(experiment)
     scene.leave()

@@ -57,7 +57,7 @@ def second_job(scene: Scene, trial: dict[str, Any]) -> dict[str, Any]:
 
 
 def finish(scene: Scene, experiment: str) -> None:
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
 
 

@@ -21,7 +21,7 @@ def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callabl
     scene.manager.start()
     scene.until_node(drained, "CONNECTED")
     assert "its disk is replaced" in scene.node(drained)["hold"]
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
     used = [scene.machine_of(trial).name for trial in scene.manager.trials(experiment)]
     assert used.count(drained.name) == 1
@@ -32,7 +32,7 @@ def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callabl
     assert scene.node(drained)["hold"] == ""
     scene.leave()
     again, _ = scene.spread(2)
-    scene.let_go()
+    scene.release_trials()
     scene.manager.until_status(again, "DONE")
     scene.leave()
 

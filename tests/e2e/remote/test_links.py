@@ -31,7 +31,7 @@ def test_a_link_that_is_cut_for_a_while_loses_nothing(stage: Callable[..., Scene
     assert node["reason"]
     cut.heal()
     scene.until_node(cut, "CONNECTED")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1, 1]
     assert {trial["id"] for trial in scene.manager.trials(experiment)} == {trial["id"] for trial in running}
@@ -49,7 +49,7 @@ def test_an_ssh_server_that_is_restarted_is_reached_again(stage: Callable[..., S
     until_steps(scene, machine, 10)
     machine.start_sshd()
     scene.until_node(machine, "CONNECTED")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     scene.expect_all_reports(experiment)
     assert len(read_records(machine)) == 1
@@ -62,14 +62,14 @@ def test_a_manager_that_is_killed_and_started_finds_its_trials_again(stage: Call
     scene.manager.kill()
     for machine in scene.machines:
         until_steps(scene, machine, STEPS_A_SECOND)
-    scene.let_go(scene.machines[0])  # these end while nobody looks
+    scene.release_trials(scene.machines[0])  # these end while nobody looks
     scene.manager.look_for(
         lambda: all(record.end is not None for record in read_records(scene.machines[0])), "trials that end"
     )
     scene.manager.start()
     for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
     trials = scene.manager.trials(experiment)
     assert [trial["jobs"] for trial in trials] == [1] * 6
@@ -94,7 +94,7 @@ def test_a_manager_that_sleeps_for_longer_than_node_timeout_loses_no_node(stage:
         return all(new > old for new, old in zip(now, before, strict=True))
 
     scene.manager.until(lambda: caught_up() or None, "reports after the sleep")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1, 1]
     scene.expect_all_reports(experiment)
@@ -115,7 +115,7 @@ def test_when_our_own_network_is_gone_no_machine_is_lost(stage: Callable[..., Sc
         scene.manager.client.check_node(scene.node(machine)["id"])
     for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1, 1]
     scene.expect_all_reports(experiment)
@@ -130,7 +130,7 @@ def test_a_poor_link_is_slow_and_loses_nothing(stage: Callable[..., Scene]) -> N
     machine.slow(8000)
     experiment = scene.create(trialConcurrency=2, maxTrialNumber=2)
     scene.until_running(experiment, 2)
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     scene.expect_all_reports(experiment)
     scene.leave()

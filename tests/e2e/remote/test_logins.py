@@ -36,7 +36,7 @@ def test_machines_open_for_a_password_and_for_keys(stage: Callable[..., Scene]) 
     scene.manager.start()
     for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 3}
     told = scene.manager.said() + scene.manager.command_line("experiment", "show", experiment, "-o", "json")
     home = scene.manager.home
@@ -105,7 +105,7 @@ def test_a_machine_that_lets_us_in_later_is_used_then(stage: Callable[..., Scene
         scene.manager.command_line("nodes", "check", scene.node(machine)["id"])
         assert scene.node(machine)["status"] == "CONNECTED"
     scene.until_running(experiment, 4)
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     scene.leave()
 

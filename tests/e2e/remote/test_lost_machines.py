@@ -33,7 +33,7 @@ def test_the_trials_of_a_machine_that_is_dead_for_good_run_elsewhere(stage: Call
     assert scene.node(dead)["id"] in first["detail"]
     assert "from the start" in second["start_reason"]
     assert scene.manager.client.trial(kept["id"])["jobs"] == 1
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     scene.leave()
 
@@ -60,7 +60,7 @@ def test_a_machine_that_comes_back_after_its_trials_were_moved_is_fenced(stage: 
     )
     [orphan] = read_records(away)
     assert orphan.end is None
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
     second = next(record for record in read_records(other) if record.job_id == f"{lost['id']}.2")
     trial = scene.manager.client.trial(lost["id"])
@@ -91,7 +91,7 @@ def test_a_keeper_without_a_manager_stops_its_jobs_when_their_lease_is_over(stag
     scene.manager.look_for(lambda: not runs_trials(machine), "the trial to be stopped")
     [record] = read_records(machine)
     assert record.end is None
-    scene.let_go()
+    scene.release_trials()
     scene.manager.start()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     [trial] = scene.manager.trials(experiment)

@@ -47,7 +47,7 @@ def test_logs_and_files_of_a_running_trial_are_read_where_it_runs(stage: Callabl
     try:
         assert follower.stdout is not None
         assert follower.stdout.readline() == "trial begins\n"
-        scene.let_go()
+        scene.release_trials()
         output, _ = follower.communicate(timeout=90)
         assert output == "trial ends\n"
         assert follower.returncode == 0
@@ -91,7 +91,7 @@ def test_the_log_of_a_running_trial_whose_machine_is_away_says_so(stage: Callabl
     machine.heal()
     scene.until_node(machine, "CONNECTED")
     assert scene.manager.command_line("trial", "log", trial["id"]) == "trial begins\n"
-    scene.let_go()
+    scene.release_trials()
     scene.manager.until_status(experiment, "DONE")
     scene.leave()
 

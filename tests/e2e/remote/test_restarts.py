@@ -14,7 +14,7 @@ def test_a_keeper_that_dies_is_started_again_and_finds_its_trials(stage: Callabl
     experiment, _ = scene.spread(2, maxTrialNumber=3)
     [keeper] = [process for process in machine.processes() if " serve --directory " in process.command]
     keeper.kill()
-    scene.let_go()  # these two end while there is no keeper
+    scene.release_trials()  # these two end while there is no keeper
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 3}
     assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1, 1, 1]
     assert len(read_records(machine)) == 3
@@ -37,6 +37,6 @@ def test_trials_that_a_reboot_has_ended_run_again(stage: Callable[..., Scene]) -
     first, second = sorted(scene.manager.client.jobs(trial["id"]), key=lambda job: job["number"])
     assert first["end_reason"] == "EXIT_UNKNOWN"
     assert second["start_reason"]
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     scene.leave()

@@ -22,7 +22,7 @@ def test_machines_with_one_home_keep_apart(stage: Callable[..., Scene]) -> None:
     scene.manager.start()
     for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     assert [trial["jobs"] for trial in scene.manager.trials(experiment)] == [1] * 4
     scene.expect_all_reports(experiment)
@@ -36,7 +36,7 @@ def test_users_of_one_machine_are_nodes_of_their_own(stage: Callable[..., Scene]
     machines = [machine.entry(user) for user in users]
     experiment = scene.create(machines=machines, maxTrialNumber=len(users))
     scene.widen(experiment, len(users), nodes=len(users))
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": len(users)}
     scene.leave()
 
@@ -48,7 +48,7 @@ def test_many_trials_on_one_machine_need_few_sessions(stage: Callable[..., Scene
     for trial in running:
         assert scene.manager.client.trial_log(trial["id"]).data == b"trial begins\n"
         assert scene.manager.client.trial_tail(trial["id"], 1) == b"trial begins\n"
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 24}
     scene.expect_all_reports(experiment)
     scene.leave()
@@ -84,7 +84,7 @@ def test_another_manager_sees_gpus_as_taken_by_whom_and_since_when(stage: Callab
         ]
         assert any(first in holder for holder in device["held_by"])
         assert first in other.manager.command_line("nodes")
-        scene.let_go()
+        scene.release_trials()
         assert scene.manager.until_status(first, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
         assert other.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
         other.remove(second)
@@ -104,7 +104,7 @@ def test_two_managers_of_one_user_leave_each_others_keepers_alone(stage: Callabl
         other.until_left()
     [trial] = scene.manager.trials(experiment)
     assert (trial["status"], trial["jobs"]) == ("RUNNING", 1)
-    scene.let_go()
+    scene.release_trials()
     scene.manager.until_status(experiment, "DONE")
     scene.expect_all_reports(experiment)
     scene.leave()

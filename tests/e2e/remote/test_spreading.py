@@ -24,7 +24,7 @@ def test_trials_of_a_new_experiment_do_not_all_go_to_the_machine_that_connects_f
     used = Counter(scene.machine_of(trial).name for trial in trials)
     for machine in scene.machines:
         scene.until_node(machine, "CONNECTED")
-    scene.let_go()
+    scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 12}
     scene.leave()
     if last_connected(scene) - began >= ARRIVAL_SECONDS:

@@ -102,7 +102,7 @@ class Scene:
     def config(
         self, *, machines: list[Row] | None = None, seconds: float | None = None, script: str = TRIAL, **config: Any
     ) -> Row:
-        """A configuration: one trial at a time that holds for `seconds` or, None, until `let_go`, on all machines.
+        """A configuration: one trial at a time that holds for `seconds` or, None, until `release_trials`, on all.
 
         :param machines: their `machineList`.
         :param config: more keys; those of `trainingService` are added to its own.
@@ -161,7 +161,7 @@ class Scene:
         path.write_text(json.dumps(self.config(**config)))  # JSON is YAML
         return path
 
-    def let_go(self, *machines: Machine) -> None:
+    def release_trials(self, *machines: Machine) -> None:
         """Trials there end, now and from now on; on all machines if none is named."""
         for machine in machines or self.machines:
             (machine.records / "go").touch()

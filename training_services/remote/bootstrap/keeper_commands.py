@@ -30,12 +30,10 @@ class PreparedNode:
 
     socket: an unused path for this connection, in a folder that only its owner may enter.
     codes: the names of the code that is unpacked there.
-    jobs: how many jobs have records there.
     """
 
     socket: str
     codes: frozenset[str] = frozenset()
-    jobs: int = 0
 
 
 class RemotePython:
@@ -103,7 +101,7 @@ class NodeKeeper:
     async def prepare(self) -> PreparedNode:
         """Make the folders (0700) and report what is there."""
         answer = await self.ask("prepare", {}, timeout_seconds=_QUICK_SECONDS)
-        return PreparedNode(answer["socket"], frozenset(answer["codes"]), answer["jobs"])
+        return PreparedNode(answer["socket"], frozenset(answer["codes"]))
 
     async def start(self, *, node_id: str, secret: str, socket: str, search_path: str = "") -> bool:
         """Make sure that a keeper of this version runs and connects to the manager at `socket`; whether one was

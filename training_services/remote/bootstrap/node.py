@@ -72,7 +72,6 @@ class NodeFacts:
     kills_at_logout: bool = False
     python_path_without: str = ""  # the machine's pythonPath, if no Python is in it
     user: str = ""
-    hostname: str = ""
 
     @classmethod
     def read(cls, python: str, answer: dict[str, Any], now: float) -> "NodeFacts":
@@ -95,7 +94,6 @@ class NodeFacts:
             lacks=tuple(answer["lacks"]),
             kills_at_logout=answer["kills_at_logout"],
             user=answer["user"],
-            hostname=answer["hostname"],
             python_path_without=answer["python_path_without"],
         )
 

@@ -18,19 +18,19 @@ from proctor.training_services.ssh.base import NodeConnection, Progress
 from proctor.training_services.ssh.errors import CommandFailed
 from proctor.trial_keeper.commands.unpack import hash_file
 
-__all__ = ["Copy", "Start", "Tell", "TransferQueue", "Transfers", "size_text"]
+__all__ = ["Copy", "Notify", "Start", "TransferQueue", "Transfers", "size_text"]
 
 SMALL_BYTES = 1 << 20
 """An archive up to this size is sent with the command that unpacks it: one session less for the machine."""
 
 _NAME_LENGTH = 20
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 """Called with a clause for users: "the code (120 MB) is being copied to gpu-3, 34 %"."""
 Start = Callable[[Coroutine[Any, Any, None], str], object]
 """Runs a coroutine with a name in a task group. Does not raise what the coroutine raises."""
 
-TELL_SECONDS = 1.0
+NOTIFY_SECONDS = 1.0
 """The shortest time between two progress reports of a copy."""
 
 
@@ -104,22 +104,22 @@ class Copy:
 
 
 @dataclass(eq=False)
-class _Underway:
+class _RunningCopy:
     copy: Copy
     done: asyncio.Future[None]
-    listeners: list[Tell] = field(default_factory=list)
+    listeners: list[Notify] = field(default_factory=list)
     clause: str = ""
-    told_at: float = float("-inf")
+    notified_at: float = float("-inf")
 
     def report(self, present: int, total: int) -> None:
         """Report the progress to all listeners, but not too often."""
         share = 100 * present // total if total else 100
         self.clause = f"{self.copy.what} ({size_text(total)}) is being copied to {self.copy.node_id}, {share} %"
         now = self.done.get_loop().time()
-        if now - self.told_at >= TELL_SECONDS:
-            self.told_at = now
-            for tell in self.listeners:
-                tell(self.clause)
+        if now - self.notified_at >= NOTIFY_SECONDS:
+            self.notified_at = now
+            for notify in self.listeners:
+                notify(self.clause)
 
 
 class TransferQueue:
@@ -131,24 +131,24 @@ class TransferQueue:
 
     def __init__(self, start: Start) -> None:
         self._start = start
-        self._underway: dict[tuple[str, str], _Underway] = {}
+        self._underway: dict[tuple[str, str], _RunningCopy] = {}
 
-    async def make(self, copy: Copy, tell: Tell) -> None:
+    async def make(self, copy: Copy, notify: Notify) -> None:
         """Have a copy made, or wait for it if it is under way. Raises what its `run` raises."""
         underway = self._underway.get(copy.key)
         if underway is None:
-            underway = _Underway(copy, asyncio.get_running_loop().create_future())
+            underway = _RunningCopy(copy, asyncio.get_running_loop().create_future())
             self._underway[copy.key] = underway
             self._start(self._run(underway), f"copy of {copy.what} to {copy.node_id}")
-        underway.listeners.append(tell)
+        underway.listeners.append(notify)
         if underway.clause:
-            tell(underway.clause)
+            notify(underway.clause)
         try:
             await asyncio.shield(underway.done)
         finally:
-            underway.listeners.remove(tell)
+            underway.listeners.remove(notify)
 
-    async def _run(self, underway: _Underway) -> None:
+    async def _run(self, underway: _RunningCopy) -> None:
         try:
             await underway.copy.run(underway.report)
         except Exception as error:

@@ -64,7 +64,7 @@ async def inspect_machines(
             group.create_task(inspection.run(), name=f"inspection of {inspection.name}")
     steps = [step for inspection in inspections for step in inspection.steps]
     if any(step.name == "trials" and step.verdict is CheckVerdict.OK for step in steps):
-        steps = [_noted(step) if step.name == "trials" else step for step in steps]
+        steps = [_as_note(step) if step.name == "trials" else step for step in steps]
     return tuple(steps)
 
 
@@ -256,7 +256,7 @@ def _code(answer: dict[str, Any], code_path: str | None) -> Found:
     return f"{code_path} is there"
 
 
-def _noted(step: CheckStep) -> CheckStep:
+def _as_note(step: CheckStep) -> CheckStep:
     """The same as a note, because another machine can run the trials."""
     return replace(step, verdict=CheckVerdict.NOTE) if step.verdict is CheckVerdict.FAIL else step
 
@@ -316,8 +316,7 @@ async def _clean(
             if not left and not holders(node_id):
                 forget(node_id)
     except (TrainingServiceError, OSError) as error:
-        found, _, advice = str(error).rpartition("; ")
-        return CheckStep(name, "clean", CheckVerdict.FAIL, found or advice, advice if found else "")
+        return _failure(name, "clean", error)
     if left:
         return CheckStep(name, "clean", CheckVerdict.FAIL, f"something could not be removed: {'; '.join(left)}")
     found = f"{' and '.join(removed)} removed" if removed else "nothing of this manager was there"

@@ -3,9 +3,10 @@ experiment uses the machine, everything of this manager is removed from it."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, PreparedNode
@@ -88,16 +89,12 @@ class KeeperSession:
         """Start the keeper if it does not run."""
         await self._start(self._keeper)
 
-    async def hold(self, *, until: Callable[[], Awaitable[None]], on_registered: Callable[[], None]) -> None:
+    async def hold(self, *, until: Callable[[], Coroutine[Any, Any, None]], on_registered: Callable[[], None]) -> None:
         """Watch the keeper until `until` returns. Raises ConnectionEnded, or whatever makes the keeper unusable.
 
         :param on_registered: called whenever the keeper has registered.
         """
-
-        async def finish() -> None:
-            await until()
-
-        await until_first_ends(serve=self._until_broken(), watch=self._watch(on_registered), until=finish())
+        await until_first_ends(serve=self._until_broken(), watch=self._watch(on_registered), until=until())
 
     async def _until_broken(self) -> None:
         raise ConnectionEnded(await self._until_tunnel_ends())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.errors import NodeInUse, UnknownNode
-from proctor.training_services.providers import CheckStep, NodeProvider, ProviderContext
+from proctor.training_services.providers import SECRETS_FILE, CheckStep, NodeProvider, ProviderContext
 from proctor.training_services.remote.bootstrap import archive
 from proctor.training_services.remote.bootstrap.archive import KeeperArchive
 from proctor.training_services.remote.machines.checks import TrialNeeds, clean_machines, inspect_machines
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 16  # machines that are being connected and prepared
 CLEAN_SECONDS = 5.0  # for machines that are being cleaned when the manager ends
-SECRETS_FILE = "secrets.json"
 
 
 class RemoteProvider(NodeProvider):

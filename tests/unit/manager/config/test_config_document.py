@@ -95,11 +95,9 @@ def test_values_and_keys_of_json_know_their_position() -> None:
     assert root is not None
     node, _, complete = find(root, ("bee", 1))
     assert (str(node.place), node.path, complete) == ("file.json:3:2", ("bee", 1), True)
-    assert node.span is not None
-    assert text[slice(*node.span)] == '"x y"'
     assert str(root.members["bee"].place) == "file.json:2:10"
     number = root.members["a"].node
-    assert (str(number.place), number.span) == ("file.json:2:7", (text.index("1"), text.index("1") + 1))
+    assert str(number.place) == "file.json:2:7"
 
 
 def test_values_and_keys_know_their_position() -> None:

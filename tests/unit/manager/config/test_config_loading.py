@@ -38,7 +38,6 @@ Problems = Callable[[str], dict[str, ConfigProblem]]
 def test_the_smallest_configuration_has_the_documented_defaults(load: Load, small: str, directory: Path) -> None:
     loaded = load(small)
     assert loaded.notices == ()
-    assert loaded.source_text == small
     assert loaded.config.canonical() == {
         "experiment_name": None,
         "experiment_type": "hpo",

@@ -2,13 +2,21 @@
 
 import os
 import pty
+import resource
 import select
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proctor.sdk.client.credentials import MissingSecret, find_secrets, secret_variables, take_secrets
+from proctor.sdk.client.credentials import (
+    MissingSecret,
+    find_secrets,
+    secret_variables,
+    take_secrets,
+    write_caller_environment,
+)
 
 PATIENCE_SECONDS = 60.0
 
@@ -104,3 +112,14 @@ def read_until(terminal: int, text: bytes) -> bytes:
         assert ready, f"waited in vain for {text!r} after {shown!r}"
         shown += os.read(terminal, 4096)
     return shown
+
+
+def test_a_file_of_secrets_that_cannot_be_written_is_removed(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))  # as a full disk: the beginning is written
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_caller_environment(tmp_path, secret_values={"training_service.password": "hunter2"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "incoming").iterdir()) == []

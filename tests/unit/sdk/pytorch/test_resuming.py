@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.history_digest import digest_of
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 
 from proctor.sdk.pytorch import (
@@ -26,7 +27,7 @@ from proctor.sdk.pytorch import (
     TrainingState,
 )
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT
-from proctor.sdk.pytorch.checkpoints.history import digest_rows, read_history
+from proctor.sdk.pytorch.checkpoints.history import read_history
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
 from proctor.sdk.pytorch.data.loaders import EpochLoader
@@ -261,7 +262,7 @@ def test_X11_the_history_of_a_resumed_run_is_that_of_an_uninterrupted_one(tmp_pa
     with open(tmp_path / "b" / "run" / "history.jsonl", "ab") as file:
         file.write(b'{"a step": "between checkpoint and kill"}\n{"torn')
     outcome = fit(tmp_path / "b")
-    digests = [digest_rows(read_history(tmp_path / folder / "run" / "history.jsonl")) for folder in ("a", "b")]
+    digests = [digest_of(read_history(tmp_path / folder / "run" / "history.jsonl")) for folder in ("a", "b")]
     assert digests[0] == digests[1] == content(outcome)["history"]["digest"]
 
 

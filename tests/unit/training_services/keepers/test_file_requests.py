@@ -188,8 +188,8 @@ async def test_an_answer_that_comes_too_late_is_nobodys(stage: Stage) -> None:
     assert await stage.during(stage.hub.list_files(NODE, "folder")) == [FileFacts("fresh", 1)]
 
 
-async def test_a_question_that_is_not_answered_is_an_error_in_time_and_is_taken_back(stage: Stage) -> None:
-    with pytest.raises(ServiceUnavailable, match=r"has not answered a question about folder within 0\.01 s"):
+async def test_a_request_that_is_not_answered_is_an_error_in_time_and_is_taken_back(stage: Stage) -> None:
+    with pytest.raises(ServiceUnavailable, match=r"has not answered a request for folder within 0\.01 s"):
         await stage.hub.list_files(NODE, "folder", timeout_seconds=0.01)
     batch = await stage.hub.poll(NODE, CommandPoll(stage.session, 0, 0.0))
     assert batch.commands == []

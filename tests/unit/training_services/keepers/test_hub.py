@@ -87,7 +87,7 @@ class FakeKeeper:
             self.cursor = batch.commands[-1].number
         return batch.commands
 
-    async def orders(self) -> list[tuple[str, str]]:
+    async def commands(self) -> list[tuple[str, str]]:
         """(type, job id) of the commands there are."""
         return [(command.type, command.order["job_id"]) for command in await self.take()]
 
@@ -372,13 +372,13 @@ async def test_a_keeper_that_comes_back_is_ordered_again_what_it_does_not_have(s
     stage.submit("a.1", "b.1")
     await stage.keeper.take()
     assert await stage.keeper.register(found("b.1")) == []
-    assert await stage.keeper.orders() == [("Launch", "a.1")]
+    assert await stage.keeper.commands() == [("Launch", "a.1")]
 
 
 async def test_what_was_ordered_while_there_was_no_keeper_reaches_the_next_one(stage: Stage) -> None:
     stage.submit("a.1", "b.1")
     await stage.keeper.register(found("b.1"))
-    assert await stage.keeper.orders() == [("Launch", "a.1")]
+    assert await stage.keeper.commands() == [("Launch", "a.1")]
 
 
 async def test_a_stop_is_repeated_to_a_keeper_that_comes_back_unless_the_job_has_ended(stage: Stage) -> None:
@@ -388,7 +388,7 @@ async def test_a_stop_is_repeated_to_a_keeper_that_comes_back_unless_the_job_has
     for job_id in ("a.1", "b.1"):
         stage.hub.send(NODE, Cancel(job_id, token(job_id)))
     await stage.keeper.register(found("a.1"), found("b.1", ended=True))
-    assert await stage.keeper.orders() == [("Cancel", "a.1")]
+    assert await stage.keeper.commands() == [("Cancel", "a.1")]
 
 
 async def test_a_changed_limit_is_in_the_launch_that_is_repeated(stage: Stage) -> None:
@@ -461,7 +461,7 @@ async def test_no_job_is_unknown_before_the_experiments_are_reattached(restarted
     restarted.hub.expect("a.1", token("a.1"), "e1")
     restarted.hub.adopt(NODE, launch("a.1"))
     await restarted.hub.ready()
-    assert await restarted.keeper.orders() == [("Cancel", "stray.1")]
+    assert await restarted.keeper.commands() == [("Cancel", "stray.1")]
     answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
     assert answer.ended == ["a.1"]
     assert answer.fenced == ["stray.1"]
@@ -491,7 +491,7 @@ async def test_an_adopted_job_that_runs_is_told_as_running(restarted: Stage) -> 
         restarted.hub.expect(job_id, token(job_id), "e1")
         restarted.hub.adopt(NODE, launch(job_id))
     assert [(note.job_id, note.pid) for note in restarted.client.notes] == [("a.1", 41), ("b.1", 7)]
-    assert await restarted.keeper.orders() == [("Launch", "c.1")]
+    assert await restarted.keeper.commands() == [("Launch", "c.1")]
 
 
 async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_not_started(restarted: Stage) -> None:
@@ -501,7 +501,7 @@ async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_no
     assert restarted.client.notes == []
     await restarted.hub.ready()
     await restarted.keeper.register(found("a.1"))
-    assert await restarted.keeper.orders() == [("Cancel", "a.1")]
+    assert await restarted.keeper.commands() == [("Cancel", "a.1")]
 
 
 async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> None:
@@ -515,7 +515,7 @@ async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> N
     assert restarted.hub.reattach(NODE, "b.1") is False
     restarted.hub.send(NODE, Cancel("b.1", token("b.1")))
     assert restarted.client.notes[-1].exit is not None  # nothing has to be waited for
-    assert await restarted.keeper.orders() == []
+    assert await restarted.keeper.commands() == []
 
 
 async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(restarted: Stage) -> None:
@@ -525,7 +525,7 @@ async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(re
     restarted.hub.expect("a.1", token("a.1"), "e1")
     restarted.hub.adopt(NODE, launch("a.1"))
     assert [note.exit and note.exit.reason for note in restarted.client.notes] == [EndReason.EXIT_UNKNOWN]
-    assert await restarted.keeper.orders() == []
+    assert await restarted.keeper.commands() == []
 
 
 # ---- jobs that nobody expects
@@ -541,7 +541,7 @@ async def test_a_job_that_the_manager_cannot_explain_is_left_alone_and_named(res
     lost = JobReport("lost.1", token("lost.1"), 7, 100.0, experiment_id="e9")
     await restarted.keeper.register(lost, found("gone.1"))
     await restarted.hub.ready(may_be_stopped)
-    assert await restarted.keeper.orders() == [("Cancel", "gone.1")]
+    assert await restarted.keeper.commands() == [("Cancel", "gone.1")]
     answer = await restarted.keeper.say(chunks=[("lost.1", 0, LINE)], ends=["gone.1"])
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], ["gone.1"])
     assert [(node_id, job.job_id) for node_id, job in restarted.hub.unknown_jobs()] == [(NODE, "lost.1")]
@@ -565,7 +565,7 @@ async def test_no_job_is_stopped_while_the_manager_does_not_know_or_cannot_say(r
     assert (await restarted.keeper.say(ends=["a.1"])).fenced == []
     assert restarted.hub.unknown_jobs() == []
     await restarted.hub.ready(may_be_stopped)
-    assert await restarted.keeper.orders() == [("Cancel", "a.1")]
+    assert await restarted.keeper.commands() == [("Cancel", "a.1")]
 
 
 # ---- jobs of experiments that are not attached
@@ -586,7 +586,7 @@ async def test_a_job_of_an_experiment_that_is_not_attached_goes_on_and_is_not_ac
     assert await unattached.keeper.register(found("a.1")) == []
     answer = await unattached.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
-    assert await unattached.keeper.orders() == []
+    assert await unattached.keeper.commands() == []
     unattached.hub.attach("e1", unattached.client)
     unattached.hub.adopt(NODE, launch("a.1"))
     assert (await unattached.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])).ended == ["a.1"]
@@ -597,7 +597,7 @@ async def test_a_job_of_an_experiment_that_is_not_attached_can_be_stopped(unatta
     await unattached.keeper.register(found("a.1"))
     for job_id in ("a.1", "b.1", "a.1"):
         unattached.hub.cancel_unattached(NODE, job_id)
-    assert await unattached.keeper.orders() == [("Cancel", "a.1")]
+    assert await unattached.keeper.commands() == [("Cancel", "a.1")]
     assert [unattached.hub.is_over(NODE, job_id) for job_id in ("a.1", "b.1")] == [False, True]
     assert (await unattached.keeper.say(ends=["a.1"])).ended == []
     assert unattached.hub.is_over(NODE, "a.1")
@@ -610,15 +610,15 @@ async def test_a_job_of_an_experiment_that_is_not_attached_may_save_until_it_is_
     soft = SoftStop("the experiment was stopped", 30.0, only_if_able=True)
     for stop in (soft, soft, None, None, soft):
         unattached.hub.cancel_unattached(NODE, "a.1", stop)
-    orders = [command.order for command in await unattached.keeper.take()]
-    assert [(order["save_seconds"], order["only_if_able"]) for order in orders] == [(30.0, True), (0.0, False)]
+    commands = [command.order for command in await unattached.keeper.take()]
+    assert [(order["save_seconds"], order["only_if_able"]) for order in commands] == [(30.0, True), (0.0, False)]
 
 
 async def test_a_stop_without_an_experiment_reaches_a_keeper_that_comes_back(unattached: Stage) -> None:
     unattached.hub.cancel_unattached(NODE, "a.1")
     assert not unattached.hub.is_over(NODE, "a.1")
     await unattached.keeper.register(found("a.1"))
-    assert await unattached.keeper.orders() == [("Cancel", "a.1")]
+    assert await unattached.keeper.commands() == [("Cancel", "a.1")]
     await unattached.keeper.register(found("a.1", ended=True))
     assert unattached.hub.is_over(NODE, "a.1")
 
@@ -631,7 +631,7 @@ async def test_a_job_that_was_launched_in_this_session_is_known_to_run(stage: St
     stage.hub.detach("e1")
     assert not stage.hub.is_over(NODE, "a.1")
     stage.hub.cancel_unattached(NODE, "a.1")
-    assert await stage.keeper.orders() == [("Cancel", "a.1")]
+    assert await stage.keeper.commands() == [("Cancel", "a.1")]
 
 
 async def test_a_job_of_an_experiment_that_is_not_attached_is_not_given_up_with_its_node(unattached: Stage) -> None:

@@ -1,5 +1,6 @@
 """The pool: nodes, capacity, reservations, and who is told of changes."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -333,3 +334,27 @@ def test_a_keeper_that_comes_back_says_at_once_that_it_has_no_room(pool: NodePoo
     facts = {"driver_note": "", "hostname": "here", "version": "0"}
     pool.connect("local", [], seen_at=1.0, full={"": "its disk is full"}, **facts)
     assert not pool.capacity(["local"])[0].ready
+
+
+@pytest.mark.anyio
+async def test_waiting_for_a_node_to_disconnect_ends_with_unknown_node_when_it_is_removed(pool: NodePool) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(_until_unknown(pool))
+        await asyncio.sleep(0)
+        pool.remove("local")
+    assert waiting.result() == "there is no node local; known nodes: none"
+
+
+async def _until_unknown(pool: NodePool) -> str:
+    with pytest.raises(UnknownNode) as raised:
+        await pool.wait_disconnected("local")
+    return str(raised.value)
+
+
+@pytest.mark.anyio
+async def test_waiting_for_a_node_to_disconnect_ends_when_its_keeper_is_silent(pool: NodePool) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(pool.wait_disconnected("local"))
+        await asyncio.sleep(0)
+        pool.hold("local", "drained: its disk is replaced")  # no reason to end
+        pool.set_status("local", NodeStatus.SILENT)

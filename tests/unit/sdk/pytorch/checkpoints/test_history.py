@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.history_digest import digest_of
 from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk.pytorch import Trainer
-from proctor.sdk.pytorch.checkpoints.history import History, HistoryPosition, digest_rows, read_history
+from proctor.sdk.pytorch.checkpoints.history import History, HistoryPosition, read_history
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning, ConfigurationError
 
 
@@ -52,7 +53,7 @@ def test_X11_the_digest_is_that_of_an_uninterrupted_history_and_does_not_depend_
     resumed = History(tmp_path / "a")
     resumed.cut(part.position)
     add(resumed, 3)
-    assert resumed.digest == whole.digest == digest_rows(read_history(tmp_path / "a"))
+    assert resumed.digest == whole.digest == digest_of(read_history(tmp_path / "a"))
     other = History(None)
     add(other, 1, 2, 4)
     assert other.digest != whole.digest
@@ -148,7 +149,7 @@ def test_a_full_disk_leaves_whole_rows_only_and_gets_the_others_when_there_is_ro
     add(history, 4)
     assert steps(path) == [1, 2, 3, 4]
     assert history.position.size == path.stat().st_size
-    assert history.digest == digest_rows(read_history(path))
+    assert history.digest == digest_of(read_history(path))
     history.close()
 
 

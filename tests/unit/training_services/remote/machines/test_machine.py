@@ -406,7 +406,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
         await asyncio.sleep(600)
         assert scene.provider.machine("gpu-1").experiments == ("E1",), "it has claimed what it needs"
 
-    async def let_go(scene: Scene) -> None:
+    async def release(scene: Scene) -> None:
         scene.provider.hold("E1")
         await scene.hub.ready()
         await scene.until_status("gpu-1", "CONNECTED")
@@ -416,7 +416,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
 
     play(tmp_path, claim)
     play(tmp_path, hold)
-    play(tmp_path, let_go)
+    play(tmp_path, release)
 
 
 def test_code_is_brought_once_however_many_ask_and_only_while_connected(tmp_path: Path) -> None:
