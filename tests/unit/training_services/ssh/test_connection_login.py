@@ -115,6 +115,13 @@ async def test_a_key_file_that_does_not_exist_is_named(home: Path) -> None:
         await enter(machine)
 
 
+async def test_a_key_file_that_cannot_be_read_is_named(home: Path) -> None:
+    (home / "folder").mkdir()
+    machine = MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / "folder"))
+    with pytest.raises(KeyUnusable, match="its key ~/folder cannot be read: Is a directory"):
+        await enter(machine)
+
+
 async def test_a_file_that_is_no_key_is_named(home: Path) -> None:
     (home / "letter").write_text("dear bob")
     machine = MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / "letter"))
@@ -310,6 +317,17 @@ async def test_a_host_certificate_of_a_known_authority_is_accepted(home: Path) -
         await enter(machine_at(server), Login(password=SECRET))
 
 
+async def test_a_host_certificate_of_another_authority_is_refused(home: Path) -> None:
+    authority, other, key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(3))
+    certificate = other.generate_host_certificate(key, "m1", principals=[HOST])
+    async with ssh_server(Wanted(passwords={USER: SECRET}), host_key=(key, certificate)) as server:
+        public = authority.export_public_key("openssh").decode()
+        (home / ".ssh" / "known_hosts").write_text(f"@cert-authority [{HOST}]:{server.port} {public}")
+        with pytest.raises(HostKeyRefused, match=r"its host key was refused \(.*\); see known_hosts"):
+            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+        assert server.tried == []
+
+
 async def test_names_of_the_ssh_config_are_understood(home: Path) -> None:
     key = write_key(home / "keys" / "cluster")
     async with ssh_server(Wanted(keys=[key])) as server:
@@ -399,6 +417,11 @@ async def test_a_port_nobody_listens_at_is_unreachable() -> None:
 async def test_a_name_without_an_address_is_unreachable() -> None:
     with pytest.raises(Unreachable, match=r"the name no-such-machine.invalid is not known here"):
         await enter(MachineSettings(host="no-such-machine.invalid", user=USER))
+
+
+async def test_a_host_that_is_no_name_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match=r"'a{70}' is no host name; correct host"):
+        await enter(MachineSettings(host="a" * 70, user=USER))
 
 
 async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
