@@ -25,6 +25,7 @@ class Wanted:
     """Keyboard-interactive: the prompts; the first answer must be the password."""
     takes_password: bool = True
     keys: Sequence[Any] = ()
+    takes_keys: bool = True
     forwarding: bool = True
     sftp: bool = True
     most_sessions: int = 100
@@ -79,7 +80,7 @@ class _Session(asyncssh.SSHServer):  # type: ignore[misc]
         return True
 
     def public_key_auth_supported(self) -> bool:
-        return True
+        return self._wanted.takes_keys
 
     def validate_public_key(self, username: str, key: Any) -> bool:
         self._server.tried.append(f"key {key.get_fingerprint()}")

@@ -251,7 +251,16 @@ async def test_the_keys_of_an_agent_open_the_door(
         (home / ".ssh" / "config").write_text(f"IdentityFile {folder}/other\nIdentitiesOnly yes\n")
         with pytest.raises(LoginRefused, match=r"tried the SSH agent \(1 key\) and .*other;"):
             await say_hello(server, ssh_key_file=None)
+        make_key(folder / "locked")
+        call("ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(folder / "locked"))
+        (home / ".ssh" / "config").write_text(f"IdentityFile {folder}/locked\nIdentitiesOnly yes\n")
+        with pytest.raises(LoginRefused, match=r"locked needs a passphrase and no key file can be used"):
+            await say_hello(server, ssh_key_file=None)
+        monkeypatch.delenv("SSH_AUTH_SOCK")
+        (home / ".ssh" / "config").write_text(f"IdentityAgent {agent}\n")
+        await say_hello(server, ssh_key_file=None)
         (home / ".ssh" / "config").unlink()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
     with pytest.raises(LoginRefused, match=r"no SSH agent answers any more at \$SSH_AUTH_SOCK and no key file"):
         await say_hello(server, ssh_key_file=None)
 
@@ -273,7 +282,7 @@ async def test_a_locked_key_file_is_used_through_the_agent(
 
 
 async def test_an_agent_with_too_many_keys_is_the_reason(
-    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve()
     others = [folder / f"other{number}" for number in range(7)]
@@ -284,6 +293,9 @@ async def test_an_agent_with_too_many_keys_is_the_reason(
         with pytest.raises(LoginRefused, match="Too many authentication failures"):
             await say_hello(server, ssh_key_file=None)
         await say_hello(server)
+        # as ssh does it, the keys that IdentityFile names come first
+        (home / ".ssh" / "config").write_text(f"IdentityFile {server.client_key}\n")
+        await say_hello(server, ssh_key_file=None)
 
 
 async def test_a_hashed_known_hosts_file_is_understood(serve: Serve, home: Path) -> None:

@@ -1,5 +1,5 @@
 """SSH connections: a layer that any platform may use. It knows hosts and logins, but no experiment and no job.
 
-Entry: `connection`, the only importer of asyncssh. Reading order: base (what a connection can do), settings,
-config, keys, host_keys, login, route (jump hosts), connection, uploads, shell.
+Entry: `connection`. Reading order: base (what a connection can do), settings, host_keys, login (one server), route
+(jump hosts), connection, uploads, shell. Nothing else imports asyncssh (docs/decisions/0028).
 """

@@ -1,4 +1,4 @@
-"""One SSH connection to one machine. The only module that imports asyncssh; its errors end here.
+"""One SSH connection to one machine. The errors of asyncssh end here.
 
 `open_connection` goes through the jump hosts of ~/.ssh/config, checks every host key and logs in; `Connection` is what
 can be done then. Whatever goes wrong is one of ssh/errors.py, and no secret is in any of their texts.
@@ -15,30 +15,22 @@ import asyncssh
 
 from proctor.training_services.ssh import uploads
 from proctor.training_services.ssh.base import TAIL_BYTES, CompletedCommand, Process, Progress, SessionSlots, strip_talk
-from proctor.training_services.ssh.config import Hop, Jump
 from proctor.training_services.ssh.errors import (
     CommandFailed,
     ConnectionEnded,
     ForwardingRefused,
-    HostKeyRefused,
     NotWritable,
-    Unreachable,
 )
-from proctor.training_services.ssh.host_keys import AUTHORITY, REVOKED, HostKeys, KnownKey, refusal
-from proctor.training_services.ssh.keys import WRONG
-from proctor.training_services.ssh.login import LoginClient, login_failed, no_passage
-from proctor.training_services.ssh.route import Limits, Route, RouteTrace
+from proctor.training_services.ssh.host_keys import HostKeys
+from proctor.training_services.ssh.login import Limits, LoginClient
+from proctor.training_services.ssh.route import Route, RouteTrace
 from proctor.training_services.ssh.settings import Login, MachineSettings
 from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, with_source
 
 __all__ = ["CompletedCommand", "Connection", "HostKeys", "Process", "RouteTrace", "open_connection"]
 
-_CLOSING_SECONDS = 5.0
 _SESSION_SECONDS = 30.0
 _LAST_SESSION_PAUSES_SECONDS = (0.25,) * 8
-_HOST_KEY_ALGORITHMS = (
-    "ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
-)
 _STDERR = 1  # the channel's data type
 asyncssh.set_log_level(logging.WARNING)  # below that it tells of every packet, for every machine
 
@@ -249,102 +241,6 @@ class _TailedProcess(asyncssh.SSHClientProcess):  # type: ignore[misc]
             super().data_received(data, datatype)
 
 
-class _Client(LoginClient, asyncssh.SSHClient):  # type: ignore[misc]
-    """What the library wants its callbacks to be."""
-
-
-class _Library:
-    """What finding the way to a machine needs of asyncssh, with errors translated."""
-
-    client = _Client
-
-    def resolve(self, jump: Jump) -> Hop:
-        """What ~/.ssh/config says about a host. Reads files. Raises Unreachable."""
-        try:
-            options = asyncssh.SSHClientConnectionOptions(
-                config=(),  # the user's; without, none is read
-                host=jump.host,
-                port=jump.port or (),
-                username=jump.user or (),
-                client_keys=None,
-                known_hosts=None,
-            )
-            return Hop.read(jump.host, options.config, host=options.host, port=options.port, user=options.username)
-        except (ValueError, OSError) as error:
-            raise Unreachable(f"~/.ssh/config cannot be used for {jump.host}: {error}; correct it") from error
-
-    def load(self, path: Path, passphrase: str | None) -> Sequence[Any]:
-        """A private key, see keys.Loader."""
-        try:
-            keys: Sequence[Any] = asyncssh.load_keypairs(str(path), passphrase)
-        except asyncssh.KeyEncryptionError as error:
-            raise ValueError(f"{WRONG}: {error}") from error
-        return keys
-
-    def public_half(self, path: Path) -> bytes | None:
-        """The public half of a private key, where it can be read without a passphrase."""
-        for name in (f"{path}.pub", str(path)):
-            try:
-                return bytes(asyncssh.read_public_key(name).public_data)
-            except (OSError, ValueError):
-                continue
-        return None
-
-    @asynccontextmanager
-    async def agent_keys(self, path: str) -> AsyncIterator[list[tuple[Any, bytes]]]:
-        """The keys an SSH agent holds, usable inside. Raises OSError where none answers."""
-        async with AsyncExitStack() as stack:
-            try:
-                agent = await stack.enter_async_context(await asyncssh.connect_agent(path))
-                keys = [(key, bytes(key.public_data)) for key in await agent.get_keys()]
-            except ValueError as error:
-                raise OSError(str(error)) from error
-            yield keys
-
-    async def dial(self, hop: Hop, client: LoginClient, *, tunnel: Any | None, keep_alive_seconds: float) -> Any:
-        """Connect and log in. Raises HungUp, Unreachable, HostKeyRefused, LoginRefused."""
-        try:
-            return await asyncssh.connect(
-                hop.name,
-                hop.port,
-                username=hop.user,
-                tunnel=tunnel,
-                client_factory=lambda: client,
-                client_keys=None,  # the client hands them out
-                known_hosts=_trusted(client.known),
-                server_host_key_algs=_algorithms(hop, client.known),
-                keepalive_interval=keep_alive_seconds,
-                keepalive_count_max=3,
-                connect_timeout=None,
-                login_timeout=0,
-                command=None,
-                request_pty=False,
-                agent_forwarding=False,
-                x11_forwarding=False,
-            )
-        except asyncssh.HostKeyNotVerifiable as error:
-            if client.offered is None:
-                raise HostKeyRefused(f"its host key was refused ({error.reason}); see known_hosts") from error
-            raise refusal(hop, client.offered, client.known) from error
-        except asyncssh.PermissionDenied as error:
-            raise client.attempt.refusal() from error
-        except asyncssh.ChannelOpenError as error:
-            raise no_passage(hop, error.reason) from error
-        except (asyncssh.Error, OSError, ValueError) as error:
-            raise login_failed(hop, error, client) from error
-
-    async def close(self, ssh: Any) -> None:
-        """End a connection, with a limit."""
-        ssh.close()
-        try:
-            async with asyncio.timeout(_CLOSING_SECONDS):
-                await ssh.wait_closed()
-        except BaseException as error:
-            ssh.abort()
-            if not isinstance(error, TimeoutError):
-                raise
-
-
 @asynccontextmanager
 async def open_connection(
     machine: MachineSettings,
@@ -367,26 +263,6 @@ async def open_connection(
     """
     limits = Limits(keep_alive_seconds, reach_seconds, timeout_seconds)
     async with AsyncExitStack() as stack:
-        route = Route(_Library(), stack, machine=machine, login=login, host_keys=host_keys, limits=limits)
+        route = Route(stack, machine, login, host_keys=host_keys, limits=limits)
         ssh, client = await route.follow(trace or RouteTrace(machine.host))
         yield Connection(ssh, client, peer=route.peer)
-
-
-def _trusted(known: Sequence[KnownKey]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The known keys as the library wants them: of the host, of authorities, revoked ones."""
-    kinds: dict[str, dict[str, Any]] = {"": {}, AUTHORITY: {}, REVOKED: {}}
-    for item in known:
-        with suppress(ValueError):  # a kind of key that is not supported
-            kinds[item.marker][item.key] = asyncssh.import_public_key(item.key)
-    own = [key for text, key in kinds[""].items() if text not in kinds[REVOKED]]
-    # without authorities the client itself refuses revoked keys, and says where they stand
-    return own, list(kinds[AUTHORITY].values()), list(kinds[REVOKED].values()) if kinds[AUTHORITY] else []
-
-
-def _algorithms(hop: Hop, known: Sequence[KnownKey]) -> Any:
-    """The kinds of host keys to ask for: those known first, then all others, to be able to say what it shows."""
-    if hop.picks_host_key_algorithms:
-        return ()
-    own, authorities, _ = _trusted(known)
-    first = [name.decode() for key in own for name in key.sig_algorithms]
-    return ",".join([*(["*-cert-v01@openssh.com"] if authorities else []), *first, _HOST_KEY_ALGORITHMS])

@@ -1,39 +1,86 @@
-"""Which host keys are known: the user's known_hosts files, and the manager's own file of machines it was told to trust.
+"""Which host keys are known: the user's known_hosts files, and the manager's own file of keys trusted on first use.
 
-A key is looked up as ssh does it: under HostKeyAlias, else under `host` for port 22 and `[host]:port` for any other
-one, hashed names and patterns included. Invalid lines are skipped, as ssh does.
+asyncssh reads each line. A host is looked up as ssh does it: under HostKeyAlias, else under `host` for port 22 and
+under `[host]:port`, then `host`, for any other one. Invalid lines are skipped.
 """
 
-import base64
-import binascii
-import hashlib
-import hmac
+import functools
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from proctor.training_services.ssh.config import Hop, shortened
+import asyncssh
+
 from proctor.training_services.ssh.errors import HostKeyRefused
 from proctor.trial_keeper.linux.files import make_folder, replace_file
 
-REVOKED = "revoked"
-AUTHORITY = "cert-authority"
+_OWN, _AUTHORITY, _REVOKED = _MARKERS = ("", "cert-authority", "revoked")
+_NAMES = re.compile(r"^(\s*(?:@\S+\s+)?)([^@|#\s]\S*)")  # of a line; not where they are hashed
+_CACHED_LINES = 20_000
 
 
 @dataclass(frozen=True)
-class KnownKey:
+class _KnownKey:
     """One line of a known_hosts file that is about a host."""
 
     marker: str
-    """Empty for a host's own key, else AUTHORITY or REVOKED."""
-    key: str
-    """Type and base64, as in the file."""
+    key: Any
     place: str
     """For people: the file and the line."""
     exact: bool
     """Whether the line names this port too; without, the key may be used but says nothing against another one."""
+
+
+class KnownHost:
+    """What is known about the keys of one host."""
+
+    def __init__(self, name: str, keys: Sequence[_KnownKey]) -> None:
+        """:param name: what known_hosts calls it."""
+        self._name = name
+        self._keys = keys
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing speaks against the first key it shows."""
+        return not any(item.exact or item.marker == _REVOKED for item in self._keys)
+
+    @property
+    def trusted(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """For asyncssh: the host's keys, those of authorities, and revoked ones."""
+        # without authorities revoked keys are left to `refusal`, which says where they stand
+        own, authorities, revoked = ([item.key for item in self._keys if item.marker == kind] for kind in _MARKERS)
+        return [key for key in own if key not in revoked], authorities, revoked if authorities else []
+
+    def line(self, key: Any) -> str:
+        """The known_hosts line that makes a key known."""
+        return " ".join([self._name, *key.export_public_key("openssh").decode().split()[:2]])
+
+    def refusal(self, place: str, offered: Any) -> HostKeyRefused:
+        """Why a key is not accepted, with what to do about it.
+
+        :param place: host:port, for people.
+        """
+        line = self.line(offered)
+        kind, mark = offered.get_algorithm(), offered.get_fingerprint()
+        revoked = [item for item in self._keys if item.marker == _REVOKED and item.key == offered]
+        others = [item for item in self._keys if item.marker == _OWN and item.exact]
+        if revoked:
+            return HostKeyRefused(f"its host key {mark} is marked as revoked at {revoked[0].place}", line)
+        if others:
+            return HostKeyRefused(
+                f"ITS HOST KEY HAS CHANGED: {place} shows the {kind} key {mark}, but {others[0].place} knows another "
+                f"one; either somebody stands in between, or the machine was installed anew: find out, then remove "
+                f"that line and add: {line}",
+                line,
+            )
+        return HostKeyRefused(
+            f"its host key is not known: {place} shows the {kind} key {mark}; compare it with the machine's own and "
+            f"add this line to ~/.ssh/known_hosts, or set trustOnFirstUse: {line}",
+            line,
+        )
 
 
 class HostKeys:
@@ -45,9 +92,13 @@ class HostKeys:
         """:param store: the manager's own known_hosts file; made when the first key is remembered."""
         self.store = store
 
-    def known(self, hop: Hop) -> list[KnownKey]:
-        """Every line that is about this hop, the user's files first."""
-        return [key for path in (*hop.known_hosts, self.store) for key in _read(path, hop)]
+    def of(self, names: Sequence[str], files: Sequence[Path]) -> KnownHost:
+        """What is known about a host.
+
+        :param names: what known_hosts calls it, with its port first.
+        :param files: the user's known_hosts files.
+        """
+        return KnownHost(names[0], [key for path in (*files, self.store) for key in _read(path, names)])
 
     def remember(self, line: str) -> None:
         """Store a key permanently. Idempotent. Raises OSError."""
@@ -59,94 +110,33 @@ class HostKeys:
             replace_file(str(self.store), b"\n".join([*lines, line.encode(), b""]), durable=True, shared=True)
 
 
-def line_for(hop: Hop, key: str) -> str:
-    """The known_hosts line that makes a key known."""
-    return f"{_names(hop)[0]} {key}"
+def shortened(path: Path) -> str:
+    """A path for people: below the home directory it begins with ~."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
-def fingerprint(key: str) -> str:
-    """How `ssh-keygen -l` shows a key ("ssh-ed25519 AAAA…")."""
-    blob = base64.b64decode(key.split()[1])
-    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-
-
-def refusal(hop: Hop, offered: str, known: Sequence[KnownKey]) -> HostKeyRefused:
-    """Why a key is not taken, with what to do about it."""
-    line = line_for(hop, offered)
-    kind, mark = offered.split()[0], fingerprint(offered)
-    revoked = [item for item in known if item.marker == REVOKED and item.key.split()[1] == offered.split()[1]]
-    if revoked:
-        return HostKeyRefused(f"its host key {mark} is marked as revoked at {revoked[0].place}", line)
-    others = [item for item in known if not item.marker and item.exact]
-    if others:
-        return HostKeyRefused(
-            f"ITS HOST KEY HAS CHANGED: {hop.place} shows the {kind} key {mark}, but {others[0].place} knows another "
-            f"one; either somebody stands in between, or the machine was installed anew: find out, then remove that "
-            f"line and add: {line}",
-            line,
-        )
-    return HostKeyRefused(
-        f"its host key is not known: {hop.place} shows the {kind} key {mark}; compare it with the machine's own and "
-        f"add this line to ~/.ssh/known_hosts, or set trustOnFirstUse: {line}",
-        line,
-    )
-
-
-def _names(hop: Hop) -> tuple[str, ...]:
-    if hop.alias:
-        return (hop.alias.lower(),)
-    host = hop.host.lower()
-    return (host,) if hop.port == 22 else (f"[{host}]:{hop.port}", host)
-
-
-def _read(path: Path, hop: Hop) -> Iterator[KnownKey]:
+def _read(path: Path, names: Sequence[str]) -> Iterator[_KnownKey]:
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
         return
-    names = _names(hop)
     for number, line in enumerate(lines, start=1):
-        fields = line.split()
-        marker = fields.pop(0)[1:] if fields and fields[0].startswith("@") else ""
-        if len(fields) < 3 or fields[0].startswith("#") or marker not in ("", REVOKED, AUTHORITY):
-            continue
-        if not _readable(fields[2]):
-            continue
         for name in names:
-            if _matches(fields[0], name):
-                place = f"{shortened(path)} line {number}"
-                yield KnownKey(marker, f"{fields[1]} {fields[2]}", place, exact=name == names[0])
+            # a port is given as part of the name: given as a port, asyncssh overlooks lines that revoke a key
+            matches = _entry(line).match(name, "", None)
+            keys = [(marker, key) for marker, found in zip(_MARKERS, matches, strict=False) for key in found]
+            for marker, key in keys:
+                yield _KnownKey(marker, key, f"{shortened(path)} line {number}", exact=name == names[0])
+            if keys:
                 break
 
 
-def _matches(patterns: str, name: str) -> bool:
-    if patterns.startswith("|1|"):
-        return _hashed(patterns, name)
-    found = False
-    for pattern in patterns.lower().split(","):
-        if _fits(pattern.removeprefix("!"), name):
-            if pattern.startswith("!"):
-                return False
-            found = True
-    return found
-
-
-def _fits(pattern: str, name: str) -> bool:
-    expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern)
-    return re.fullmatch(expression, name) is not None
-
-
-def _hashed(pattern: str, name: str) -> bool:
+@functools.lru_cache(_CACHED_LINES)  # reading a key takes 60 µs, and every login looks at every line
+def _entry(line: str) -> Any:
+    # names in lower case, as ssh compares them, and no empty ones, which asyncssh takes for those of every host
+    lowered = _NAMES.sub(lambda names: names[1] + ",".join(filter(None, names[2].lower().split(","))), line)
     try:
-        _, _, salt, wanted = pattern.split("|")
-        digest = hmac.new(base64.b64decode(salt), name.encode(), hashlib.sha1).digest()
-        return hmac.compare_digest(digest, base64.b64decode(wanted))
-    except (ValueError, binascii.Error):
-        return False
-
-
-def _readable(blob: str) -> bool:
-    try:
-        return bool(base64.b64decode(blob, validate=True))
-    except (ValueError, binascii.Error):
-        return False
+        return asyncssh.import_known_hosts(lowered)
+    except ValueError:
+        return asyncssh.import_known_hosts("")

@@ -1,29 +1,38 @@
-"""One login to one SSH server: what is offered to it and in which order, the callbacks of the SSH library, and the
-reasons of failures in words.
+"""One login to one SSH server: what ~/.ssh/config says about it, the keys to offer, and what the server said.
+
+asyncssh reads the configuration, the key files and the agent's answers, and its defaults hold. Keys are handed to it
+one after the other, so that people can be told what was tried. $HOME of the manager's process is what counts for every
+`~`.
 """
 
 import asyncio
 import errno
 import os
-import random
-import socket
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+import re
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from proctor.training_services.ssh.config import Hop
-from proctor.training_services.ssh.errors import LoginRefused, RemoteError, Unreachable
-from proctor.training_services.ssh.host_keys import REVOKED, KnownKey
-from proctor.training_services.ssh.keys import Offer
+import asyncssh
 
-_MOST_AT_ONCE = 8  # sshd drops logins at random from the tenth on (MaxStartups 10:30:100)
+from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, LoginRefused, RemoteError, Unreachable
+from proctor.training_services.ssh.host_keys import KnownHost, shortened
+from proctor.training_services.ssh.settings import MachineSettings
+
+_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)]|(?P<host>[^:@\[\]]+))(?::(?P<port>\d+))?/?")
+_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_KEY_FILES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_HOST_KEY_ALGORITHMS = (
+    "ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
+)
+_AGENT = "the SSH agent"
+_AGENT_VARIABLE = "SSH_AUTH_SOCK"
+_AGENT_SECONDS = 10.0
 _MOST_KEYS_BESIDE_A_PASSWORD = 3  # sshd ends the connection at the sixth attempt (MaxAuthTries)
-_PAUSES_SECONDS = (0.3, 0.6, 1.2, 2.4, 4.0)
-_Gates = WeakValueDictionary[str, asyncio.Semaphore]
-_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, _Gates] = WeakKeyDictionary()
-_GIVE = "start the SSH agent, name sshKeyFile or give a password"
-_INTERACTIVE = "keyboard-interactive"
-_LOST = "Connection lost"  # what the library says of a connection that ended without a reason
+_LOCKED = "Passphrase"  # how the library begins what it says of a locked key file
+_LOST = "Connection lost"  # what it says of a connection that ended without a reason
 _ADVICE = {
     errno.ECONNREFUSED: "check the port and that sshd runs there",
     errno.EHOSTUNREACH: "check the network, or that the machine is on",
@@ -31,159 +40,308 @@ _ADVICE = {
 }
 
 
-def gate(hop: Hop) -> asyncio.Semaphore:
-    """Limits the concurrent logins to one server, of all callers: a jump host or a machine that is many
-    nodes sees them all. A server that does not answer delays no login to another one."""
-    gates = _gates.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
-    return gates.setdefault(hop.place, asyncio.Semaphore(_MOST_AT_ONCE))
+@dataclass(frozen=True)
+class Limits:
+    """How patient a connection is."""
+
+    keep_alive_seconds: float
+    reach_seconds: float
+    """Until a port answers."""
+    timeout_seconds: float
+    """Until a server has let us in, that included."""
 
 
-def pauses() -> Iterator[float]:
-    """Seconds to wait before each further try where a server has hung up before it said who it is."""
-    return (pause * random.uniform(0.5, 1.5) for pause in _PAUSES_SECONDS)
+class Hop:
+    """One SSH server on the way, as ~/.ssh/config describes it."""
 
+    def __init__(self, name: str, options: Any) -> None:
+        """Raises ValueError for an invalid ProxyJump.
 
-class LoginAttempt:
-    """What one login has to offer and what became of it. Holds secrets; never printed."""
-
-    def __init__(
-        self,
-        hop: Hop,
-        offers: Sequence[Offer],
-        *,
-        password: str | None,
-        notes: Sequence[str] = (),
-        absent: Sequence[str] = (),
-    ) -> None:
+        :param name: as the user wrote it.
+        :param options: the library's, for this name.
         """
-        :param notes: clauses about what was to be offered and could not be.
-        :param absent: clauses about what is simply not there; worth saying where nothing was offered.
-        """
-        most = _MOST_KEYS_BESIDE_A_PASSWORD if password is not None else len(offers)
-        self._hop = hop
-        self._left = list(offers[:most])
-        self._tried: list[Offer] = []
-        self._password = password
-        self._asked: set[str] = set()
-        self._opened: set[str] = set()
-        self._notes = list(notes)
-        self._absent = list(absent)
-        self.reached = False
+        self.name = name
+        self.config = options.config
+        self.host, self.port, self.user = options.host, options.port, options.username
+        self.place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """For people: host:port."""
+        self.address = f"{self.user}@{self.place}"
+        self.jumps = [_jump(item.strip()) for item in (options.tunnel or "").split(",") if item.strip()]
+        """Those of ProxyJump, in the order in which they are passed."""
+        self.by_command = bool(options.proxy_command) and not self.jumps
+        """Whether a ProxyCommand makes the connection."""
+        self.by_address = not (self.jumps or self.by_command or options.canonicalize_hostname)
+        """Whether its name is looked up here."""
 
-    def next_key(self) -> Any | None:
-        """The next key to try; None: no more."""
-        self.reached = True
-        if not self._left:
-            return None
-        self._tried.append(self._left.pop(0))
-        return self._tried[-1].key
-
-    def opens(self, way: str) -> bool:
-        """Whether to begin this way of giving a password; a server that then asks for none is not asked again."""
-        if self._password is None or way in self._opened:
-            return False
-        self._opened.add(way)
-        return True
-
-    def password(self, way: str) -> str | None:
-        """The password, once for each way ("password", "keyboard-interactive")."""
-        if self._password is None or way in self._asked:
-            return None
-        self._asked.add(way)
-        return self._password
+    @classmethod
+    async def read(cls, machine: MachineSettings) -> "Hop":
+        """Ask ~/.ssh/config. Raises Unreachable where that is invalid."""
+        address = {"host": machine.host, "port": machine.port or (), "username": machine.user or ()}
+        try:
+            # config=(): the user's; without, none is read
+            options = await asyncssh.SSHClientConnectionOptions.construct(config=(), **address, client_keys=None)
+            return cls(machine.host, options)
+        except (ValueError, OSError) as error:
+            raise Unreachable(f"~/.ssh/config cannot be used for {machine.host}: {error}; correct it") from error
 
     @property
-    def success(self) -> str:
-        """How it got in, for people."""
-        if self._asked:
-            way = "the password"
-        elif self._tried:
-            way = f"a key of {self._tried[-1].label}" if self._tried[-1].from_agent else self._tried[-1].label
-        else:
-            way = "nothing asked for"
-        return f"as {self._hop.user} with {way}"
+    def known_names(self) -> tuple[str, ...]:
+        """What known_hosts calls it: HostKeyAlias, else its address, with the port first."""
+        if alias := self.config.get("HostKeyAlias"):
+            return (alias.lower(),)
+        host = self.host.lower()
+        return (host,) if self.port == 22 else (f"[{host}]:{self.port}", host)
 
-    def refusal(self, said: str = "") -> LoginRefused:
-        """Why it did not get in.
+    @property
+    def known_hosts(self) -> list[Path]:
+        """The known_hosts files, the user's first."""
+        files = self.config.get("UserKnownHostsFile", _KNOWN_HOSTS)
+        return [_path(item) for item in (*files, *self.config.get("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS))]
 
-        :param said: what the server said; empty: only no.
-        """
-        head = f"login as {self._hop.user} was refused" + (f" ({said})" if said else "")
-        if not self._tried and self._password is None:
-            return LoginRefused("; ".join([head, " and ".join([*self._notes, *self._absent]), _GIVE]))
-        parts = [head, f"tried {self._list_tried()}", *self._notes]
-        if self._password is not None and not self._asked:
-            parts.append("its SSH server did not ask for the password")
-        return LoginRefused("; ".join([*parts, self._advice()]))
+    @property
+    def key_files(self) -> list[Path]:
+        """Where private keys for it may lie."""
+        return [_path(item) for item in self.config.get("IdentityFile") or _KEY_FILES]
 
-    def _list_tried(self) -> str:
-        tried = dict.fromkeys(offer.label for offer in self._tried if not offer.from_agent)
-        number = sum(offer.from_agent for offer in self._tried)
-        agent = [f"the SSH agent ({number} {'key' if number == 1 else 'keys'})"] if number else []
-        password = ["the password"] if self._asked else []
-        return _listed([*agent, *tried, *password]) or "nothing"
-
-    def _advice(self) -> str:
-        if self._asked:
-            return "correct the password or the user"
-        return "give a password or another sshKeyFile, or correct the user"
+    @property
+    def agent(self) -> tuple[str, str]:
+        """The path of the agent's socket, empty if there is none; and where it comes from, for people."""
+        named = self.config.get("IdentityAgent", _AGENT_VARIABLE)
+        if named is None:
+            return "", "IdentityAgent none"
+        if named.removeprefix("$") != _AGENT_VARIABLE:
+            return str(_path(named)), f"{named} (IdentityAgent)"
+        path = os.environ.get(_AGENT_VARIABLE, "")
+        return path, f"${_AGENT_VARIABLE}" if path else f"${_AGENT_VARIABLE} is not set"
 
 
-def _listed(items: Sequence[str]) -> str:
-    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+class Keys:
+    """The keys to offer to one server. Those of the agent can be used until the stack is closed."""
+
+    def __init__(self, hop: Hop, stack: AsyncExitStack) -> None:
+        self.offers: list[tuple[str, Any]] = []
+        """Each with where it comes from, for people."""
+        self.notes: list[str] = []
+        """Clauses about what was to be offered and could not be."""
+        self._hop = hop
+        self._stack = stack
+
+    async def add_named(self, path: Path, passphrase: str | None) -> None:
+        """The key that sshKeyFile names, from the agent where the file is locked. Raises KeyUnusable."""
+        try:
+            await self._load(path, passphrase)
+        except (OSError, ValueError) as error:
+            if str(error).startswith(_LOCKED):
+                public = await asyncio.to_thread(_public_half, path)
+                self.offers = [(_AGENT, key) for key in await self._of_agent() if key.public_data == public]
+            if not self.offers:
+                raise KeyUnusable(_problem(shortened(path), error)[1]) from error
+
+    async def add_all(self, passphrase: str | None) -> None:
+        """As ssh does it: the agent's keys, those that IdentityFile names first (with IdentitiesOnly no others), then
+        the files of IdentityFile or the default ones."""
+        held = await self._of_agent()
+        named = [await asyncio.to_thread(_public_half, path) for path in self._hop.key_files]
+        chosen = [key for public in named for key in held if key.public_data == public]
+        if not self._hop.config.get("IdentitiesOnly"):
+            chosen += [key for key in held if key.public_data not in named]
+        self.offers = [(_AGENT, key) for key in chosen]
+        for path in self._hop.key_files:
+            try:
+                await self._load(path, passphrase)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                self.notes.append(_problem(shortened(path), error)[0])
+
+    async def _load(self, path: Path, passphrase: str | None) -> None:
+        pairs = await asyncio.to_thread(asyncssh.load_keypairs, str(path), passphrase)
+        self.offers += [(shortened(path), pair) for pair in pairs]
+
+    async def _of_agent(self) -> list[Any]:
+        path, source = self._hop.agent
+        if not path:
+            return []
+        try:
+            async with asyncio.timeout(_AGENT_SECONDS):
+                agent = await self._stack.enter_async_context(await asyncssh.connect_agent(path))
+                return list(await agent.get_keys())
+        except (OSError, ValueError):  # a TimeoutError is an OSError
+            self.notes.append(f"no SSH agent answers any more at {source}")
+            return []
 
 
-class LoginClient:
-    """The callbacks of one connection; their names and arguments are the library's."""
+class HungUp(Unreachable):
+    """The server ended the connection before it said who it is. A further try may help."""
 
-    def __init__(
-        self, attempt: LoginAttempt, known: Sequence[KnownKey], *, trust: bool, keep_alive_seconds: float
-    ) -> None:
-        """:param trust: take the key of a host of which nothing is known."""
-        self.attempt = attempt
-        self.known = known
-        self.offered: str | None = None
-        """The host key it showed, where that is not known."""
-        self.trusted: str | None = None
-        """The same, where it was taken nevertheless."""
+
+class LoginClient(asyncssh.SSHClient):  # type: ignore[misc]
+    """One try to log in to one server, as the library's callbacks. Holds secrets; never printed."""
+
+    def __init__(self, hop: Hop, keys: Keys, password: str | None, known: KnownHost, *, trust: bool) -> None:
+        """:param trust: accept the first key of a host of which nothing is known."""
         self.ended = asyncio.Event()
         self.why = "the connection was closed"
-        self.on_connected: Callable[[], None] = lambda: None
-        """Called when the port has answered."""
-        self._keep_alive_seconds = keep_alive_seconds
-        self._trust = trust and not any(item.marker == REVOKED or item.exact for item in known)
+        self._hop, self._keys, self._known = hop, keys, known
+        self._password = password
+        self._left = keys.offers[: None if password is None else _MOST_KEYS_BESIDE_A_PASSWORD]
+        self._tried: list[str] = []
+        self._gave: set[str] = set()  # the ways in which the password was asked for
+        self._answers = password is not None  # a server that asks no question is not asked for one again
+        self._trust = trust and known.is_new
+        self._unknown: Any = None  # the host key, where it is none of the known ones
+        self._reached = False  # the host key is accepted, and the login has begun
         self._ssh: Any = None
 
-    @property
-    def connected(self) -> bool:
-        """Whether something answered at the port."""
-        return self._ssh is not None
+    async def open(self, tunnel: Any | None, limits: Limits) -> Any:
+        """The connection, logged in. Raises HungUp, Unreachable, HostKeyRefused, LoginRefused."""
+        # all kinds, to be able to say what it shows; those that are known first
+        algorithms = f"+{_HOST_KEY_ALGORITHMS}" if any(self._known.trusted) else _HOST_KEY_ALGORITHMS
+        began = asyncio.get_running_loop().time()
+        self._limits, self._until = limits, began + limits.timeout_seconds
+        try:
+            async with asyncio.timeout_at(min(began + limits.reach_seconds, self._until)) as self._patience:
+                return await asyncssh.connect(
+                    self._hop.name,
+                    self._hop.port,
+                    username=self._hop.user,
+                    tunnel=tunnel,
+                    client_factory=lambda: self,
+                    client_keys=None,  # handed out one by one
+                    known_hosts=self._known.trusted,
+                    server_host_key_algs=() if self._hop.config.get("HostKeyAlgorithms") else algorithms,
+                    keepalive_interval=limits.keep_alive_seconds,
+                    keepalive_count_max=3,
+                    connect_timeout=None,
+                    login_timeout=0,
+                    command=None,
+                    request_pty=False,
+                    agent_forwarding=False,
+                    x11_forwarding=False,
+                )
+        except (asyncssh.Error, OSError, ValueError) as error:
+            raise self._failure(error) from error
+
+    # ---- what was said, for people
 
     @property
     def greeting(self) -> str:
         """How the server introduced itself; empty: not yet."""
-        return str(self._ssh.get_extra_info("server_version", "")) if self.connected else ""
+        return str(self._ssh.get_extra_info("server_version", "")) if self._ssh is not None else ""
+
+    @property
+    def port(self) -> str:
+        """That the port answers; empty: it does not."""
+        said = f" ({self.greeting})" if self.greeting else ""
+        return f"{self._hop.place} answers{said}" if self._ssh is not None else ""
 
     @property
     def host_key(self) -> str:
-        """The host key that was verified, as in known_hosts; empty: none yet."""
-        key = self._ssh.get_server_host_key() if self.connected else None
-        return "" if key is None else exported(key)
+        """The host key that was accepted; empty: none."""
+        key = self._ssh.get_server_host_key() if self._reached else None
+        remembered = ", remembered" if self.new_line else ""
+        return f"{key.get_algorithm()} {key.get_fingerprint()}{remembered}" if key is not None else ""
+
+    @property
+    def new_line(self) -> str:
+        """The known_hosts line of a host key that was accepted though it was not known; empty: there is none."""
+        return self._known.line(self._unknown) if self._reached and self._unknown is not None else ""
+
+    @property
+    def success(self) -> str:
+        """How it got in."""
+        way = "the password" if self._gave else self._tried[-1] if self._tried else "nothing asked for"
+        return f"as {self._hop.user} with {f'a key of {_AGENT}' if way == _AGENT else way}"
+
+    def _failure(self, error: Exception) -> RemoteError:
+        place = self._hop.place
+        said = (str(getattr(error, "reason", "")) or str(error) or type(error).__name__).rstrip(".")
+        lost = isinstance(error, OSError) or said == _LOST
+        if isinstance(error, TimeoutError) and self._patience.expired():
+            return self._too_late()
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            if self._unknown is None:
+                return HostKeyRefused(f"its host key was refused ({said}); see known_hosts")
+            return self._known.refusal(place, self._unknown)
+        if isinstance(error, asyncssh.PermissionDenied):
+            return self._refused("")
+        if isinstance(error, asyncssh.ChannelOpenError):
+            return Unreachable(f"its SSH server at {place} cannot be reached from its jump host ({said})")
+        if isinstance(error, OSError) and self._ssh is None:
+            said = os.strerror(error.errno).lower() if error.errno else said
+            advice = _ADVICE.get(error.errno or 0, "check host, port and network")
+            return Unreachable(f"its SSH server at {place} does not answer ({said}); {advice}")
+        if not self.greeting and self._hop.by_command:
+            return Unreachable(f"the ProxyCommand for {place} ended before an SSH server answered; try it by hand")
+        if not self.greeting and lost:
+            return HungUp(
+                f"its SSH server at {place} hangs up at once; it lets in no more logins at a time (MaxStartups), bars "
+                "this address, or is no SSH server"
+            )
+        if self._reached and not lost:
+            return self._refused(f" ({said})")
+        return Unreachable(f"its SSH server at {place} broke off the login ({said})")
+
+    def _too_late(self) -> Unreachable:
+        if self._ssh is not None:
+            return Unreachable(
+                f"its SSH server at {self._hop.place} takes connections but the login did not end within "
+                f"{self._limits.timeout_seconds:g} s; it is overloaded or hangs"
+            )
+        seconds = min(self._limits.reach_seconds, self._limits.timeout_seconds)
+        return Unreachable(
+            f"its SSH server at {self._hop.place} does not answer (timed out after {seconds:g} s); check host, port "
+            "and firewall"
+        )
+
+    def _refused(self, said: str) -> LoginRefused:
+        head = f"login as {self._hop.user} was refused{said}"
+        if not self._tried and self._password is None:
+            path, source = self._hop.agent
+            missing = [*self._keys.notes, "no key file can be used"]
+            if not path:
+                missing.insert(0, f"no SSH agent is known to the manager ({source})")
+            if self._left:
+                missing = ["its SSH server asked for no key"]
+            return LoginRefused(
+                f"{head}; {' and '.join(missing)}; start the SSH agent, name sshKeyFile or give a password"
+            )
+        number = self._tried.count(_AGENT)
+        tried = [f"{_AGENT} ({number} {'key' if number == 1 else 'keys'})"] if number else []
+        tried += dict.fromkeys(label for label in self._tried if label != _AGENT)
+        advice = "give a password or another sshKeyFile, or correct the user"
+        clauses = list(self._keys.notes)
+        if self._gave:
+            tried.append("the password")
+            advice = "correct the password or the user"
+        elif self._password is not None:
+            clauses.append("its SSH server did not ask for the password")
+        return LoginRefused("; ".join([head, f"tried {' and '.join(tried) or 'nothing'}", *clauses, advice]))
+
+    # ---- the library's callbacks
 
     def connection_made(self, conn: Any) -> None:
         """The port answers."""
         self._ssh = conn
-        self.on_connected()
+        if not self._patience.expired():  # it may just have been
+            self._patience.reschedule(self._until)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
-        self.why = end_clause(exc, keep_alive_seconds=self._keep_alive_seconds)
+        said = str(exc or "")
+        if "keepalive" in said.lower():
+            self.why = f"nothing was heard from it for {3 * self._limits.keep_alive_seconds:g} s"
+        elif said == _LOST:
+            self.why = "its SSH server hung up"
+        elif isinstance(exc, OSError):
+            self.why = f"the connection broke ({said or type(exc).__name__})"
+        elif exc is not None:
+            self.why = f"its SSH server ended the connection ({said})"
         self.ended.set()
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
         """The host's key is none of the known ones."""
-        self.offered = exported(key)
-        self.trusted = self.offered if self._trust else None
+        self._unknown = key
         return self._trust
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: Any) -> bool:
@@ -191,118 +349,74 @@ class LoginClient:
         return False
 
     def begin_auth(self, username: str) -> None:
-        """The host key is all right; now it wants to know who we are."""
-        self.attempt.reached = True
+        """The host key is accepted; now it wants to know who we are."""
+        self._reached = True
 
-    def public_key_auth_requested(self) -> Any:
-        """The next key."""
-        return self.attempt.next_key()
+    def public_key_auth_requested(self) -> Any | None:
+        """The next key; None: no more."""
+        if not self._left:
+            return None
+        label, key = self._left.pop(0)
+        self._tried.append(label)
+        return key
 
     def password_auth_requested(self) -> str | None:
-        """The password."""
-        return self.attempt.password("password")
+        """The password, once."""
+        return self._give("password")
 
     def kbdint_auth_requested(self) -> str | None:
-        """Whether to be asked questions."""
-        return "" if self.attempt.opens(_INTERACTIVE) else None
+        """Whether to be asked questions, once."""
+        answers, self._answers = self._answers, False
+        return "" if answers else None
 
     def kbdint_challenge_received(self, name: str, instructions: str, lang: str, prompts: Any) -> list[str] | None:
         """Questions; one that is not shown while it is typed is taken for the password's, in whatever language."""
         if not prompts:
             return []  # only a message
-        if len(prompts) > 1 or prompts[0][1]:
-            return None
-        password = self.attempt.password(_INTERACTIVE)
+        password = self._give("questions") if len(prompts) == 1 and not prompts[0][1] else None
         return None if password is None else [password]
 
-
-def exported(key: Any) -> str:
-    """A key of the library as it stands in known_hosts, without its comment."""
-    kind, blob = key.export_public_key("openssh").decode().split()[:2]
-    return f"{kind} {blob}"
-
-
-if TYPE_CHECKING:
-    pass
+    def _give(self, way: str) -> str | None:
+        if self._password is None or way in self._gave:
+            return None
+        self._gave.add(way)
+        return self._password
 
 
-def unknown_name(hop: Hop, error: socket.gaierror) -> Unreachable:
-    """The name has no address."""
-    said = error.strerror or "no address"
-    return Unreachable(f"the name {hop.host} is not known here ({said}); correct host, or HostName in ~/.ssh/config")
+def _jump(item: str) -> MachineSettings:
+    match = _JUMP.fullmatch(item)
+    if match is None:
+        raise ValueError(f"ProxyJump {item!r} is not of the form [user@]host[:port]")
+    port = int(match["port"]) if match["port"] else None
+    return MachineSettings(match["v6"] or match["host"], port=port, user=match["user"])
 
 
-def no_answer(hop: Hop, error: OSError) -> Unreachable:
-    """No connection to the port."""
-    advice = _ADVICE.get(error.errno or 0, "check host, port and network")
-    said = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
-    return Unreachable(f"its SSH server at {hop.place} does not answer ({said.lower()}); {advice}")
+def _path(text: str) -> Path:
+    return Path(os.path.expandvars(text.replace("%d", "~", 1))).expanduser()
 
 
-def timed_out(hop: Hop, seconds: float, *, connected: bool) -> Unreachable:
-    """Nothing came in time."""
-    if connected:
-        return Unreachable(
-            f"its SSH server at {hop.place} takes connections but the login did not end within {seconds:g} s; "
-            "it is overloaded or hangs"
-        )
-    return Unreachable(
-        f"its SSH server at {hop.place} does not answer (timed out after {seconds:g} s); check host, port and firewall"
-    )
+def _public_half(path: Path) -> bytes | None:
+    """The public half of a private key, where it can be read without a passphrase."""
+    for name in (f"{path}.pub", str(path)):
+        try:
+            return bytes(asyncssh.read_public_key(name).public_data)
+        except (OSError, ValueError):
+            continue
+    return None
 
 
-class HungUp(Unreachable):
-    """The server ended the connection before it said who it is. A further try may help."""
-
-
-def login_failed(hop: Hop, error: Exception, client: "LoginClient") -> RemoteError:
-    """Connecting or logging in has failed with an error of the SSH library or of the system."""
-    said = (str(getattr(error, "reason", "")) or str(error) or type(error).__name__).rstrip(".")
-    lost = isinstance(error, OSError) or said == _LOST
-    if isinstance(error, OSError) and not client.connected:
-        return no_answer(hop, error)
-    if not client.greeting and hop.by_command:
-        return Unreachable(f"the ProxyCommand for {hop.place} ended before an SSH server answered; try it by hand")
-    if not client.greeting:
-        return hung_up(hop) if lost else broken_off(hop, said)
-    if client.attempt.reached and not lost:
-        return client.attempt.refusal(said)
-    return broken_off(hop, said)
-
-
-def hung_up(hop: Hop) -> HungUp:
-    """The server ended the connection before it said who it is."""
-    return HungUp(
-        f"its SSH server at {hop.place} hangs up at once; it lets in no more logins at a time (MaxStartups), bars this "
-        "address, or is no SSH server"
-    )
-
-
-def broken_off(hop: Hop, said: str) -> Unreachable:
-    """The server ended the connection during the handshake or the login."""
-    return Unreachable(f"its SSH server at {hop.place} broke off the login ({said})")
-
-
-def no_passage(hop: Hop, said: str) -> Unreachable:
-    """A jump host cannot get there."""
-    return Unreachable(f"its SSH server at {hop.place} cannot be reached from its jump host ({said})")
-
-
-def at_jump(hop: Hop, error: RemoteError) -> RemoteError:
-    """The same failure, told of a jump host."""
-    error.args = (f"at its jump host {hop.address}: {error}",)
-    return error
-
-
-def end_clause(error: Exception | None, *, keep_alive_seconds: float) -> str:
-    """Why a connection that stood has ended."""
-    if error is None:
-        return "the connection was closed"
-    said = str(error)
-    if "keepalive" in said.lower():
-        return f"nothing was heard from it for {3 * keep_alive_seconds:g} s"
-    if said == _LOST:
-        return "its SSH server hung up"
+def _problem(label: str, error: Exception) -> tuple[str, str]:
+    """Why a key file cannot be used: a note about one of several, and the sentence about the one of sshKeyFile."""
+    if isinstance(error, FileNotFoundError):
+        return "", f"its key {label} does not exist on the manager's machine; correct sshKeyFile"
     if isinstance(error, OSError):
-        return f"the connection broke ({said or type(error).__name__})"
-    return f"its SSH server ended the connection ({said})"
+        note = f"{label} cannot be read: {error.strerror or error}"
+        return note, f"its key {note}"
+    if isinstance(error, asyncssh.KeyEncryptionError):
+        sentence = f"the passphrase given does not open its key {label}; correct sshPassphrase"
+        return f"{label} has another passphrase", sentence
+    if str(error).startswith(_LOCKED):
+        ways = "give sshPassphrase, sshPassphraseEnv or sshPassphrasePrompt, or load the key into the SSH agent"
+        return f"{label} needs a passphrase", f"its key {label} is protected by a passphrase; {ways}"
+    sentence = f"its key {label} is no private key that can be used ({error}); name another sshKeyFile"
+    return f"{label} is unusable ({error})", sentence

@@ -3,41 +3,25 @@ how far it got, for the first steps of `proctor doctor`.
 """
 
 import asyncio
+import random
 import socket
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+from weakref import WeakValueDictionary
 
 from proctor.training_services.providers import CheckStep, CheckVerdict
-from proctor.training_services.ssh.config import Hop, Jump
 from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, RemoteError, Unreachable
-from proctor.training_services.ssh.host_keys import HostKeys, KnownKey, fingerprint, line_for
-from proctor.training_services.ssh.keys import (
-    KeyLocked,
-    Offer,
-    agent_order,
-    explicit_key,
-    found_keys,
-    identity_files,
-)
-from proctor.training_services.ssh.login import (
-    HungUp,
-    LoginAttempt,
-    LoginClient,
-    at_jump,
-    gate,
-    pauses,
-    timed_out,
-    unknown_name,
-)
+from proctor.training_services.ssh.host_keys import HostKeys
+from proctor.training_services.ssh.login import Hop, HungUp, Keys, Limits, LoginClient
 from proctor.training_services.ssh.settings import Login, MachineSettings
 
 NAME, PORT, HOST_KEY, LOGIN = STAGES = ("name", "port", "host key", "login")
 _MOST_HOPS = 8
-_AGENT_SECONDS = 10.0
-_NO_FILE = "no key file can be used"
+_MOST_AT_ONCE = 8  # sshd drops logins at random from the tenth on (MaxStartups 10:30:100)
+_PAUSES_SECONDS = (0.3, 0.6, 1.2, 2.4, 4.0)
+_CLOSING_SECONDS = 5.0
+_gates: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore] = WeakValueDictionary()
 
 
 class RouteTrace:
@@ -50,88 +34,40 @@ class RouteTrace:
         self._error: RemoteError | None = None
 
     def passed(self, stage: str, found: str) -> None:
-        """One step is behind us."""
+        """One step succeeded."""
         self._found[stage] = found
 
     def failed(self, error: RemoteError) -> None:
-        """The first step that was not passed failed with this."""
+        """The first step that did not succeed failed with this."""
         self._error = error
 
     def steps(self) -> tuple[CheckStep, ...]:
         """The four steps, those after a failure SKIPPED."""
-        return tuple(self._step(stage, self._failed_stage()) for stage in STAGES)
-
-    def _failed_stage(self) -> str:
-        if self._error is None:
-            return ""
+        failed = next((stage for stage in STAGES if stage not in self._found), LOGIN)
         if isinstance(self._error, KeyUnusable):
-            return LOGIN  # found out before anything was asked of the network
-        return next((stage for stage in STAGES if stage not in self._found), LOGIN)
-
-    def _step(self, stage: str, failed: str) -> CheckStep:
-        if stage == failed and self._error is not None:
-            return self._failure(stage, self._error)
-        if stage in self._found:
-            return CheckStep(self._machine, stage, CheckVerdict.OK, self._found[stage])
-        return CheckStep(self._machine, stage, CheckVerdict.SKIPPED, "not reached")
-
-    def _failure(self, stage: str, error: RemoteError) -> CheckStep:
-        found, _, advice = str(error).rpartition("; ")
-        return CheckStep(self._machine, stage, CheckVerdict.FAIL, found or advice, advice if found else "")
-
-
-class Library(Protocol):
-    """What is needed of the SSH library."""
-
-    @property
-    def client(self) -> type[LoginClient]:
-        """LoginClient, as the library wants it to be."""
-
-    def resolve(self, jump: Jump) -> Hop:
-        """What ~/.ssh/config says about a host. Reads files. Raises Unreachable."""
-
-    def load(self, path: Path, passphrase: str | None) -> Sequence[Any]:
-        """A private key, see keys.Loader."""
-
-    def public_half(self, path: Path) -> bytes | None:
-        """The public half of a private key, where it can be read without a passphrase."""
-
-    def agent_keys(self, path: str) -> AbstractAsyncContextManager[list[tuple[Any, bytes]]]:
-        """The keys an SSH agent holds, usable inside. Raises OSError where none answers."""
-
-    async def dial(self, hop: Hop, client: LoginClient, *, tunnel: Any | None, keep_alive_seconds: float) -> Any:
-        """Connect and log in. Raises HungUp, Unreachable, HostKeyRefused, LoginRefused."""
-
-    async def close(self, ssh: Any) -> None:
-        """End a connection, with a limit."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How patient a connection is."""
-
-    keep_alive_seconds: float
-    reach_seconds: float  # until a port answers
-    timeout_seconds: float  # until a server has let us in
+            failed = LOGIN  # found out before anything was asked of the network
+        steps = []
+        for stage in STAGES:
+            if stage == failed and self._error is not None:
+                found, _, advice = str(self._error).rpartition("; ")
+                found, advice = (found, advice) if found else (advice, "")
+                steps.append(CheckStep(self._machine, stage, CheckVerdict.FAIL, found, advice))
+            elif stage in self._found:
+                steps.append(CheckStep(self._machine, stage, CheckVerdict.OK, self._found[stage]))
+            else:
+                steps.append(CheckStep(self._machine, stage, CheckVerdict.SKIPPED, "not reached"))
+        return tuple(steps)
 
 
 class Route:
-    """The way to one machine, walked once. What it opens is closed with the stack, the machine's own connection
+    """The way to one machine, followed once. What it opens is closed with the stack, the machine's own connection
     first."""
 
     def __init__(
-        self,
-        library: Library,
-        stack: AsyncExitStack,
-        *,
-        machine: MachineSettings,
-        login: Login,
-        host_keys: HostKeys,
-        limits: Limits,
+        self, stack: AsyncExitStack, machine: MachineSettings, login: Login, *, host_keys: HostKeys, limits: Limits
     ) -> None:
         self.peer = machine.address
         """Where it leads, for people."""
-        self._library = library
         self._stack = stack
         self._machine = machine
         self._login = login
@@ -142,146 +78,105 @@ class Route:
     async def follow(self, trace: RouteTrace) -> tuple[Any, LoginClient]:
         """Log in to the machine; its connection, and the client that knows when it ends. Raises RemoteError."""
         try:
-            target = await self._resolve(Jump(self._machine.host, self._machine.user, self._machine.port))
-            self.peer = target.address + "".join(f" through {jump.host}" for jump in reversed(target.jumps))
-            tunnel = await self._pass_jumps(target)
+            hop = await Hop.read(self._machine)
+            self.peer = hop.address + "".join(f" through {jump.host}" for jump in reversed(hop.jumps))
+            tunnel = await self._pass_jumps(hop)
             if tunnel is not None:
-                trace.passed(NAME, f"reached through {', '.join(jump.host for jump in target.jumps)}")
-            return await self._enter(target, tunnel, trace, own=True)
+                trace.passed(NAME, f"reached through {', '.join(jump.host for jump in hop.jumps)}")
+            return await self._enter(hop, self._login, tunnel, trace, key_file=self._machine.ssh_key_file)
         except RemoteError as error:
             trace.failed(error)
             raise
 
     async def _pass_jumps(self, hop: Hop) -> Any | None:
-        """The connection to the last jump host before a hop; None: there is none."""
+        """The connection to the last jump host before a hop; None: there is none. A jump host gets neither the
+        machine's key nor its password."""
         tunnel = None
-        for number, jump in enumerate(hop.jumps):
+        for jump in hop.jumps:
             self._jumps += 1
             if self._jumps > _MOST_HOPS:
                 raise Unreachable(f"the way to it leads through more than {_MOST_HOPS} jump hosts; correct ProxyJump")
-            passed = await self._resolve(jump)
-            if number == 0:
+            passed = await Hop.read(jump)
+            if tunnel is None:
                 tunnel = await self._pass_jumps(passed)
+            login = Login(passphrase=self._login.passphrase)  # of the default keys; it stays in this process
             try:
-                tunnel, _ = await self._enter(passed, tunnel, RouteTrace(jump.host), own=False)
+                tunnel, _ = await self._enter(passed, login, tunnel, RouteTrace(jump.host))
             except RemoteError as error:
-                raise at_jump(passed, error) from error
+                error.args = (f"at its jump host {passed.address}: {error}",)
+                raise
         return tunnel
 
-    async def _enter(self, hop: Hop, tunnel: Any | None, trace: RouteTrace, *, own: bool) -> tuple[Any, LoginClient]:
+    async def _enter(
+        self, hop: Hop, login: Login, tunnel: Any | None, trace: RouteTrace, *, key_file: str | None = None
+    ) -> tuple[Any, LoginClient]:
         if tunnel is None and hop.by_address:
-            trace.passed(NAME, await _resolve_name(hop))
-        known = await asyncio.to_thread(self._host_keys.known, hop)
-        for pause in (*pauses(), None):
-            async with AsyncExitStack() as agent:
-                attempt = await (self._own_attempt(hop, agent) if own else self._any_key(hop, agent, None))
-                client = self._client(attempt, known)
+            trace.passed(NAME, await _resolve(hop))
+        known = await asyncio.to_thread(self._host_keys.of, hop.known_names, hop.known_hosts)
+        async with AsyncExitStack() as agent:
+            keys = Keys(hop, agent)
+            if key_file is None:
+                await keys.add_all(login.passphrase)
+            else:
+                await keys.add_named(Path(key_file).expanduser(), login.passphrase)
+            for pause in (*_PAUSES_SECONDS, None):
+                client = LoginClient(hop, keys, login.password, known, trust=self._machine.trust_on_first_use)
                 try:
-                    return await self._dial(hop, client, tunnel, trace), client
+                    async with _gate(hop):
+                        return await self._log_in(client, tunnel, trace), client
                 except HungUp:
                     if pause is None:
                         raise
-            await asyncio.sleep(pause)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
         raise AssertionError("the last try returns or raises")
 
-    async def _dial(self, hop: Hop, client: LoginClient, tunnel: Any | None, trace: RouteTrace) -> Any:
-        async with gate(hop):
-            began = asyncio.get_running_loop().time()
-            reach = min(self._limits.reach_seconds, self._limits.timeout_seconds)
-            try:
-                async with asyncio.timeout_at(began + reach) as limit:
-                    client.on_connected = lambda: _extend(limit, began + self._limits.timeout_seconds)
-                    keep_alive = self._limits.keep_alive_seconds
-                    ssh = await self._library.dial(hop, client, tunnel=tunnel, keep_alive_seconds=keep_alive)
-                    self._stack.push_async_callback(self._library.close, ssh)
-            except TimeoutError as error:
-                seconds = self._limits.timeout_seconds if client.connected else reach
-                raise timed_out(hop, seconds, connected=client.connected) from error
-            finally:
-                client.on_connected = lambda: None
-                _tell(trace, hop, client)
-                await self._remember(hop, client.trusted)
-        trace.passed(LOGIN, client.attempt.success)
+    async def _log_in(self, client: LoginClient, tunnel: Any | None, trace: RouteTrace) -> Any:
+        try:
+            ssh = await client.open(tunnel, self._limits)
+            self._stack.push_async_callback(_close, ssh)
+        finally:
+            if client.port:
+                trace.passed(PORT, client.port)
+            if client.host_key:
+                trace.passed(HOST_KEY, client.host_key)
+            if client.new_line:
+                await self._remember(client.new_line)
+        trace.passed(LOGIN, client.success)
         return ssh
 
-    async def _remember(self, hop: Hop, key: str | None) -> None:
-        if key is None:
-            return
+    async def _remember(self, line: str) -> None:
         try:
-            await asyncio.to_thread(self._host_keys.remember, line_for(hop, key))
+            await asyncio.to_thread(self._host_keys.remember, line)
         except OSError as error:
-            raise HostKeyRefused(
-                f"its host key cannot be kept in {self._host_keys.store} ({error.strerror}); make it writable",
-                line_for(hop, key),
-            ) from error
-
-    async def _own_attempt(self, hop: Hop, stack: AsyncExitStack) -> LoginAttempt:
-        """With what the user gave for this machine; jump hosts never see its password."""
-        password = self._login.password
-        if self._machine.ssh_key_file is None:
-            return await self._any_key(hop, stack, password)
-        path = Path(self._machine.ssh_key_file).expanduser()
-        try:
-            keys = await asyncio.to_thread(explicit_key, path, self._login.passphrase, self._library.load)
-        except KeyLocked:
-            keys = await self._from_agent(hop, stack, path)
-            if not keys:
-                raise
-        return LoginAttempt(hop, keys, password=password)
-
-    async def _any_key(self, hop: Hop, stack: AsyncExitStack, password: str | None) -> LoginAttempt:
-        agent, problem = await self._agent(hop, stack)
-        named = await asyncio.to_thread(self._public_halves, hop)
-        ordered = agent_order(agent, named, hop.identities_only)
-        found, notes = await asyncio.to_thread(found_keys, hop, self._login.passphrase, self._library.load)
-        offers = [*(Offer(key, "the SSH agent", from_agent=True) for key in ordered), *found]
-        no_agent = [] if hop.agent else [f"no SSH agent is known to the manager ({hop.agent_source})"]
-        return LoginAttempt(hop, offers, password=password, notes=[*problem, *notes], absent=[*no_agent, _NO_FILE])
-
-    async def _from_agent(self, hop: Hop, stack: AsyncExitStack, path: Path) -> tuple[Offer, ...]:
-        agent, _ = await self._agent(hop, stack)
-        public = await asyncio.to_thread(self._library.public_half, path)
-        return tuple(Offer(key, "the SSH agent", from_agent=True) for key, half in agent if half == public)
-
-    async def _agent(self, hop: Hop, stack: AsyncExitStack) -> tuple[list[tuple[Any, bytes]], list[str]]:
-        if not hop.agent:
-            return [], []
-        try:
-            async with asyncio.timeout(_AGENT_SECONDS):
-                return await stack.enter_async_context(self._library.agent_keys(hop.agent)), []
-        except OSError:  # a TimeoutError is one
-            return [], [f"no SSH agent answers any more at {hop.agent_source}"]
-
-    def _public_halves(self, hop: Hop) -> list[bytes]:
-        halves = [self._library.public_half(path) for path in identity_files(hop)]
-        return [half for half in halves if half is not None]
-
-    def _client(self, attempt: LoginAttempt, known: Sequence[KnownKey]) -> LoginClient:
-        trust, keep_alive = self._machine.trust_on_first_use, self._limits.keep_alive_seconds
-        return self._library.client(attempt, known, trust=trust, keep_alive_seconds=keep_alive)
-
-    async def _resolve(self, jump: Jump) -> Hop:
-        return await asyncio.to_thread(self._library.resolve, jump)
+            said = f"its host key cannot be kept in {self._host_keys.store} ({error.strerror}); make it writable"
+            raise HostKeyRefused(said, line) from error
 
 
-def _extend(limit: asyncio.Timeout, until: float) -> None:
-    if not limit.expired():  # it may just have been
-        limit.reschedule(until)
+def _gate(hop: Hop) -> asyncio.Semaphore:
+    """Limits the concurrent logins to one server, of all callers: a jump host or a machine that is many
+    nodes sees them all. A server that does not answer delays no login to another one."""
+    return _gates.setdefault((asyncio.get_running_loop(), hop.place), asyncio.Semaphore(_MOST_AT_ONCE))
 
 
-def _tell(trace: RouteTrace, hop: Hop, client: LoginClient) -> None:
-    if client.connected:
-        trace.passed(PORT, f"{hop.place} answers" + (f" ({client.greeting})" if client.greeting else ""))
-    if client.attempt.reached and client.host_key:
-        first = ", remembered" if client.trusted else ""
-        trace.passed(HOST_KEY, f"{client.host_key.split()[0]} {fingerprint(client.host_key)}{first}")
-
-
-async def _resolve_name(hop: Hop) -> str:
+async def _resolve(hop: Hop) -> str:
+    """The addresses of a hop's name, for people."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise unknown_name(hop, error) from error
+        said = f"is not known here ({error.strerror or 'no address'}); correct host, or HostName in ~/.ssh/config"
+        raise Unreachable(f"the name {hop.host} {said}") from error
     except UnicodeError as error:
         raise Unreachable(f"{hop.host!r} is no host name; correct host") from error
     return ", ".join(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+async def _close(ssh: Any) -> None:
+    """End a connection, with a limit."""
+    ssh.close()
+    try:
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            await ssh.wait_closed()
+    except BaseException as error:
+        ssh.abort()
+        if not isinstance(error, TimeoutError):
+            raise

@@ -76,6 +76,26 @@ async def test_the_default_keys_are_tried_where_none_is_named(home: Path) -> Non
         await enter(machine_at(server))
 
 
+async def test_identity_files_that_cannot_be_used_are_named_and_the_others_are_tried(home: Path) -> None:
+    key = write_key(home / "keys" / "mine")
+    write_key(home / "keys" / "locked", passphrase=SECRET)
+    (home / "keys" / "letter").write_text("dear bob")
+    names = ("nothing", "letter", "locked", "mine")
+    configure(home, "".join(f"IdentityFile ~/keys/{name}\n" for name in names))
+    async with ssh_server(Wanted(keys=[key])) as server:
+        know(home, server)
+        trace = RouteTrace("m1")
+        await enter(machine_at(server), trace=trace)
+        assert trace.steps()[-1].found == "as bob with ~/keys/mine"
+    async with ssh_server(Wanted()) as server:
+        know(home, server)
+        with pytest.raises(LoginRefused) as caught:
+            await enter(machine_at(server), Login(passphrase="wrong battery"))
+    assert "tried ~/keys/mine; ~/keys/letter is unusable (" in str(caught.value)
+    assert "; ~/keys/locked has another passphrase; give a password" in str(caught.value)
+    assert "nothing" not in str(caught.value)
+
+
 async def test_a_key_with_a_passphrase_needs_it(home: Path) -> None:
     key = write_key(home / "mine", passphrase=SECRET)
     async with ssh_server(Wanted(keys=[key])) as server:
@@ -92,6 +112,13 @@ async def test_a_key_with_a_passphrase_needs_it(home: Path) -> None:
 async def test_a_key_file_that_does_not_exist_is_named(home: Path) -> None:
     machine = MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / "nothing"))
     with pytest.raises(KeyUnusable, match="its key ~/nothing does not exist on the manager's machine"):
+        await enter(machine)
+
+
+async def test_a_key_file_that_cannot_be_read_is_named(home: Path) -> None:
+    (home / "folder").mkdir()
+    machine = MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / "folder"))
+    with pytest.raises(KeyUnusable, match="its key ~/folder cannot be read: Is a directory"):
         await enter(machine)
 
 
@@ -156,6 +183,23 @@ async def test_a_login_without_anything_to_try_says_what_is_missing(home: Path) 
             await enter(machine_at(server))
 
 
+async def test_a_server_that_asks_for_no_key_is_named(home: Path) -> None:
+    write_key(home / ".ssh" / "id_ed25519")
+    async with ssh_server(Wanted(passwords={USER: SECRET}, takes_keys=False)) as server:
+        know(home, server)
+        with pytest.raises(LoginRefused, match=r"refused; its SSH server asked for no key; .* give a password$"):
+            await enter(machine_at(server))
+
+
+async def test_an_agent_that_is_switched_off_is_the_reason(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone.sock"))
+    configure(home, "IdentityAgent none\n")
+    async with ssh_server(Wanted()) as server:
+        know(home, server)
+        with pytest.raises(LoginRefused, match=r"no SSH agent is known to the manager \(IdentityAgent none\)"):
+            await enter(machine_at(server))
+
+
 async def test_an_agent_that_is_gone_is_the_reason(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone.sock"))
     async with ssh_server(Wanted()) as server:
@@ -213,6 +257,35 @@ async def test_a_revoked_host_key_is_refused(home: Path) -> None:
             await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
 
 
+@pytest.mark.parametrize("name", ["[127.0.0.1]:{port}", "127.0.0.1"])
+async def test_a_revoked_host_key_is_never_trusted_where_nothing_else_is_known(home: Path, name: str) -> None:
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        line = f"@revoked {name.format(port=server.port)} {server.public_key}"
+        (home / ".ssh" / "known_hosts").write_text(line)
+        with pytest.raises(HostKeyRefused, match=r"marked as revoked at ~/.ssh/known_hosts line 1"):
+            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+        assert server.tried == []
+    assert not (home / "manager").exists()
+
+
+async def test_a_host_key_that_cannot_be_remembered_is_refused(home: Path) -> None:
+    (home / "manager").write_text("a file")
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
+        with pytest.raises(HostKeyRefused, match=r"its host key cannot be kept in .*; make it writable") as caught:
+            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+    assert caught.value.line == server.line
+
+
+async def test_a_host_key_is_remembered_only_where_the_server_has_proved_to_hold_it(home: Path) -> None:
+    shown, held = asyncssh.generate_private_key("ssh-ed25519"), asyncssh.generate_private_key("ssh-ed25519")
+    shown.sign = held.sign
+    async with ssh_server(Wanted(passwords={USER: SECRET}), host_key=shown) as server:
+        with pytest.raises(Unreachable, match="broke off the login"):
+            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+        assert server.tried == []
+    assert not (home / "manager").exists()
+
+
 async def test_a_machine_trusted_on_first_use_is_remembered_and_held_to_its_key(home: Path) -> None:
     async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
         await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
@@ -242,6 +315,17 @@ async def test_a_host_certificate_of_a_known_authority_is_accepted(home: Path) -
         public = authority.export_public_key("openssh").decode()
         (home / ".ssh" / "known_hosts").write_text(f"@cert-authority [{HOST}]:{server.port} {public}")
         await enter(machine_at(server), Login(password=SECRET))
+
+
+async def test_a_host_certificate_of_another_authority_is_refused(home: Path) -> None:
+    authority, other, key = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(3))
+    certificate = other.generate_host_certificate(key, "m1", principals=[HOST])
+    async with ssh_server(Wanted(passwords={USER: SECRET}), host_key=(key, certificate)) as server:
+        public = authority.export_public_key("openssh").decode()
+        (home / ".ssh" / "known_hosts").write_text(f"@cert-authority [{HOST}]:{server.port} {public}")
+        with pytest.raises(HostKeyRefused, match=r"its host key was refused \(.*\); see known_hosts"):
+            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+        assert server.tried == []
 
 
 async def test_names_of_the_ssh_config_are_understood(home: Path) -> None:
@@ -286,13 +370,28 @@ async def test_the_way_leads_through_jump_hosts_that_never_see_the_password(home
         assert "password" not in first.tried + second.tried
 
 
+async def test_a_jump_host_never_sees_the_key_that_the_machine_list_names(home: Path) -> None:
+    key = write_key(home / "keys" / "mine")
+    async with ssh_server(Wanted(keys=[key])) as jump, ssh_server(Wanted(keys=[key])) as target:
+        know(home, jump, target)
+        configure(home, f"Host m1\n HostName {HOST}\n Port {target.port}\n ProxyJump bob@{HOST}:{jump.port}\n")
+        with pytest.raises(LoginRefused, match=f"at its jump host bob@{HOST}:{jump.port}: login as bob was refused"):
+            await enter(MachineSettings(host="m1", user=USER, ssh_key_file=str(home / "keys" / "mine")))
+        assert jump.tried == []
+        (home / "keys" / "mine").rename(home / ".ssh" / "id_ed25519")
+        await enter(MachineSettings(host="m1", user=USER))
+
+
 async def test_the_host_key_of_a_jump_host_is_checked_too(home: Path) -> None:
     async with ssh_server(Wanted()) as jump, ssh_server(Wanted()) as target:
         know(home, target)
         configure(home, f"Host m1\n HostName {HOST}\n Port {target.port}\n ProxyJump {HOST}:{jump.port}\n")
         with pytest.raises(HostKeyRefused, match=f"at its jump host .*@{HOST}:{jump.port}: its host key is not") as no:
             await enter(MachineSettings(host="m1"))
-    assert no.value.line == jump.line
+        assert no.value.line == jump.line
+        with pytest.raises(LoginRefused, match="at its jump host"):
+            await enter(MachineSettings(host="m1", trust_on_first_use=True))
+        assert (home / "manager" / "known_hosts").read_text() == f"{jump.line}\n"
 
 
 async def test_a_machine_behind_a_jump_host_that_does_not_answer_is_unreachable(home: Path) -> None:
@@ -318,6 +417,11 @@ async def test_a_port_nobody_listens_at_is_unreachable() -> None:
 async def test_a_name_without_an_address_is_unreachable() -> None:
     with pytest.raises(Unreachable, match=r"the name no-such-machine.invalid is not known here"):
         await enter(MachineSettings(host="no-such-machine.invalid", user=USER))
+
+
+async def test_a_host_that_is_no_name_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match=r"'a{70}' is no host name; correct host"):
+        await enter(MachineSettings(host="a" * 70, user=USER))
 
 
 async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
@@ -393,7 +497,7 @@ async def test_a_server_that_always_hangs_up_is_unreachable_in_the_end(no_pauses
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.training_services.ssh.login._PAUSES_SECONDS", (0.0,) * 5)
+    monkeypatch.setattr("proctor.training_services.ssh.route._PAUSES_SECONDS", (0.0,) * 5)
 
 
 async def test_the_first_steps_of_a_check_say_what_was_found(home: Path) -> None:
