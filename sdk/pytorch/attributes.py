@@ -220,18 +220,18 @@ class _Walk:
             place = (*above, step)
             if is_generator(value):
                 if id(value) not in self._streams:
-                    self.found[place] = _Leaf(holder, step, value)
+                    self._add(_Leaf(holder, step, value), above)
             elif isinstance(value, torch.nn.Module) and whole:
                 todo.extend(self._open_module(value, place))
             elif isinstance(value, (*_SCALARS, torch.Tensor)) or (whole and _is_plain(value, set())):
                 if whole and not (isinstance(value, torch.Tensor) and _storage_of(value) in self._saved):
-                    self.found[place] = _Leaf(holder, step, value)
+                    self._add(_Leaf(holder, step, value), above)
             elif isinstance(value, (Optimizer, LRScheduler, type, types.ModuleType)):
                 continue  # saved as a part of the model, or refused; or no object at all
             else:
                 is_users = _is_users(type(value))  # type: ignore[arg-type]
                 if whole and not is_users and not isinstance(value, (list, tuple, dict)):
-                    self.found[place] = _Leaf(holder, step, value)
+                    self._add(_Leaf(holder, step, value), above)
                 todo.extend(self._open(value, place, whole and (is_users or isinstance(value, (list, tuple, dict)))))
 
     def _open(self, value: Any, place: Place, whole: bool) -> "Iterator[tuple[Any, Step, Any, Place, bool]]":
@@ -274,11 +274,13 @@ class _Walk:
             yield module, ("attribute", name), value, place, True
         for name in sorted(module._non_persistent_buffers_set):
             if (buffer := module._buffers.get(name)) is not None:
-                self.found[(*place, ("buffer", name))] = _Leaf(module, ("buffer", name), buffer)
+                self._add(_Leaf(module, ("buffer", name), buffer), place)
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                step = ("requires_grad", name)
-                self.found[(*place, step)] = _Leaf(module, step, parameter.requires_grad)
+                self._add(_Leaf(module, ("requires_grad", name), parameter.requires_grad), place)
+
+    def _add(self, leaf: _Leaf, above: Place) -> None:
+        self.found.setdefault((*above, leaf.step), leaf)
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------
