@@ -162,7 +162,7 @@ class Keeper:
                 self._jobs.disown(job)
                 continue
             job.acknowledge(answer.offsets.get(job.job_id, {}))
-            self._outbox.mark(job)
+            self._outbox.queue(job)
 
     async def _carry_out(self, commands: list[Command]) -> None:
         """In order; launches that follow one another are written down together."""
@@ -213,7 +213,7 @@ class Keeper:
             await asyncio.sleep(POLL_INTERVAL_SECONDS)
             self._jobs.watch.check()
             await self._check_disk()
-            self._outbox.mark_stopped(self._jobs.find_stopped())
+            self._outbox.set_stopped(self._jobs.find_stopped())
             await self._end_leases(loop.time() - self._link.last_answer)
             if loop.time() >= next_sweep:
                 next_sweep = loop.time() + _SWEEP_SECONDS
@@ -238,7 +238,7 @@ class Keeper:
         low = [f"only {free} MiB are free on the disk of {self._directory}"]
         self._outbox.disk_free_mb = free
         self._outbox.notes = (low if free is not None and free < _LOW_DISK_MB else []) + self._facts.notes
-        self._outbox.mark_full(self._disk.full)
+        self._outbox.set_full(self._disk.full)
 
     async def _watch_devices(self) -> None:
         """Now and then, and at once when GPUs turned out to be leased by another user: placement must know."""
@@ -251,7 +251,7 @@ class Keeper:
     async def _refresh_devices(self) -> None:
         before, self._facts = self._facts, await asyncio.to_thread(self._survey.read, self._trials())
         if self._facts != before:
-            self._outbox.mark_devices(self._facts.devices)
+            self._outbox.set_devices(self._facts.devices)
 
     def _trials(self) -> dict[int, str]:
         return {job.process.trial.pid: job.job_id for job in self._jobs.running() if job.process is not None}

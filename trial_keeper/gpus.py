@@ -88,7 +88,7 @@ class DeviceSurvey:
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self.driver_note = f"no GPUs: the NVIDIA driver cannot be used ({_said(error)})"
+            self.driver_note = f"no GPUs: the NVIDIA driver cannot be used ({_error_text(error)})"
             return
         self._nvml = pynvml
 
@@ -114,7 +114,7 @@ class DeviceSurvey:
         try:
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
-            return DeviceFacts([], [f"the NVIDIA driver does not answer: {_said(error)}"])
+            return DeviceFacts([], [f"the NVIDIA driver does not answer: {_error_text(error)}"])
         leases, note = self._read_leases()
         devices, notes = [], [note] if note else []
         owners = _Owners(trials, leases)
@@ -122,7 +122,7 @@ class DeviceSurvey:
             try:
                 devices.append(self._read_one(index, owners))
             except self._nvml.NVMLError as error:
-                notes.append(f"GPU {index} cannot be used: {_said(error)}")
+                notes.append(f"GPU {index} cannot be used: {_error_text(error)}")
         leases, _ = self._read_leases()  # again: the driver may have taken its time, and leases come and go
         return DeviceFacts([replace(device, leases=leases.get(device.uuid, [])) for device in devices], notes)
 
@@ -204,5 +204,5 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) or type(error).__name__

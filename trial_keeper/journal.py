@@ -186,7 +186,7 @@ class JournalTail:
         data = self._read(descriptor, limit, final=final or is_replaced, is_other=False)
         if data or not is_replaced:
             return data
-        self._let_go(descriptor)
+        self._drop_file(descriptor)
         descriptor = self._open()
         return self._read(descriptor, limit, final=final, is_other=True) if descriptor >= 0 else b""
 
@@ -229,7 +229,7 @@ class JournalTail:
         elif self._renamed is not None:
             self._check_renamed(*self._renamed)
         anchor = self._anchor
-        mark = self._mark_left()
+        mark = self._unacknowledged_mark()
         data = self._read_lines(descriptor, limit, final=final)
         if len(self._head) < _HEAD_BYTES:
             self._head = os.pread(descriptor, _HEAD_BYTES, 0)
@@ -302,9 +302,9 @@ class JournalTail:
         if expected and not self._is_out_of_reach and not self._of_earlier_boot and not self._anchor.is_without_file:
             mark = write_mark("the trial removed or renamed its journal: what had not been read is lost")
             self._set_anchor(Anchor(self.acknowledged, 0, mark, is_without_file=True))
-        return self._mark_left()
+        return self._unacknowledged_mark()
 
-    def _let_go(self, descriptor: int) -> None:
+    def _drop_file(self, descriptor: int) -> None:
         """Another file has taken the name of the one that is read; processes of the trial may write on to that."""
         if os.fstat(descriptor).st_nlink == 0:  # such a one does not: the SDK notices that it was removed
             self.close()
@@ -323,14 +323,14 @@ class JournalTail:
             f"the trial renamed its journal and wrote on to it after another one had taken its place: what stands "
             f"there behind byte {read} is lost"
         )
-        self._set_anchor(Anchor(self.acknowledged, self._position, self._mark_left().decode("ascii") + mark))
+        self._set_anchor(Anchor(self.acknowledged, self._position, self._unacknowledged_mark().decode("ascii") + mark))
 
     def _set_anchor(self, anchor: Anchor) -> None:
         self._anchor = anchor
         with contextlib.suppress(OSError):  # on a full disk the next keeper would read it from its beginning
             write_anchor(self._directory, self.member, anchor)
 
-    def _mark_left(self) -> bytes:
+    def _unacknowledged_mark(self) -> bytes:
         """What of the mark is not acknowledged."""
         return self._anchor.mark[max(self.acknowledged - self._anchor.offset, 0) :].encode("ascii")
 

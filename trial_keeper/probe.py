@@ -1,10 +1,10 @@
 """The first contact with a node, begun before anything of ours is there. The source of this module is given to the
-node's Python as it stands (`python3 -c`), so it imports nothing of ours, and keeps to Python 3.6 until it has looked.
+node's Python as it stands (`python3 -c`), so it imports nothing of ours, and keeps to Python 3.6 until that is checked.
 
 Standard input: one JSON object on a line for each thing that is asked. Standard output: one on a line for each answer.
 It ends with its input. What can be asked, and what is answered:
 
-    {"look": "<manager id>-<node id>",                        the folder below ~/.proctor/nodes that is probed
+    {"inspect": "<manager id>-<node id>",                     the folder below ~/.proctor/nodes that is probed
      "python_path": "/opt/conda/bin"}                         to be first on the PATH of trials; or null
 
     {"python": "3.11.2", "too_old": false,                 too_old: older than 3.10; then "newer" may help
@@ -22,7 +22,7 @@ It ends with its input. What can be asked, and what is answered:
      "kills_at_logout": false,                             logind ends a user's processes at logout
      "python_path_without": ""}                            "python_path", if no Python is in it
 
-    {"take": "/home/bob/.../keeper-0123....pyz", "size": 300000, "sha256": hex}     followed by so many bytes: a file,
+    {"write": "/home/bob/.../keeper-0123....pyz", "size": 300000, "sha256": hex}    followed by so many bytes: a file,
     {}                                        which is durable, with the hash expected, before it has its name
 
     {"command": "prepare", "file": "/home/bob/.../keeper-0123....pyz", ...}      a command of the keeper's one file, see
@@ -69,10 +69,10 @@ def answer_to(line: bytes, source: "BinaryIO") -> "dict[str, object]":
     """What is answered to a line; `source` is what stands behind it."""
     try:
         asked = json.loads(line.decode("utf-8"))
-        if "look" in asked:
-            return look(asked["look"], asked.get("python_path") or "")
-        if "take" in asked:
-            return take(asked["take"], source.read(asked["size"]), asked)
+        if "inspect" in asked:
+            return inspect_node(asked["inspect"], asked.get("python_path") or "")
+        if "write" in asked:
+            return write_file(asked["write"], source.read(asked["size"]), asked)
         if "command" in asked:
             return carry_out(asked, source)
         if "list" in asked:
@@ -85,7 +85,7 @@ def answer_to(line: bytes, source: "BinaryIO") -> "dict[str, object]":
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def look(key: str, python_path: str) -> "dict[str, object]":
+def inspect_node(key: str, python_path: str) -> "dict[str, object]":
     """Everything that is reported about this node.
 
     :param python_path: the directory that is to be first on the PATH of its trials, or "".
@@ -124,7 +124,7 @@ def look(key: str, python_path: str) -> "dict[str, object]":
     }
 
 
-def take(path: str, data: bytes, expected: "dict[str, object]") -> "dict[str, object]":
+def write_file(path: str, data: bytes, expected: "dict[str, object]") -> "dict[str, object]":
     """Write a file, if it has arrived whole."""
     if len(data) != expected["size"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
         return {"error": f"{path} has arrived damaged ({len(data)} bytes); check its network"}

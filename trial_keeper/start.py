@@ -165,8 +165,8 @@ def _wait_until_up(directory: Path) -> int:
         time.sleep(_POLL_INTERVAL_SECONDS)
     if pid is None:
         logs = [directory / LOG_FILE, directory / SPAWNER_LOG_FILE]
-        said = "; ".join(f"{log} ends with: {line}" for log in logs if (line := last_line_of(str(log))))
-        raise KeeperNotStarted(f"no keeper came up in {directory}; {said or 'it has left no log'}")
+        output = "; ".join(f"{log} ends with: {line}" for log in logs if (line := last_line_of(str(log))))
+        raise KeeperNotStarted(f"no keeper came up in {directory}; {output or 'it has left no log'}")
     return pid
 
 

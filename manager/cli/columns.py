@@ -91,7 +91,7 @@ def outcome(experiment: Row) -> str:
     if not experiment.get("failure"):
         return progress(experiment)
     failed = any(experiment["trial_counts"].get(status) for status in ("FAILED", "SYS_CANCELED"))
-    return f"{progress(experiment)} {'failed' if failed else 'fruitless'}"
+    return f"{progress(experiment)} {'failed' if failed else 'no success'}"
 
 
 def reason(experiment: Row) -> str:

@@ -22,7 +22,7 @@ def load_checked(session: CliSession, path: Path) -> Any:
             f"{path} is not a valid configuration:\n{describe_problems(error)}", ExitCode.USAGE
         ) from error
     for notice in loaded.notices:
-        session.say(f"Notice: {notice}")
+        session.report(f"Notice: {notice}")
     return loaded
 
 

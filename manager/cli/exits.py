@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
     FAILED = 1  # it could not be done
     USAGE = 2  # wrong arguments, or a configuration that is not valid
     NOT_FOUND = 3  # there is no such experiment, trial, file or algorithm
-    NOT_AUTHORISED = 4  # the token is missing, wrong, or may only look
+    NOT_AUTHORIZED = 4  # the token is missing, wrong, or may only look
     CONFLICT = 5  # not in this status, or the id fits several
     UNREACHABLE = 6  # no manager answers, or none could be started
     EXPERIMENT_FAILED = 100  # the experiment that was waited for ended in ERROR, or without one trial that succeeded
@@ -55,8 +55,8 @@ def describe_error(error: BaseException) -> tuple[str, ExitCode] | None:
 
 _CODES = {
     "NotFound": ExitCode.NOT_FOUND,
-    "Unauthorised": ExitCode.NOT_AUTHORISED,
-    "Refused": ExitCode.NOT_AUTHORISED,
+    "Unauthorised": ExitCode.NOT_AUTHORIZED,
+    "Refused": ExitCode.NOT_AUTHORIZED,
     "Conflict": ExitCode.CONFLICT,
     "BadInput": ExitCode.USAGE,
 }

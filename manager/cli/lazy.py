@@ -88,10 +88,10 @@ class RootGroup(LazyGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.FAILED
         except Exception as error:
-            return _tell(error, debug="--debug" in arguments)
+            return _report_error(error, debug="--debug" in arguments)
 
 
-def _tell(error: Exception, *, debug: bool) -> int:
+def _report_error(error: Exception, *, debug: bool) -> int:
     found = describe_error(error)
     if debug:
         echo(traceback.format_exc(), err=True)

@@ -15,7 +15,7 @@ from proctor.manager.cli.screen import table
 from proctor.manager.terminal import clean
 
 if TYPE_CHECKING:
-    from proctor.manager.cli.watching import Sight
+    from proctor.manager.cli.watching import WatchedExperiment
 
 RUNNING = (
     Column("NO.", lambda row: str(row["sequence_id"]), right=True),
@@ -28,17 +28,17 @@ RUNNING = (
 )
 
 
-def show_live(seen: "Iterator[Sight]") -> "Sight":
+def show_live(seen: "Iterator[WatchedExperiment]") -> "WatchedExperiment":
     """Show an experiment until it ends; what was seen last."""
-    last: Sight | None = None
+    last: WatchedExperiment | None = None
     with Live(
         get_renderable=lambda: experiment_screen(last),
         console=Console(stderr=True),
         refresh_per_second=2,
         transient=True,
     ):
-        for sight in seen:
-            last = sight
+        for watched in seen:
+            last = watched
     assert last is not None, "an experiment was looked at at least once"
     return last
 
@@ -60,34 +60,34 @@ def overview(experiments: list[Row], running: list[Row], hidden: int, note: str)
 _EXPERIMENT_OF = Column("EXPERIMENT", lambda row: row["experiment_id"])
 
 
-def experiment_screen(sight: "Sight | None") -> RenderableType:
+def experiment_screen(watched: "WatchedExperiment | None") -> RenderableType:
     """The screen of an experiment in the foreground; None: nothing was seen yet."""
-    if sight is None:
+    if watched is None:
         return Text("Waiting for the manager …")
-    experiment = sight.experiment
-    parts: list[RenderableType] = [_headline(sight), _bar(experiment)]
+    experiment = watched.experiment
+    parts: list[RenderableType] = [_headline(watched), _bar(experiment)]
     best = experiment["best"]
     if best is not None:
         parameters = clean(columns.parameters(best))
         parts.append(Text.assemble("best ", (clean(columns.best(experiment)), "bold green"), f"  {parameters}"))
-    if sight.running:
-        parts += [Text(), table(sight.running, RUNNING)]
+    if watched.running:
+        parts += [Text(), table(watched.running, RUNNING)]
     if experiment.get("failure"):
         parts.append(Text(clean(experiment["failure"]), style="bold red"))
-    if sight.why:
-        parts.append(Text(clean(sight.why), style="dim"))
+    if watched.why:
+        parts.append(Text(clean(watched.why), style="dim"))
     parts.append(Text("Ctrl-C stops watching; the experiment goes on.", style="dim"))
     return Group(*parts)
 
 
-def _headline(sight: "Sight") -> Text:
-    experiment = sight.experiment
+def _headline(watched: "WatchedExperiment") -> Text:
+    experiment = watched.experiment
     status = experiment["status"]
     return Text.assemble(
         (f"{clean(experiment['name'])} ", "bold"),
         f"{experiment['id']}  ",
         (status, columns.STYLES.get(status, "")),
-        f"  {columns.duration(sight.active_seconds)}",
+        f"  {columns.duration(watched.active_seconds)}",
     )
 
 

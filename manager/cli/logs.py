@@ -101,7 +101,7 @@ def follow_trial(session: CliSession, trial: dict[str, Any], stream: str, *, job
     from proctor.sdk.client.events import Watch
 
     client, number = session.client, job or max(trial["jobs"], 1)
-    log, link = trial_log(session, trial["id"], stream, number), Link(session.say)
+    log, link = trial_log(session, trial["id"], stream, number), Link(session.report)
     with Watch(client.events(experiment_id=trial["experiment_id"])) as watch:
         while True:
             with link:
@@ -111,9 +111,9 @@ def follow_trial(session: CliSession, trial: dict[str, Any], stream: str, *, job
             if trial["jobs"] > number and job is None:
                 if link.broken:
                     unread = f"proctor trial log {trial['id']} -j {number}"
-                    session.say(f"Attempt {number} may have printed more; when its machine is back: {unread}")
+                    session.report(f"Attempt {number} may have printed more; when its machine is back: {unread}")
                 number = trial["jobs"]
-                session.say(f"Trial {trial['id']} runs again: attempt {number}.")
+                session.report(f"Trial {trial['id']} runs again: attempt {number}.")
                 log = trial_log(session, trial["id"], stream, number)
             elif not link.broken and (trial["status"] in TERMINAL or trial["jobs"] > number):
                 return
@@ -125,9 +125,9 @@ class Link:
     """Tolerates what passes by itself: inside of `with`, errors that say "not now" are reported once, until all is
     well again. `broken`: the last block has ended in one."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None]) -> None:
         self.broken = False
-        self._say = say
+        self._report = report
 
     def __enter__(self) -> None:
         return
@@ -138,7 +138,7 @@ class Link:
         if error is not None and not _passes(error):
             return False
         if error is not None and not self.broken:
-            self._say(f"waiting: {error}")
+            self._report(f"waiting: {error}")
         self.broken = error is not None
         return self.broken
 

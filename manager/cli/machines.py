@@ -81,11 +81,11 @@ class MachineLines:
         self._logins = logins
         self._addresses = [machine.address for machine in loaded.config.training_service.machine_list]
 
-    def ask(self, ask: Ask, say: Callable[[str], None]) -> list[Row]:
+    def ask(self, ask: Ask, report: Callable[[str], None]) -> list[Row]:
         """The steps of every machine, in the order of the list; some machines are asked at once.
 
-        :param say: gets a line for each machine that is finished, and one for what a machine waits for. Raises what one
-            of the requests raised.
+        :param report: gets a line for each machine that is finished, and one for what a machine waits for. Raises what
+            one of the requests raised.
         """
         todo: SimpleQueue[int] = SimpleQueue()
         done: SimpleQueue[_News] = SimpleQueue()
@@ -106,7 +106,7 @@ class MachineLines:
         # Daemons: Ctrl-C does not wait for machines that do not answer.
         for number in range(min(AT_ONCE, len(self._addresses))):
             threading.Thread(target=work, name=f"machines {number}", daemon=True).start()
-        return self._collect(done, say)
+        return self._collect(done, report)
 
     def _ask_patiently(self, ask: Ask, index: int, news: "SimpleQueue[_News]") -> list[Row]:
         """The steps of one machine. While a stopped experiment is leaving it, a line says so, and the manager is asked
@@ -127,7 +127,7 @@ class MachineLines:
         with handed_over(self._client, self._logins) as handover:
             return ask(self._config, directory=self._directory, handover=handover, machine=index)
 
-    def _collect(self, done: "SimpleQueue[_News]", say: Callable[[str], None]) -> list[Row]:
+    def _collect(self, done: "SimpleQueue[_News]", report: Callable[[str], None]) -> list[Row]:
         steps: dict[int, list[Row]] = {}
         while len(steps) < len(self._addresses):
             index, found = done.get()
@@ -135,7 +135,7 @@ class MachineLines:
                 raise found
             if not isinstance(found, str):
                 steps[index] = found
-            say(f"{self._addresses[index]}: {found if isinstance(found, str) else summary(found)}")
+            report(f"{self._addresses[index]}: {found if isinstance(found, str) else summary(found)}")
         return settled([step for _, found in sorted(steps.items()) for step in found])
 
 

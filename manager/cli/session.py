@@ -45,7 +45,7 @@ class CliSession:
             self._client = None
 
     @staticmethod
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         """A message for a person, on stderr."""
         echo(text, err=True)
 

@@ -27,7 +27,7 @@ STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Sight:
+class WatchedExperiment:
     """An experiment at one moment: its resource, and the newest of its running trials."""
 
     experiment: dict[str, Any]
@@ -55,22 +55,22 @@ class Sight:
         return next((reason for reason in reasons if reason), "")
 
 
-def look(client: "Client", experiment_id: str) -> Sight:
+def read_experiment(client: "Client", experiment_id: str) -> WatchedExperiment:
     """Read it once."""
     experiment = client.experiment(experiment_id)
     running = client.trials(experiment_id, status="RUNNING", sort="-sequence_id", page_size=MOST_TRIALS)
-    return Sight(experiment, list(islice(running, MOST_TRIALS)) if is_running(experiment) else [])
+    return WatchedExperiment(experiment, list(islice(running, MOST_TRIALS)) if is_running(experiment) else [])
 
 
-def sights(client: "Client", experiment_id: str) -> Iterator[Sight]:
+def watch_experiment(client: "Client", experiment_id: str) -> Iterator[WatchedExperiment]:
     """Read it now and after every change, at most four times a second, until nothing happens any more."""
     from proctor.sdk.client.events import Watch
 
     with Watch(client.events(experiment_id=experiment_id)) as watch:
         while True:
-            sight = look(client, experiment_id)
-            yield sight
-            if not is_running(sight.experiment):
+            watched = read_experiment(client, experiment_id)
+            yield watched
+            if not is_running(watched.experiment):
                 return
             watch.wait(RECHECK_SECONDS)
 
@@ -81,12 +81,12 @@ def watch_to_the_end(session: CliSession, experiment_id: str) -> int:
         if shows_a_screen(sys.stderr):
             from proctor.manager.cli.live import show_live
 
-            last = show_live(sights(session.client, experiment_id))
+            last = show_live(watch_experiment(session.client, experiment_id))
         else:
-            last = _print_lines(session, sights(session.client, experiment_id))
+            last = _print_lines(session, watch_experiment(session.client, experiment_id))
     except KeyboardInterrupt:
-        session.say(f"\nNot watching any more; experiment {experiment_id} goes on.")
-        session.say(f"  watch again: proctor top      stop it: proctor stop {experiment_id}")
+        session.report(f"\nNot watching any more; experiment {experiment_id} goes on.")
+        session.report(f"  watch again: proctor top      stop it: proctor stop {experiment_id}")
         return ExitCode.INTERRUPTED
     print_outcome(session, last.experiment)
     return outcome_code(last.experiment)
@@ -98,25 +98,25 @@ def outcome_code(experiment: dict[str, Any]) -> ExitCode:
         return ExitCode.STILL_RUNNING
     if experiment["status"] == "STOPPED":
         return ExitCode.CANCELLED
-    fruitless = experiment["best"] is None and not experiment["trial_counts"].get("SUCCEEDED")
-    return ExitCode.EXPERIMENT_FAILED if experiment["status"] == "ERROR" or fruitless else ExitCode.OK
+    has_no_success = experiment["best"] is None and not experiment["trial_counts"].get("SUCCEEDED")
+    return ExitCode.EXPERIMENT_FAILED if experiment["status"] == "ERROR" or has_no_success else ExitCode.OK
 
 
 def print_outcome(session: CliSession, experiment: dict[str, Any]) -> None:
     """The best trial, its parameters and metric, where its files are, and the page."""
     counted = columns.counts(experiment) or "no trials"
-    session.say(f"Experiment {experiment['id']} is {experiment['status']}: {counted}.")
+    session.report(f"Experiment {experiment['id']} is {experiment['status']}: {counted}.")
     if experiment["reason"]:
-        session.say(f"  {experiment['reason']}")
+        session.report(f"  {experiment['reason']}")
     if experiment["error"]:
-        session.say(experiment["error"].rstrip())
+        session.report(experiment["error"].rstrip())
     best = experiment["best"]
     if best is None:
         why = experiment.get("no_best_reason") or "no trial has reported a final metric"
-        session.say(f"There is no best trial: {why}.")
+        session.report(f"There is no best trial: {why}.")
         if experiment.get("failure"):
-            session.say(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
-        _say_failures(session, experiment)
+            session.report(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
+        _report_failures(session, experiment)
     else:
         echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
         echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
@@ -125,24 +125,24 @@ def print_outcome(session: CliSession, experiment: dict[str, Any]) -> None:
     echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
     machines = machines_kept(session.client, {experiment["id"]}).get(experiment["id"])
     if machines and experiment["status"] != "STOPPED":
-        session.say(f"It keeps its machines ({', '.join(machines)}) until: proctor stop {experiment['id']}")
+        session.report(f"It keeps its machines ({', '.join(machines)}) until: proctor stop {experiment['id']}")
 
 
-def _say_failures(session: CliSession, experiment: dict[str, Any]) -> None:
+def _report_failures(session: CliSession, experiment: dict[str, Any]) -> None:
     failed = list(islice(session.client.trials(experiment["id"], status="FAILED", page_size=1), 1))
     if failed:
         trial = failed[0]
-        session.say(f"Trial {trial['sequence_id']} failed: {trial['reason']}")
-        session.say(f"  what it said: proctor trial log {trial['id']} --stderr")
+        session.report(f"Trial {trial['sequence_id']} failed: {trial['reason']}")
+        session.report(f"  what it said: proctor trial log {trial['id']} --stderr")
 
 
-def _print_lines(session: CliSession, seen: Iterator[Sight]) -> Sight:
+def _print_lines(session: CliSession, seen: Iterator[WatchedExperiment]) -> WatchedExperiment:
     """Progress where there is no screen: one line whenever it has changed."""
     line, last = "", None
     for last in seen:
         if last.line != line:
             line = last.line
-            session.say(line)
+            session.report(line)
     assert last is not None, "an experiment was looked at at least once"
     return last
 

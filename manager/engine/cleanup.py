@@ -57,7 +57,7 @@ class CleanUps:
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Begin with what earlier managers have left, in tasks of the group."""
         self._group = group
-        for experiment_id in await self._context.control.read(experiments.owing_clean_up):
+        for experiment_id in await self._context.control.read(experiments.needing_clean_up):
             self.add(experiment_id)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class CleanUps:
         await service.clean_up()
         failpoint("manager.clean_up.after")
         with suppress(RowNotFound):
-            await self._context.control.write(lambda c: experiments.note_clean_up(c, experiment_id))
+            await self._context.control.write(lambda c: experiments.end_clean_up(c, experiment_id))
 
     def add(self, experiment_id: str, error: Exception | None = None) -> None:
         """Try until it is done: at once, or after a pause because of `error`. Does nothing while the manager leaves."""

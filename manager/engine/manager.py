@@ -272,7 +272,7 @@ class Manager:
             if row.status.is_active:
                 self._supervisor.leave_unloaded(row.id, error)
             else:
-                self._supervisor.owe_clean_up(row.id)
+                self._supervisor.start_clean_up(row.id)
             problem = f"experiment {row.id} cannot be resumed and stays {row.status}: {error}"
             if isinstance(error, TrainingServiceError):  # its package was uninstalled, or refuses the settings by now
                 raise Conflict(problem) from error

@@ -266,7 +266,7 @@ class ExperimentSupervisor:
                 raise Unavailable(f"{text}; ask again")
         await self._clean_ups.end_attempts(experiment_id)
 
-    def owe_clean_up(self, experiment_id: str) -> None:
+    def start_clean_up(self, experiment_id: str) -> None:
         """A stopped experiment is not resumed after all: clean up after it, if that is owed."""
         self._clean_ups.add(experiment_id)
 

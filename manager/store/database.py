@@ -58,14 +58,14 @@ class Database:
             path,
             schema,
             idle_seconds=idle_seconds,
-            tell=self._tell_committed,
-            tell_health=lambda health: self._call(self._heal, health),
+            deliver=self._deliver_committed,
+            on_health=lambda health: self._call(self._heal, health),
         )
         self._readers = ReaderPool(
             path,
             size=_READERS,
             idle_seconds=idle_seconds,
-            tell=lambda *answer: self._call(self._resolve, *answer),
+            resolve=lambda *answer: self._call(self._resolve, *answer),
         )
         self._lacks_thread = False
         self._threads = threads
@@ -145,7 +145,7 @@ class Database:
         future = self._start()
         if not self._outbox:
             # All writes of one turn of the loop are handed over together.
-            self._loop.call_soon(self._hand_over)
+            self._loop.call_soon(self._flush_outbox)
         self._outbox.append(WriteRequest(function, future))
         return future
 
@@ -168,11 +168,11 @@ class Database:
         carried out all the same, once that is possible."""
         waiter: asyncio.Future[None] = self._loop.create_future()
 
-        def note_done(done: "asyncio.Future[Any]") -> None:
+        def on_done(done: "asyncio.Future[Any]") -> None:
             if not waiter.done():
                 waiter.set_result(None)
 
-        writing.add_done_callback(note_done)
+        writing.add_done_callback(on_done)
         self._impatient.add(waiter)
         try:
             await waiter
@@ -202,7 +202,7 @@ class Database:
     async def close(self) -> None:
         """Carry out everything that was asked, then close the file. May be called twice."""
         if self._closing is None:
-            self._hand_over()
+            self._flush_outbox()
             self._change_pending(1)
             if self._threads:
                 self._closing = self._loop.run_in_executor(None, self._close_files)
@@ -227,7 +227,7 @@ class Database:
         self._change_pending(1)
         return self._loop.create_future()
 
-    def _hand_over(self) -> None:
+    def _flush_outbox(self) -> None:
         requests, self._outbox = self._outbox, []
         if not requests:
             return
@@ -266,7 +266,7 @@ class Database:
             if not self._loop.is_closed():
                 raise
 
-    def _tell_committed(self, committed: Committed) -> None:
+    def _deliver_committed(self, committed: Committed) -> None:
         self._call(self._take, committed)
 
     def _take(self, committed: Committed) -> None:

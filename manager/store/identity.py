@@ -47,9 +47,9 @@ def accept(connection: sqlite3.Connection, time: float) -> None:
     connection.execute(query("home.accept"), {"time": time})
 
 
-def note_deleted(connection: sqlite3.Connection, experiment_id: str, time: float) -> None:
+def record_deleted(connection: sqlite3.Connection, experiment_id: str, time: float) -> None:
     """An experiment is deleted: jobs of it may be left on machines that are away."""
-    connection.execute(query("home.note_deleted"), {"id": experiment_id, "time": time})
+    connection.execute(query("home.record_deleted"), {"id": experiment_id, "time": time})
 
 
 def unknown_since(connection: sqlite3.Connection, experiment_id: str) -> float:
@@ -78,7 +78,7 @@ class Witness:
         sync_folder(str(path.parent))
         return cls(os.open(path, os.O_WRONLY | os.O_CLOEXEC), known)
 
-    def note(self, connection: sqlite3.Connection) -> None:
+    def record(self, connection: sqlite3.Connection) -> None:
         """After a commit. Where the disk does not take it, the witness stays older than the database."""
         newest = last_event(connection)
         if newest != self._known.last_event:

@@ -46,13 +46,13 @@ class OpenDatabases:
                 database = await Database.open(
                     path,
                     schema,
-                    on_use=self._note_use,
+                    on_use=self._record_use,
                     threads=self._threads,
                     create=False,
                     idle_seconds=self._idle_seconds,
                 )
                 self._databases[path] = database
-                self._note_use(database)
+                self._record_use(database)
             return self._databases[path]
 
     def known(self) -> list[Database]:
@@ -67,7 +67,7 @@ class OpenDatabases:
         if database is not None:
             await database.close()
 
-    def _note_use(self, database: Database) -> None:
+    def _record_use(self, database: Database) -> None:
         """A database is about to be used; where that opens its file, others may have to close theirs."""
         is_newcomer = database.path not in self._used or not database.is_open
         self._used.pop(database.path, None)

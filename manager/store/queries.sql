@@ -26,10 +26,10 @@ SELECT id FROM experiments;
 -- name: experiments.active
 SELECT * FROM experiments WHERE status NOT IN ('STOPPED', 'VIEWED') ORDER BY id;
 
--- name: experiments.owing_clean_up
+-- name: experiments.needing_clean_up
 SELECT id FROM experiments WHERE clean_up_owed AND status IN ('STOPPED', 'VIEWED') ORDER BY id;
 
--- name: experiments.note_clean_up
+-- name: experiments.end_clean_up
 UPDATE experiments SET clean_up_owed = 0 WHERE id = :id AND status IN ('STOPPED', 'VIEWED');
 
 -- name: experiments.move
@@ -54,7 +54,7 @@ UPDATE home SET accepted_at = :time;
 -- name: home.accepted_at
 SELECT accepted_at FROM home;
 
--- name: home.note_deleted
+-- name: home.record_deleted
 INSERT INTO deleted_experiments (id, deleted_at) VALUES (:id, :time)
 ON CONFLICT (id) DO UPDATE SET deleted_at = excluded.deleted_at;
 

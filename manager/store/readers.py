@@ -41,20 +41,20 @@ class _Rest:
     """Asks a reader thread to close the file and end."""
 
 
-Tell = Callable[["asyncio.Future[Any]", Any, Exception | None], None]
+Resolve = Callable[["asyncio.Future[Any]", Any, Exception | None], None]
 
 
 class ReaderPool:
-    """At most `size` threads, started as they are needed. `tell` is called in them with each result.
+    """At most `size` threads, started as they are needed. `resolve` is called in them with each result.
 
     :param idle_seconds: after how long without requests a thread closes the file and ends; None: at `close`.
     """
 
-    def __init__(self, path: str, *, size: int, idle_seconds: float | None, tell: Tell) -> None:
+    def __init__(self, path: str, *, size: int, idle_seconds: float | None, resolve: Resolve) -> None:
         self._path = path
         self._size = size
         self._idle_seconds = idle_seconds
-        self._tell = tell
+        self._resolve = resolve
         self._queue: SimpleQueue[ReadRequest | _Checkpoint | _Rest | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []  # that take what is queued
         self._ending: list[threading.Thread] = []  # that may not have closed the file yet
@@ -157,13 +157,13 @@ class ReaderPool:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except Exception as error:
             if isinstance(item, ReadRequest):
-                self._tell(item.future, None, self._translate(error, item))
+                self._resolve(item.future, None, self._translate(error, item))
         return connection
 
     def _answer(self, connection: sqlite3.Connection, request: ReadRequest) -> None:
         future, deadline = request.future, monotonic() + request.time_limit_seconds
         if future.cancelled():  # while it was queued
-            self._tell(future, None, None)
+            self._resolve(future, None, None)
             return
         connection.set_progress_handler(lambda: future.cancelled() or monotonic() > deadline, _PROGRESS_STEPS)
         connection.execute("BEGIN")
@@ -173,7 +173,7 @@ class ReaderPool:
             connection.set_progress_handler(None, 0)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        self._tell(request.future, result, None)
+        self._resolve(request.future, result, None)
 
     def _translate(self, error: Exception, request: ReadRequest) -> Exception:
         if not isinstance(error, sqlite3.Error):

@@ -55,7 +55,7 @@ class Committed:
 
 
 class Writer:
-    """The writer thread of one file. `tell` and `tell_health` are called in that thread.
+    """The writer thread of one file. `deliver` and `on_health` are called in that thread.
 
     :param idle_seconds: after how long without requests the thread closes the file and ends; None: at `close`.
     """
@@ -67,8 +67,8 @@ class Writer:
         schema: Schema,
         *,
         idle_seconds: float | None,
-        tell: Callable[[Committed], None],
-        tell_health: Callable[[str], None],
+        deliver: Callable[[Committed], None],
+        on_health: Callable[[str], None],
     ) -> None:
         self.commits = 0
         self.witness: Witness | None = None
@@ -77,8 +77,8 @@ class Writer:
         self._connection_class = type(connection)
         self._path = path
         self._schema = schema
-        self._tell = tell
-        self._tell_health = tell_health
+        self._deliver = deliver
+        self._on_health = on_health
         self._queue: SimpleQueue[Sequence[WriteRequest] | None] = SimpleQueue()
         self._closing = threading.Event()
         self._health = HEALTHY
@@ -178,7 +178,7 @@ class Writer:
                     self._carry_out([request])
                 return
             outcomes = [WriteOutcome(batch[0].future, None, self._translate(error))]
-        self._tell(Committed(outcomes, self._is_checkpoint_due()))
+        self._deliver(Committed(outcomes, self._is_checkpoint_due()))
 
     def _persist(self, batch: Sequence[WriteRequest]) -> list[WriteOutcome]:
         """Run the batch's transaction until the machine lets it through."""
@@ -216,7 +216,7 @@ class Writer:
         failpoint(f"{self._schema}.commit.before")
         connection.execute("COMMIT")
         if self.witness is not None:
-            self.witness.note(connection)
+            self.witness.record(connection)
         failpoint(f"{self._schema}.commit.after")
         self.commits += 1
         return outcomes
@@ -254,7 +254,7 @@ class Writer:
     def _set_health(self, health: str) -> None:
         if health != self._health:
             self._health = health
-            self._tell_health(health)
+            self._on_health(health)
 
     def _is_checkpoint_due(self) -> bool:
         if self._connection is None:

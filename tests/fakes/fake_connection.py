@@ -149,10 +149,10 @@ class FakeConnection:
     def reply(self, python: str, asked: dict[str, Any], data: bytes) -> dict[str, Any]:
         """As `trial_keeper/probe.py`."""
         self._check()
-        if "look" in asked:
-            return self._look(python, asked["look"], asked["python_path"])
-        if "take" in asked:
-            return self._take(asked["take"], self._damaged(data), asked["sha256"])
+        if "inspect" in asked:
+            return self._inspect(python, asked["inspect"], asked["python_path"])
+        if "write" in asked:
+            return self._write(asked["write"], self._damaged(data), asked["sha256"])
         if "command" in asked:
             return self.run_command(asked["command"], asked, b"")
         if "list" in asked:
@@ -170,7 +170,7 @@ class FakeConnection:
         answer: dict[str, Any] = getattr(self, f"_{name}")(given)
         return answer
 
-    def _look(self, python: str, key: str, python_path: str | None) -> dict[str, Any]:
+    def _inspect(self, python: str, key: str, python_path: str | None) -> dict[str, Any]:
         machine = self._machine
         version = machine.pythons[python]
         directory = f"/home/bob/.proctor/nodes/{key}"
@@ -196,7 +196,7 @@ class FakeConnection:
             "python_path_without": python_path if python_path and not has_python else "",
         }
 
-    def _take(self, path: str, data: bytes, sha256: str) -> dict[str, Any]:
+    def _write(self, path: str, data: bytes, sha256: str) -> dict[str, Any]:
         self._machine.exists = True
         self._machine.uploads.append(path)
         if hashlib.sha256(data).hexdigest() != sha256:

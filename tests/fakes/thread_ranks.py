@@ -13,17 +13,17 @@ PATIENCE_SECONDS = 60.0
 class ThreadRanks(Ranks):
     """One of several threads that call the collective methods in step."""
 
-    def __init__(self, rank: int, barrier: threading.Barrier, told: "list[Any]") -> None:
+    def __init__(self, rank: int, barrier: threading.Barrier, shared: "list[Any]") -> None:
         self.rank = rank
         self.local_rank = rank
         self.world_size = barrier.parties
         self._barrier = barrier
-        self._told = told
+        self._shared = shared
 
     def _tell(self, value: Any) -> "list[Any]":
-        self._told[self.rank] = value
+        self._shared[self.rank] = value
         self._barrier.wait(PATIENCE_SECONDS)
-        values = list(self._told)
+        values = list(self._shared)
         self._barrier.wait(PATIENCE_SECONDS)
         return values
 
@@ -49,11 +49,11 @@ class ThreadRanks(Ranks):
 
 def call_on_ranks(work: "Callable[[Ranks], Any]", count: int = 2) -> "list[Any]":
     """Do the work in a thread for each rank, and return what each came to, an exception included."""
-    barrier, told = threading.Barrier(count), [None] * count
+    barrier, shared = threading.Barrier(count), [None] * count
 
     def call(rank: int) -> Any:
         try:
-            return work(ThreadRanks(rank, barrier, told))
+            return work(ThreadRanks(rank, barrier, shared))
         except Exception as problem:
             return problem
 

@@ -267,9 +267,9 @@ async def test_a_stopped_experiment_resumes_with_what_its_tuner_had_saved(tmp_pa
         experiment_id = await place.create(manager)
         await trial_count(manager, experiment_id, 3)
         await stop(manager, experiment_id)
-        told = len(place.diary("result"))
+        sent = len(place.diary("result"))
         await manager.resume_experiment(experiment_id)
-        await trial_count(manager, experiment_id, told + 5)
+        await trial_count(manager, experiment_id, sent + 5)
         await stop(manager, experiment_id)
         tried = await parameters(manager, experiment_id)
     assert tried == [{"x": n / 100} for n in range(1, len(tried) + 1)]

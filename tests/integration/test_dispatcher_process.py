@@ -42,13 +42,13 @@ def test_leaving_a_dispatcher_that_died_before_it_was_spoken_to_raises_nothing(
 def test_a_dispatcher_leaves_when_it_is_told_goodbye(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
 ) -> None:
-    async def say_goodbye() -> int | None:
+    async def end() -> int | None:
         async with open_process(log_path=tmp_path / "log", directory=tmp_path, executable=sys.executable) as channel:
             process = channel.process
         return process.returncode
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        assert runner.run(say_goodbye()) == 0
+        assert runner.run(end()) == 0
 
 
 LARGE = """

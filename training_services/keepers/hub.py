@@ -377,7 +377,7 @@ class KeeperHub:
         if found is not None and found.token == job.token:
             job.handed_over = True
             if found.pid is not None and found.exit is None:
-                self._note_running(job, found)
+                self._record_running(job, found)
             for command in (job.update, job.cancel) if found.exit is None else ():
                 if command is not None:
                     session.push(command)
@@ -388,7 +388,7 @@ class KeeperHub:
         elif job.launch is not None:
             session.push(job.launch)
 
-    def _note_running(self, job: ExpectedJob, found: JobReport) -> None:
+    def _record_running(self, job: ExpectedJob, found: JobReport) -> None:
         """The start may not have been committed before the manager was killed."""
         assert job.node_id is not None
         job.started = True

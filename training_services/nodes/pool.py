@@ -279,7 +279,7 @@ class NodePool:
         if node_id in self._nodes:
             self._replace(replace(self._nodes[node_id], hold=""))
 
-    def note_copy_obstacle(self, node_id: str, clause: str) -> None:
+    def set_copy_obstacle(self, node_id: str, clause: str) -> None:
         """Something that a job needs could not be copied to a node for lack of room: it gets no new jobs until this is
         called with "", or its keeper reports more free space. Does nothing for an unknown node."""
         if node_id in self._nodes:
@@ -410,7 +410,7 @@ class NodePool:
         if before is not None and before.rules.keys() - demand.rules.keys():
             self._notify()  # what was held there is free
 
-    def note_held(self, nodes: Mapping[str, str]) -> None:
+    def set_held(self, nodes: Mapping[str, str]) -> None:
         """On which node GPUs are held for trials that wait, by holder. Unknown holders are ignored."""
         for owner, demand in self._demands.items():
             self._demands[owner] = replace(demand, node_id=nodes.get(demand.holder, demand.node_id))

@@ -43,7 +43,7 @@ class Quarantine:
         self._hold = hold
         self._streaks: dict[str, _Streak] = {}
 
-    def note(self, node_id: str, trial_id: str, reason: EndReason, *, after: int) -> None:
+    def record(self, node_id: str, trial_id: str, reason: EndReason, *, after: int) -> None:
         """A job of this trial has ended there. `after`: hold the node at so many failures; 0: never."""
         if reason is EndReason.EXITED_OK:
             self._succeed(node_id, after)

@@ -217,7 +217,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
     def on_end(self, job: TrialJobDetail) -> None:
         if job.exit is not None:
             node_id, after = self._node_of(job.form), self._settings.quarantine_after
-            self._pool.quarantine.note(node_id, job.form.trial_id, job.exit.reason, after=after)
+            self._pool.quarantine.record(node_id, job.form.trial_id, job.exit.reason, after=after)
         lost = job.exit is not None and job.exit.reason is EndReason.NODE_LOST
         if self._group is not None and job.id not in self._waiting and not lost:
             self._collector.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))
@@ -285,9 +285,9 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         does not report everything (a quota), it is tried again after `NO_ROOM_SECONDS`."""
         node_id = self._node_of(form)
         if not self._pool.shortage([node_id]):
-            self._pool.note_copy_obstacle(node_id, clause)
+            self._pool.set_copy_obstacle(node_id, clause)
             loop = asyncio.get_running_loop()
-            loop.call_later(NO_ROOM_SECONDS, self._pool.note_copy_obstacle, node_id, "")
+            loop.call_later(NO_ROOM_SECONDS, self._pool.set_copy_obstacle, node_id, "")
         self._end_unsent(form, EndReason.NO_ROOM, f"node {node_id}: {clause}")
 
     def _end_unsent(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:

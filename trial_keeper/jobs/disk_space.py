@@ -54,7 +54,7 @@ class DiskWatch:
         found[OWN] = _try(self._directory)
         self.full = {folder: clause for folder, clause in found.items() if clause}
 
-    def note(self, folder: str, clause: str) -> None:
+    def add_obstacle(self, folder: str, clause: str) -> None:
         """A job has found no room for its directory `folder`; `clause` says why. Blocks.
 
         It is this node's fault if there is none in the keeper's own directory either.
@@ -67,7 +67,7 @@ class DiskWatch:
         """Why a job would find no room for its directory `folder` now, or ''; noted. Blocks."""
         clause = _try(_existing(folder)) or _try(self._directory)
         if clause:
-            self.note(folder, clause)
+            self.add_obstacle(folder, clause)
         return clause
 
 

@@ -60,31 +60,31 @@ class Outbox:
         self.full: dict[str, str] = {}
         self.stopped: dict[str, str] = {}
 
-    def mark(self, job: Job) -> None:
-        """The job has something to tell: journal bytes or its end."""
+    def queue(self, job: Job) -> None:
+        """The job has something to report: journal bytes or its end."""
         self._dirty[job.job_id] = job
         self._wake.set()
         if job.exit is not None:
             self._urgent.set()
 
-    def mark_start(self, job: Job) -> None:
+    def queue_start(self, job: Job) -> None:
         """The job runs. A short job's start travels with its end: it waits a moment for company."""
         self._dirty[job.job_id] = job
         if self._start_timer is None:
             loop = asyncio.get_running_loop()
             self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._report_starts)
 
-    def mark_devices(self, devices: list[Device]) -> None:
-        """The devices have changed; told with the next report."""
+    def set_devices(self, devices: list[Device]) -> None:
+        """The devices have changed; sent with the next report."""
         self._devices = devices
 
-    def mark_full(self, full: dict[str, str]) -> None:
+    def set_full(self, full: dict[str, str]) -> None:
         """Where no jobs can be started has changed."""
         if full != self.full:
             self.full = full
             self._wake.set()
 
-    def mark_stopped(self, stopped: dict[str, str]) -> None:
+    def set_stopped(self, stopped: dict[str, str]) -> None:
         """What is held up by suspended processes has changed."""
         if stopped != self.stopped:
             self.stopped = stopped
@@ -95,7 +95,7 @@ class Outbox:
         self._dirty.pop(job.job_id, None)
 
     async def wait(self, seconds: float) -> None:
-        """Until there is something to tell, or the time is over."""
+        """Until there is something to report, or the time is over."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 

@@ -96,7 +96,7 @@ class JobTable:
         self._writing = asyncio.Lock()
         self._ended_lately: set[tuple[str, str]] = set()
         self._held: dict[str, Job] = {}  # not given to the spawner, because that is suspended
-        self.watch = JournalWatcher(outbox.mark)
+        self.watch = JournalWatcher(outbox.queue)
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -128,7 +128,7 @@ class JobTable:
         fresh = {}
         for launch in launches:
             if launch.job_id in self._jobs:
-                self._outbox.mark(self._jobs[launch.job_id])
+                self._outbox.queue(self._jobs[launch.job_id])
             else:
                 fresh[launch.job_id] = Job(JobRecord(launch, self._boot_id))
         self._jobs.update(fresh)
@@ -265,7 +265,7 @@ class JobTable:
         end = _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; mend it")
         if is_full(error):
             end = _failed(EndReason.NO_ROOM, describe_full(error.errno or 0, path))
-            self._disk.note(directory, end.detail)
+            self._disk.add_obstacle(directory, end.detail)
         discard_directory(directory)
         return end
 
@@ -430,7 +430,7 @@ class JobTable:
         job.reaper = reaper
         asyncio.get_running_loop().add_reader(reaper, self._reaper_ended, job)
         self.watch.add(job)
-        self._outbox.mark_start(job)
+        self._outbox.queue_start(job)
         self._set_deadline(job)
         if job.record.stop is not None:
             self._begin_stop(job)
@@ -461,7 +461,7 @@ class JobTable:
     async def _settle(self, job: Job, end: Exit) -> None:
         """A job has ended: find out what it has lost, before its end is reported."""
         if end.reason == EndReason.NO_ROOM:
-            await asyncio.to_thread(self._disk.note, job.directory, end.detail)
+            await asyncio.to_thread(self._disk.add_obstacle, job.directory, end.detail)
         losses = await asyncio.to_thread(find_losses, job.directory, memory=end.memory, ended_at=end.ended_at)
         self._end(job, end, losses)
 
@@ -482,7 +482,7 @@ class JobTable:
         if job.record.forgotten:
             self.forget(job)
         else:
-            self._outbox.mark(job)
+            self._outbox.queue(job)
 
     def _clear_up(self, job: Job) -> None:
         """Make the end of a job durable, and give back the room that it does not need any more. Blocks."""

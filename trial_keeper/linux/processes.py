@@ -167,11 +167,11 @@ def end_members(
     """
     members = find()
     grace_ends = monotonic() + grace_seconds
-    told: set[tuple[int, int]] = set()
+    signaled: set[tuple[int, int]] = set()
     while members and monotonic() < grace_ends:
         for process in members:
-            if (process.pid, process.started) not in told:
-                told.add((process.pid, process.started))
+            if (process.pid, process.started) not in signaled:
+                signaled.add((process.pid, process.started))
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
         wait(min(0.25, max(0.0, grace_ends - monotonic())))

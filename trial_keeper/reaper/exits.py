@@ -63,17 +63,17 @@ def classify(
     through_shell = number is None
     if number is None and code is not None and code > _SHELL_SIGNAL_BASE and _is_signal(code - _SHELL_SIGNAL_BASE):
         number = code - _SHELL_SIGNAL_BASE
-    said = f": {last_line}" if last_line else ""
+    tail = f": {last_line}" if last_line else ""
     if any(trace in last_line for trace in _LOST_BUNDLE):
-        said += _LOST_BUNDLE_ADVICE
+        tail += _LOST_BUNDLE_ADVICE
     if number is None:
         sentence = _SENTENCES.get(code or 0)
-        return Ending("EXITED_ERROR", code, None, f"exit code {code}" + (f": {sentence}" if sentence else "") + said)
+        return Ending("EXITED_ERROR", code, None, f"exit code {code}" + (f": {sentence}" if sentence else "") + tail)
     killed = f"{'its command was ' if through_shell else ''}killed by signal {number} ({_signal_name(number)})"
     if number == signal.SIGKILL and out_of_memory:
         return Ending("OUT_OF_MEMORY", code, number, f"{killed} because the memory was used up")
     if number in _OWN_SIGNALS:
-        return Ending("EXITED_ERROR", code, number, killed + said)
+        return Ending("EXITED_ERROR", code, number, killed + tail)
     return Ending("SIGNALED", code, number, f"{killed} from outside")
 
 

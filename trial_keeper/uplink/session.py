@@ -177,8 +177,8 @@ class ManagerSession:
         if status == 409:
             raise SessionLost("the manager does not know this session; registering again")
         if status != 200:
-            said = answer[:300].decode(errors="replace")
-            raise LinkError(f"the manager answers {name!r} with status {status}: {said}")
+            text = answer[:300].decode(errors="replace")
+            raise LinkError(f"the manager answers {name!r} with status {status}: {text}")
         self.last_answer = asyncio.get_running_loop().time()
         try:
             return json.loads(answer)

@@ -82,7 +82,7 @@ def register(session: CliSession, meta: Path) -> None:
         raise CommandError(f"{algorithm.name} is a built-in {algorithm.kind}; choose another name", ExitCode.CONFLICT)
     register_algorithm(session.home.path, algorithm)
     where = algorithm.code_directory
-    session.say(f"{algorithm.kind} {algorithm.name} is {algorithm.class_name}, imported from {where}.")
+    session.report(f"{algorithm.kind} {algorithm.name} is {algorithm.class_name}, imported from {where}.")
 
 
 @algo.command()
@@ -94,7 +94,7 @@ def unregister(session: CliSession, name: str) -> None:
 
     if not unregister_algorithm(session.home.path, name):
         raise CommandError(f"{name!r} is not registered; `proctor algo list` shows all", ExitCode.NOT_FOUND)
-    session.say(f"{name} is no longer registered.")
+    session.report(f"{name} is no longer registered.")
 
 
 def every_algorithm(session: CliSession) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def check(session: CliSession, file: Path | None, named: Path | None) -> None:
     if path is None:
         raise click.UsageError("give the FILE to check")
     loaded = load_checked(session, path)
-    session.say(f"{path}: valid. {describe_plan(loaded.config)}")
+    session.report(f"{path}: valid. {describe_plan(loaded.config)}")
 
 
 @config.command()

@@ -75,27 +75,27 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
     them."""
     identifier, machines = experiment["id"], experiment.get("machines")
     if experiment["status"] == "ERROR":
-        session.say(f"Experiment {identifier} cannot run: {experiment['reason']}")
+        session.report(f"Experiment {identifier} cannot run: {experiment['reason']}")
         return ExitCode.EXPERIMENT_FAILED
     if not machines:
-        session.say(f"Experiment {identifier} has started.")
+        session.report(f"Experiment {identifier} has started.")
         return ExitCode.OK
     if machines["never"]:
-        session.say(f"No trial of experiment {identifier} can ever run: {machines['never']}")
+        session.report(f"No trial of experiment {identifier} can ever run: {machines['never']}")
         return ExitCode.EXPERIMENT_FAILED
     unusable, pending = machines["unusable"], machines["pending"]
     usable = machines["total"] - len(unusable) - len(pending)
     if unusable:
-        session.say(f"{len(unusable)} of {machines['total']} machines cannot be used now:")
+        session.report(f"{len(unusable)} of {machines['total']} machines cannot be used now:")
     for machine in unusable:
-        session.say(f"  {machine['reason']}")
+        session.report(f"  {machine['reason']}")
     if pending:
-        session.say(f"Still being connected: {', '.join(pending)}")
+        session.report(f"Still being connected: {', '.join(pending)}")
     if usable:
-        session.say(f"Experiment {identifier} has started.")
+        session.report(f"Experiment {identifier} has started.")
     if usable or pending:
         return ExitCode.OK
-    session.say(f"No trial can run until one of them can be used; to give up: proctor stop {identifier}")
+    session.report(f"No trial can run until one of them can be used; to give up: proctor stop {identifier}")
     return ExitCode.EXPERIMENT_FAILED
 
 
@@ -120,13 +120,13 @@ def create(
     loaded = load_checked(session, file)
     if dry_run:
         require_runnable(loaded.config, file)
-        session.say(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
+        session.report(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
         return ExitCode.OK
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client(port=port)
     created = submit(client, loaded, file, identifier=identifier, logins=logins)
     echo(created["id"])
-    _say_what_next(session, created, foreground)
+    _report_next_steps(session, created, foreground)
     code = report_machines(session, until_machines_are_known(session, created))
     if not foreground:
         return code
@@ -148,12 +148,12 @@ def submit(
         )
 
 
-def _say_what_next(session: CliSession, created: dict[str, Any], foreground: bool) -> None:
+def _report_next_steps(session: CliSession, created: dict[str, Any], foreground: bool) -> None:
     identifier = created["id"]
-    session.say(f"Experiment {identifier} ({created['name']}) is created.")
-    session.say(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")
-    session.say(f"  files:  {created['directory']}")
+    session.report(f"Experiment {identifier} ({created['name']}) is created.")
+    session.report(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")
+    session.report(f"  files:  {created['directory']}")
     if not foreground:
-        session.say("  watch:  proctor top")
-        session.say(f"  trials: proctor trial ls {identifier}")
-        session.say(f"  stop:   proctor stop {identifier}")
+        session.report("  watch:  proctor top")
+        session.report(f"  trials: proctor trial ls {identifier}")
+        session.report(f"  stop:   proctor stop {identifier}")

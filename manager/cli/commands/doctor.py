@@ -42,7 +42,7 @@ def doctor(session: CliSession, file: Path | None, output: str) -> int:
     print_list(folded(rows) if output == Format.TABLE else rows, columns, output, empty="")
     failed = [_name(row) for row in rows if row["verdict"] == CheckResult.FAIL]
     if failed:
-        session.say(f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed)}.")
+        session.report(f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed)}.")
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
@@ -71,7 +71,7 @@ def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[Row]:
     except CommandError as error:
         return _rows([Check("logins", CheckResult.FAIL, str(error), "the machines were not tried")])
     client = session.ensure_client()
-    return MachineLines(client, loaded, file, logins).ask(client.check_platform, session.say)
+    return MachineLines(client, loaded, file, logins).ask(client.check_platform, session.report)
 
 
 def _rows(checks: Iterable[Check]) -> list[Row]:
@@ -155,9 +155,9 @@ def clean(session: CliSession, file: Path, output: str) -> int:
         raise CommandError(f"{file}: platform {service.platform} has no machines to clean", ExitCode.USAGE)
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client()
-    steps = MachineLines(client, loaded, file, logins).ask(client.clean_platform, session.say)
+    steps = MachineLines(client, loaded, file, logins).ask(client.clean_platform, session.report)
     print_list(steps, MACHINE_COLUMNS, output, empty="")
     failed = dict.fromkeys(step["machine"] for step in steps if step["verdict"] == "fail")
     if failed:
-        session.say(f"Not clean: {', '.join(failed)}.")
+        session.report(f"Not clean: {', '.join(failed)}.")
     return ExitCode.FAILED if failed else ExitCode.OK

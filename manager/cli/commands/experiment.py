@@ -99,7 +99,7 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) 
         if yes or confirm(question):
             _settle(session, row)
             session.client.delete_experiment(row["id"])
-            session.say(f"Experiment {row['id']} is deleted.")
+            session.report(f"Experiment {row['id']} is deleted.")
 
 
 @experiment.command()
@@ -124,11 +124,11 @@ def export(
             _write_rows(rows, kind, file)
         counted = counts({"trial_counts": Counter(row["status"] for row in rows)})
         written = f"Written to {filename}: {_numbered(len(rows), 'trial')} of experiment {found['id']}"
-        session.say(written + (f" ({counted})." if counted else "."))
+        session.report(written + (f" ({counted})." if counted else "."))
     others = sum(found["trial_counts"].values()) - len(rows)
     if others > 0:
         why = "not succeeded" if succeeded else "not ended yet"
-        session.say(f"Left out, as {why}: {_numbered(others, 'trial')} of experiment {found['id']}.")
+        session.report(f"Left out, as {why}: {_numbered(others, 'trial')} of experiment {found['id']}.")
 
 
 @experiment.command("import")
@@ -149,7 +149,7 @@ def import_(session: CliSession, experiment: str | None, filename: Path, skip_ou
     if answer.get("outside"):
         skipped += f"; skipped {_numbered(answer['outside'], 'row')} outside of the search space"
     received = _numbered(answer["imported"], "result")
-    session.say(f"The tuner of experiment {found['id']} received {received}{skipped}.")
+    session.report(f"The tuner of experiment {found['id']} received {received}{skipped}.")
 
 
 @experiment.command()
@@ -169,15 +169,15 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     found = find_experiment(session.client, experiment, ended_too=True)
     target = path / f"{found['id']}.zip" if path.is_dir() else path
     contents = find_contents(found, target, with_code=code)
-    session.say(f"Saving {contents.describe()}.")
+    session.report(f"Saving {contents.describe()}.")
     for sentence in contents.left_out:
-        session.say(sentence)
+        session.report(sentence)
     if contents.is_large and not yes:
         _confirm_large(size_text(contents.size))
     with show_progress(contents.size) as saved:
         write_archive(session.client, found, contents, target, saved)
     echo(str(target))
-    session.say(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
+    session.report(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
 
 
 @experiment.command()
@@ -192,7 +192,7 @@ def load(session: CliSession, path: Path, code: Path | None, identifier: str | N
     read_archive(path)  # no manager is started for a file that is none
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
     echo(loaded["id"])
-    session.say(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
+    session.report(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
 
 
 def _confirm_large(size: str) -> None:

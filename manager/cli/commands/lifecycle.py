@@ -24,7 +24,7 @@ def resume(session: CliSession, experiment: str | None, port: int | None, foregr
         else _only(client, {"STOPPED", "PAUSED", "VIEWED", "ERROR"}, "resumed")
     )
     client.resume_experiment(found["id"])
-    session.say(f"Experiment {found['id']} goes on.")
+    session.report(f"Experiment {found['id']} goes on.")
     if not foreground:
         return ExitCode.OK
     from proctor.manager.cli.watching import watch_to_the_end
@@ -39,7 +39,7 @@ def pause(session: CliSession, experiment: str | None) -> None:
     """Create no new trials; running ones go on. `proctor resume` goes on."""
     found = find_experiment(session.client, experiment)
     session.client.pause_experiment(found["id"])
-    session.say(f"Experiment {found['id']} creates no new trials; `proctor resume {found['id']}` goes on.")
+    session.report(f"Experiment {found['id']} creates no new trials; `proctor resume {found['id']}` goes on.")
 
 
 @click.command()
@@ -55,7 +55,7 @@ def view(session: CliSession, experiment: str | None, port: int | None) -> None:
     found = find_experiment(client, experiment, ended_too=True)
     if found["status"] == "STOPPED":
         found = client.view_experiment(found["id"])
-    session.say(f"Experiment {found['id']} is {found['status']}. Its page (the link holds your token):")
+    session.report(f"Experiment {found['id']} is {found['status']}. Its page (the link holds your token):")
     echo(client.page_url(f"/experiments/{found['id']}"))
 
 
@@ -74,12 +74,12 @@ def stop(session: CliSession, experiment: str | None, every: bool) -> None:
         if experiment is not None:
             raise click.UsageError("give an ID or --all, not both")
         client.stop_all()
-        session.say("All experiments are being stopped.")
+        session.report("All experiments are being stopped.")
         return
     for found in _to_stop(client, experiment):
         stopping = client.stop_experiment(found["id"])
         waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
-        session.say(
+        session.report(
             f"Experiment {found['id']} is being stopped{waits}; `proctor resume {found['id']}` goes on with it."
         )
 

@@ -82,7 +82,7 @@ def stop(session: CliSession) -> None:
         was_running = stop_manager(session.home)
     except StartError as error:
         raise CommandError(str(error)) from error
-    session.say("The manager has ended; running trials go on." if was_running else "No manager was running.")
+    session.report("The manager has ended; running trials go on." if was_running else "No manager was running.")
 
 
 @manager.command()

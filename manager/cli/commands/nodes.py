@@ -53,9 +53,9 @@ def check(session: CliSession, node: str) -> int:
     if found["status"] == "CONNECTED":
         client.check_node(found["id"])
     else:
-        session.say(f"Node {found['id']} is {_state(found)}. It is being tried now.")
+        session.report(f"Node {found['id']} is {_state(found)}. It is being tried now.")
         found = _check_and_wait(client, found["id"])
-    session.say(f"Node {found['id']} is {_state(found)}.")
+    session.report(f"Node {found['id']} is {_state(found)}.")
     return ExitCode.OK if found["status"] == "CONNECTED" else ExitCode.FAILED
 
 
@@ -68,7 +68,7 @@ def drain(session: CliSession, node: str, reason: str) -> None:
     found = session.client.drain_node(find_node(session.client, node)["id"], reason=reason)
     running = len(found["reservations"])
     going_on = f"; {running} trial {'job goes' if running == 1 else 'jobs go'} on there" if running else ""
-    session.say(
+    session.report(
         f"Node {found['id']} gets no new jobs{going_on}. `proctor nodes resume {found['id']}` gives it jobs again."
     )
 
@@ -79,7 +79,7 @@ def drain(session: CliSession, node: str, reason: str) -> None:
 def resume(session: CliSession, node: str) -> None:
     """Give a drained or quarantined machine jobs again."""
     found = session.client.resume_node(find_node(session.client, node)["id"])
-    session.say(f"Node {found['id']} gets jobs again; it is {_state(found)}.")
+    session.report(f"Node {found['id']} gets jobs again; it is {_state(found)}.")
 
 
 @nodes.command()
@@ -98,7 +98,7 @@ def forget(session: CliSession, node: str, yes: bool) -> None:
     )
     if yes or confirm(question):
         session.client.forget_node(found["id"])
-        session.say(f"Node {found['id']} is forgotten.")
+        session.report(f"Node {found['id']} is forgotten.")
 
 
 def find_node(client: "Client", named: str) -> Row:

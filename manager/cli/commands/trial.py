@@ -127,7 +127,7 @@ def kill(session: CliSession, words: Sequence[str], trial: str | None, experimen
     """End a trial: SIGTERM, some seconds to save its work, SIGKILL."""
     found = named_trial(session.client, words, trial, experiment)
     session.client.kill_trial(found["id"])
-    session.say(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
+    session.report(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
 
 
 @trial.command()
@@ -138,7 +138,7 @@ def retry(session: CliSession, words: Sequence[str], trial: str | None, experime
     found = named_trial(session.client, words, trial, experiment)
     made = session.client.retry_trial(found["id"])
     echo(made["id"])
-    session.say(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
+    session.report(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
 
 
 @trial.command()
@@ -157,7 +157,7 @@ def add(session: CliSession, experiment: str | None, parameters: str | None, fil
     found = find_experiment(session.client, experiment)
     made = session.client.add_trial(found["id"], chosen)
     echo(made["id"])
-    session.say(f"Trial {made['sequence_id']} of experiment {found['id']} will run with these parameters.")
+    session.report(f"Trial {made['sequence_id']} of experiment {found['id']} will run with these parameters.")
 
 
 def read_parameters(text: str) -> Any:
@@ -208,7 +208,7 @@ def trial_download(
     target = directory or Path(found["id"])
     for path in chosen:
         client.download(found["id"], path, target / path)
-    session.say(f"Saved {len(chosen)} {'file' if len(chosen) == 1 else 'files'} in {target}.")
+    session.report(f"Saved {len(chosen)} {'file' if len(chosen) == 1 else 'files'} in {target}.")
 
 
 def choose(files: Iterable[Row], wanted: Sequence[str]) -> list[str]:

@@ -67,8 +67,8 @@ def duration(session: CliSession, experiment: str | None, value: float | str, tr
     """How long new trials are created."""
     key = "max_trial_duration_seconds" if trial else "max_experiment_duration_seconds"
     limit = None if value == NO_LIMIT else value
-    said = "has no limit of time" if limit is None else f"has a limit of {limit:g} s"
-    _change(session, experiment, {key: limit}, f"now {said}" + (" for each trial" if trial else ""))
+    outcome = "has no limit of time" if limit is None else f"has a limit of {limit:g} s"
+    _change(session, experiment, {key: limit}, f"now {outcome}" + (" for each trial" if trial else ""))
 
 
 @update.command()
@@ -78,8 +78,8 @@ def duration(session: CliSession, experiment: str | None, value: float | str, tr
 def trialnum(session: CliSession, experiment: str | None, value: int | str) -> None:
     """How many trials are created. A DONE experiment goes on when the limit is raised."""
     limit = None if value == NO_LIMIT else value
-    said = "creates trials without limit" if limit is None else f"creates {limit} trial{'s' * (limit != 1)}"
-    _change(session, experiment, {"max_trial_number": limit}, said)
+    outcome = "creates trials without limit" if limit is None else f"creates {limit} trial{'s' * (limit != 1)}"
+    _change(session, experiment, {"max_trial_number": limit}, outcome)
 
 
 @update.command()
@@ -91,8 +91,8 @@ def trialnum(session: CliSession, experiment: str | None, value: int | str) -> N
 def searchspace(session: CliSession, experiment: str | None, filename: Path) -> None:
     """Where the tuner searches from now on. The space is checked first."""
     space = read_document_file(filename)
-    said = f"searches {', '.join(space)}" if space and isinstance(space, dict) else "has a new search space"
-    _change(session, experiment, {"search_space": space}, said)
+    outcome = f"searches {', '.join(space)}" if space and isinstance(space, dict) else "has a new search space"
+    _change(session, experiment, {"search_space": space}, outcome)
 
 
 def read_mapping_file(path: Path) -> dict[str, Any]:
@@ -115,11 +115,11 @@ def read_document_file(path: Path) -> Any:
         raise CommandError(str(error), ExitCode.USAGE) from error
 
 
-def _change(session: CliSession, experiment: str | None, changes: dict[str, Any], said: str) -> None:
+def _change(session: CliSession, experiment: str | None, changes: dict[str, Any], outcome: str) -> None:
     try:
         json.dumps(changes, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CommandError(f"the new value is not valid: {error}", ExitCode.USAGE) from error
     found = find_experiment(session.client, experiment, ended_too=True)
     session.client.update_experiment(found["id"], changes)
-    session.say(f"Experiment {found['id']} {said}.")
+    session.report(f"Experiment {found['id']} {outcome}.")

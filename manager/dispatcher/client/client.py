@@ -1,7 +1,7 @@
-"""The manager's end of a dispatcher process: starts it, tells it the input log, restarts it when it dies.
+"""The manager's end of a dispatcher process: starts it, sends it the input log, restarts it when it dies.
 
-The store's input log is the truth. `tell` is called after an input was committed; whoever comes late (a dispatcher
-that has just been started) is brought up to date from the log, so an input is never told twice and never skipped.
+The store's input log is the truth. `send` is called after an input was committed; a dispatcher
+that has just been started is brought up to date from the log, so an input is never sent twice and never skipped.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 PAGE = 500
 FINISH_SECONDS = 30.0
-"""How long a dispatcher may take to handle what it was told last and to leave."""
+"""How long a dispatcher may take to handle what it was sent last and to leave."""
 SLOW_TUNER_SECONDS = 15.0
-"""After that long without a suggestion that was asked for, people are told that the tuner computes."""
+"""After that long without a suggestion that was asked for, users are notified that the tuner computes."""
 RESTART_DELAYS_SECONDS = (0.0, 0.25, 1.0, 4.0, 10.0)
 """Before the next start, by how many dispatchers in a row have ended without a suggestion."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
@@ -94,7 +94,8 @@ class DispatcherClient:
         restarted: Callable[[str], None],
         silent: Callable[[str], None] = lambda problem: None,
     ) -> None:
-        """`restarted` is told why each new dispatcher is started; `silent`, that one does not answer but computes."""
+        """`restarted` is called with the reason of each restart, `silent` with a clause about one that does not answer
+        but computes."""
         self._open_channel = open_channel
         self._initialize = initialize
         self._read_inputs = read_inputs
@@ -105,21 +106,21 @@ class DispatcherClient:
         self._obstacle = ""  # why none can be started
         self._unanswered = False  # a ping is on its way
         self._shot_for = ""
-        self._late: list[ToDispatcher] = []  # told since the conversation began, not sent yet
-        self._told = 0
+        self._late: list[ToDispatcher] = []  # since the conversation began, not sent yet
+        self._sent = 0
         self._has_suggested = False  # this dispatcher
         self._has_ever_suggested = False  # any of them
         self._awaited: set[int] = set()  # parameter ids that were asked for and not answered
         self._awaited_since = 0.0  # or since the last answer, by this clock, the loop's
         self._monotonic: Callable[[], float] = lambda: 0.0
-        self._bell = asyncio.Event()
+        self._has_inputs = asyncio.Event()
         self._finishing = asyncio.Event()
         self._limit: asyncio.Timeout | None = None  # of the conversation
 
-    def tell(self, messages: Sequence[ToDispatcher]) -> None:
+    def send(self, messages: Sequence[ToDispatcher]) -> None:
         """Committed inputs in the order of their positions. Returns at once; never raises."""
         self._late.extend(messages)
-        self._bell.set()
+        self._has_inputs.set()
 
     @property
     def problem(self) -> str:
@@ -136,11 +137,11 @@ class DispatcherClient:
         return f"the tuner has been computing for {seconds:.0f} s and has not {what}"
 
     def finish(self) -> None:
-        """Nothing more will be told: the dispatcher handles what it was told and leaves, in FINISH_SECONDS at most;
+        """No more inputs will come: the dispatcher handles what it was sent and leaves, in FINISH_SECONDS at most;
         then `run` returns. Returns at once; idempotent."""
         if not self._finishing.is_set():
             self._finishing.set()
-            self._bell.set()
+            self._has_inputs.set()
             self._set_limit()
 
     def _set_limit(self) -> None:
@@ -157,7 +158,7 @@ class DispatcherClient:
             self._finishing.clear()
 
     async def _serve(self) -> None:
-        fruitless = obstacles = 0
+        failures = obstacles = 0
         while True:
             self._has_suggested = False
             try:
@@ -172,16 +173,16 @@ class DispatcherClient:
             obstacles = 0
             if self._finishing.is_set():
                 return
-            fruitless = 0 if self._has_suggested else fruitless + 1
-            if fruitless >= len(RESTART_DELAYS_SECONDS):
-                raise DispatcherGone(f"the dispatcher ended {fruitless} times in a row: {exit_message}")
+            failures = 0 if self._has_suggested else failures + 1
+            if failures >= len(RESTART_DELAYS_SECONDS):
+                raise DispatcherGone(f"the dispatcher ended {failures} times in a row: {exit_message}")
             log.warning("dispatcher ended, starting it again: %s", exit_message, extra={"action": "dispatcher.restart"})
             self._restarted(exit_message)
-            if await self._is_finished_after(RESTART_DELAYS_SECONDS[fruitless]):
+            if await self._is_finished_after(RESTART_DELAYS_SECONDS[failures]):
                 return
 
     async def _is_finished_after(self, seconds: float) -> bool:
-        """Wait, unless nothing more will be told; whether that is so."""
+        """Wait, unless no more inputs will come; whether that is so."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._finishing.wait()
@@ -199,7 +200,7 @@ class DispatcherClient:
 
     async def _converse(self) -> str:
         """One dispatcher's life; returns why it ended."""
-        self._told, self._unanswered, self._shot_for = 0, False, ""
+        self._sent, self._unanswered, self._shot_for = 0, False, ""
         self._monotonic = asyncio.get_running_loop().time
         self._late.clear()
         nonsense: protocol.ProtocolError | None = None
@@ -234,10 +235,10 @@ class DispatcherClient:
                         message = protocol.decode(line)
                     except protocol.ProtocolError as error:
                         return error
-                    self._hear(message)  # type: ignore[arg-type]
+                    self._handle(message)  # type: ignore[arg-type]
         return None
 
-    def _hear(self, message: FromDispatcher) -> None:
+    def _handle(self, message: FromDispatcher) -> None:
         if self._monitor is not None:
             self._monitor.beat()
         if isinstance(message, protocol.Pong):
@@ -245,17 +246,17 @@ class DispatcherClient:
             return
         if isinstance(message, protocol.NewTrial):
             self._has_suggested = self._has_ever_suggested = True
-            self._note_answer([message.parameter_id])
+            self._record_answer([message.parameter_id])
         elif isinstance(message, protocol.NoMoreTrials):
-            self._note_answer(message.parameter_ids)
+            self._record_answer(message.parameter_ids)
         self._receive(message)
 
-    def _note_answer(self, parameter_ids: Sequence[int]) -> None:
+    def _record_answer(self, parameter_ids: Sequence[int]) -> None:
         self._awaited.difference_update(parameter_ids)
         self._awaited_since = self._monotonic()
 
-    def _note_requests(self, messages: Sequence[ToDispatcher]) -> None:
-        """Told by now: what the dispatcher owes."""
+    def _record_requests(self, messages: Sequence[ToDispatcher]) -> None:
+        """What the dispatcher must answer now."""
         for message in messages:
             if isinstance(message, protocol.RequestTrialJobs):
                 if not self._awaited:
@@ -270,17 +271,17 @@ class DispatcherClient:
         self._monitor = monitor = LivenessMonitor(patience, loop.time(), channel.process_stats())
         nonce = 0
         while True:
-            due = loop.time() + patience.look_seconds
+            due = loop.time() + patience.poll_seconds
             if not self._unanswered:
                 self._unanswered, nonce = True, nonce + 1
                 await self._ping(channel, nonce, due)
             await asyncio.sleep(due - loop.time())
-            verdict = monitor.look(loop.time(), channel.process_stats())
+            liveness = monitor.check(loop.time(), channel.process_stats())
             if self._finishing.is_set():
                 return  # it answers no pings while it leaves, and has a limit for that
-            if verdict is Liveness.LOST:
+            if liveness is Liveness.LOST:
                 break
-            if verdict is Liveness.BUSY:
+            if liveness is Liveness.BUSY:
                 self._silent(monitor.problem)
         self._shot_for = f"{monitor.problem}, so it was killed"
         log.warning("%s", self._shot_for, extra={"action": "dispatcher.kill"})
@@ -296,7 +297,7 @@ class DispatcherClient:
     async def _speak(self, channel: LineChannel) -> None:
         with suppress(ConnectionError):
             await channel.send(protocol.encode(self._initialize()))
-            while page := await self._read_inputs(self._told, PAGE):
+            while page := await self._read_inputs(self._sent, PAGE):
                 await self._send(channel, page)
             while True:
                 late, self._late = self._late, []
@@ -306,15 +307,15 @@ class DispatcherClient:
                 if self._finishing.is_set():
                     await channel.send(protocol.encode(protocol.Terminate()))
                     return
-                self._bell.clear()
-                await self._bell.wait()
+                self._has_inputs.clear()
+                await self._has_inputs.wait()
 
     async def _send(self, channel: LineChannel, messages: Sequence[ToDispatcher]) -> None:
-        news = [message for message in messages if getattr(message, "position", 0) > self._told]
+        news = [message for message in messages if getattr(message, "position", 0) > self._sent]
         if not news:
             return
-        self._note_requests(news)
+        self._record_requests(news)
         failpoint("manager.dispatcher.send.before")
         await channel.send(b"".join(protocol.encode(message) for message in news))
-        self._told = news[-1].position  # type: ignore[union-attr]
+        self._sent = news[-1].position  # type: ignore[union-attr]
         failpoint("manager.dispatcher.send.after")

@@ -11,10 +11,10 @@ from enum import StrEnum
 
 BUSY_SHARE = 0.1
 """Of one processor: who uses more, computes. A thread that waits in vain for the interpreter looks every 5 ms and uses
-a fiftieth; a dispatcher has four threads at most. On a crowded machine one look in `idle_seconds` is enough."""
+a fiftieth; a dispatcher has four threads at most. On a crowded machine one check in `idle_seconds` is enough."""
 
 LATE = 2.0
-"""A look that comes later than this many intervals says that the manager was away itself: suspended, or its loop was
+"""A check that comes later than this many intervals says that the manager was away itself: suspended, or its loop was
 held up. That time is not the dispatcher's, whose answer may have lain there unread."""
 
 
@@ -23,12 +23,12 @@ class Patience:
     """How long a dispatcher may leave a ping unanswered, in seconds in which the manager was awake."""
 
     idle_seconds: float = 60.0
-    """One that does not compute either. Longer than a look around with a debugger takes, or than a machine that swaps
+    """One that does not compute either. Longer than a session with a debugger takes, or than a machine that swaps
     needs to recover; short enough that it is not a riddle for long why nothing runs."""
 
     @property
-    def look_seconds(self) -> float:
-        """Between two looks, and so between an answer and the next ping."""
+    def poll_seconds(self) -> float:
+        """Between two checks, and so between an answer and the next ping."""
         return max(0.25, self.idle_seconds / 12)
 
     @property
@@ -51,7 +51,7 @@ class ProcessStats:
 
 
 class Liveness(StrEnum):
-    """What a look has found."""
+    """What a check has found."""
 
     WELL = "WELL"  # nothing, or nothing new
     BUSY = "BUSY"  # it has been silent for long, but computes; said once per silence
@@ -63,8 +63,8 @@ class LivenessMonitor:
 
     def __init__(self, patience: Patience, now: float, process_stats: ProcessStats) -> None:
         self._patience = patience
-        self._looked_at = now
-        self._stats = process_stats  # at the last look
+        self._polled_at = now
+        self._stats = process_stats  # at the last check
         self._received = False
         self._answers = False  # something was received at least once
         self._silent = 0.0
@@ -75,16 +75,16 @@ class LivenessMonitor:
         """Something was received from it."""
         self._received = self._answers = True
 
-    def look(self, now: float, process_stats: ProcessStats) -> Liveness:
-        """Judge the time since the last look."""
-        elapsed, self._looked_at = now - self._looked_at, now
+    def check(self, now: float, process_stats: ProcessStats) -> Liveness:
+        """Judge the time since the last check."""
+        elapsed, self._polled_at = now - self._polled_at, now
         worked = self._has_worked(process_stats, elapsed)
         self._stats = process_stats
         if self._received:
             self._received = self._reported = False
             self._silent = self._still = 0.0
             return Liveness.WELL
-        if elapsed <= LATE * self._patience.look_seconds:
+        if elapsed <= LATE * self._patience.poll_seconds:
             self._silent += elapsed
             self._still = 0.0 if worked else self._still + elapsed
         return self._judge()

@@ -23,10 +23,10 @@ GOODBYE_SECONDS = 3.0
 KILL_SECONDS = 10.0
 """How long a killed process may stay: the kernel ends it when it comes back from a disk or a network file system."""
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
-EPITAPH_LINES = 20
+EXIT_MESSAGE_LINES = 20
 LOG_BYTES = 16 * 1024 * 1024
 """What a dispatcher's log may grow to; then it goes on empty, and its last so many bytes are the file beside it."""
-_LOOK_SECONDS = (0.25, 2.0)
+_POLL_SECONDS = (0.25, 2.0)
 _BLOCK_BYTES = 1024 * 1024
 
 
@@ -68,7 +68,7 @@ class ProcessChannel(LineChannel):
     async def limit_log(self) -> None:
         """Looks the more often the faster the log grows: one that is printed to without a pause must not fill the
         disk, and never waits for us."""
-        least, most = _LOOK_SECONDS
+        least, most = _POLL_SECONDS
         pause, before = least, 0
         while True:
             size = await asyncio.to_thread(cut_log, self._log_path)
@@ -88,7 +88,7 @@ class ProcessChannel(LineChannel):
         await asyncio.sleep(GOODBYE_SECONDS)
         self._writer.transport.abort()
 
-    async def say_goodbye(self) -> None:
+    async def end(self) -> None:
         """Ask it to leave and wait; after that, make it leave."""
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
@@ -162,8 +162,8 @@ def _copy_end(path: Path, size: int, target: Path) -> None:
 def _tail(path: Path) -> str:
     """The last lines of a log file, or '' when there is none."""
     text = _read_end(path)
-    text = text if text.count("\n") >= EPITAPH_LINES else _read_end(earlier_log(path)) + text
-    return "\n".join(text.splitlines()[-EPITAPH_LINES:])
+    text = text if text.count("\n") >= EXIT_MESSAGE_LINES else _read_end(earlier_log(path)) + text
+    return "\n".join(text.splitlines()[-EXIT_MESSAGE_LINES:])
 
 
 def _read_end(path: Path) -> str:
@@ -221,4 +221,4 @@ async def open_process(
     try:
         yield channel
     finally:
-        await asyncio.shield(channel.say_goodbye())
+        await asyncio.shield(channel.end())

@@ -277,7 +277,7 @@ class ExperimentLoop:
             raise
         for envelope, value in answered:
             envelope.resolve(value)
-        self._dispatcher.tell(step.inputs)
+        self._dispatcher.send(step.inputs)
         await self._effects.carry_out(step)
 
     async def _turn_apart(self, envelopes: Sequence[Envelope]) -> None:

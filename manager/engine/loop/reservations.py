@@ -174,7 +174,7 @@ class PoolPlacer:
             return {}
         node_ids = tuple(dict.fromkeys(node_id for demand in demands for node_id in demand.rules))
         held = hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
-        self._pool.note_held({demand.holder: node_id for node_id, gpus in held.items() for demand in gpus.values()})
+        self._pool.set_held({demand.holder: node_id for node_id, gpus in held.items() for demand in gpus.values()})
         return held
 
     def _what_is_held(self, demand: GpuDemand, older: Sequence[GpuDemand], now: float) -> str:

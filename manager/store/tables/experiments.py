@@ -72,14 +72,14 @@ def active(connection: sqlite3.Connection) -> list[ExperimentRow]:
     return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.active"))]
 
 
-def owing_clean_up(connection: sqlite3.Connection) -> list[str]:
+def needing_clean_up(connection: sqlite3.Connection) -> list[str]:
     """The ids of the experiments that were stopped and whose platforms have not cleaned up after them yet."""
-    return [row[0] for row in connection.execute(query("experiments.owing_clean_up"))]
+    return [row[0] for row in connection.execute(query("experiments.needing_clean_up"))]
 
 
-def note_clean_up(connection: sqlite3.Connection, experiment_id: str) -> None:
+def end_clean_up(connection: sqlite3.Connection, experiment_id: str) -> None:
     """Its platform has cleaned up after it. Idempotent; does nothing for one that was resumed meanwhile."""
-    connection.execute(query("experiments.note_clean_up"), {"id": experiment_id})
+    connection.execute(query("experiments.end_clean_up"), {"id": experiment_id})
 
 
 def move(
@@ -130,7 +130,7 @@ def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -
     if connection.execute(query("experiments.delete"), {"id": experiment_id}).rowcount == 0:
         raise RowNotFound(f"Experiment {experiment_id} is not in the store.")
     connection.execute(query("events.delete_of_experiment"), {"experiment_id": experiment_id})
-    identity.note_deleted(connection, experiment_id, time)
+    identity.record_deleted(connection, experiment_id, time)
     events.append(connection, time=time, kind=events.EXPERIMENT_DELETED, data={}, experiment_id=experiment_id)
 
 

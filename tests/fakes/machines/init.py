@@ -31,7 +31,7 @@ _BIND, _RECURSIVE, _PRIVATE, _DETACH = 0x1000, 0x4000, 0x40000, 2
 _DIE_WITH_PARENT = 1
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/machine/bin")
 _PATIENCE_SECONDS = 60.0
-_LOOK_SECONDS = 0.004
+_POLL_SECONDS = 0.004
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -200,7 +200,7 @@ def _until(look, what):
     while not look():
         if time.monotonic() > gives_up:
             raise OSError(f"waited in vain for {what}")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _serve(server):

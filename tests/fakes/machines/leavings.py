@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fakes.machines.machine import Machine
 
 PATIENCE_SECONDS = 90.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _MOST_TOLD = 30
 _FREE = ".ballast"
 _PLACES = ("/tmp", "/var/tmp", "/run/lock")
@@ -40,7 +40,7 @@ class Leavings:
         while found := self.find():
             told = "\n".join([*found[:_MOST_TOLD], f"{len(found)} in all"])
             assert time.monotonic() < gives_up, f"left behind on the machines:\n{told}"
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def _on(machine: "Machine") -> Iterator[str]:

@@ -144,8 +144,8 @@ class Machine:
 
     def finish_power_on(self) -> None:
         """The second half."""
-        self.pid = int(self._hear("pid"))
-        self._hear("ready")
+        self.pid = int(self._receive("pid"))
+        self._receive("ready")
 
     def power_off(self) -> None:
         """Pull the plug: every process of it is gone on return. Its disks stay."""
@@ -302,9 +302,9 @@ class Machine:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(word).encode() + b"\n")
-        self._hear("done")
+        self._receive("done")
 
-    def _hear(self, what: str) -> Any:
+    def _receive(self, what: str) -> Any:
         assert self._process is not None
         assert self._process.stdout is not None
         gives_up = time.monotonic() + PATIENCE_SECONDS

@@ -44,13 +44,13 @@ def ask(home: Path, request: Any, data: bytes = b"", *, python: str = sys.execut
 
 
 def look(home: Path, key: str = "m-n", python: str = sys.executable) -> dict[str, Any]:
-    return ask(home, {"look": key}, python=python)
+    return ask(home, {"inspect": key}, python=python)
 
 
 def take(home: Path, path: Path, data: bytes, *, expected: bytes) -> dict[str, Any]:
     """Bring a file."""
     sha256 = hashlib.sha256(expected).hexdigest()
-    return ask(home, {"take": str(path), "size": len(expected), "sha256": sha256}, data)
+    return ask(home, {"write": str(path), "size": len(expected), "sha256": sha256}, data)
 
 
 def test_a_machine_that_was_never_seen(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_python_path_without_a_python_is_told_of(tmp_path: Path) -> None:
     folder.mkdir()
     for name, mode in (("python3-config", 0o755), ("python3", 0o644)):
         (folder / name).touch(mode=mode)
-    request = {"look": "m-n", "python_path": str(folder)}
+    request = {"inspect": "m-n", "python_path": str(folder)}
     assert ask(tmp_path, request)["python_path_without"] == str(folder)
     (folder / "python3.8").symlink_to(sys.executable)
     assert ask(tmp_path, request)["python_path_without"] == ""
@@ -140,14 +140,14 @@ def test_one_python_answers_one_line_after_another_and_carries_out_the_keepers_c
     directory = tmp_path / ".proctor" / "nodes" / "m-n"
     path = directory / archive.name
     lines = [
-        {"look": "m-n"},
-        {"take": str(path), "size": archive.path.stat().st_size, "sha256": archive.sha256},
+        {"inspect": "m-n"},
+        {"write": str(path), "size": archive.path.stat().st_size, "sha256": archive.sha256},
         {"command": "prepare", "file": str(path), "directory": str(directory)},
         {"command": "nonsense", "file": str(path), "directory": str(directory)},
         {"list": "m-"},
         {"remove": str(directory)},
     ]
-    data = [archive.path.read_bytes() if "take" in line else b"" for line in lines]
+    data = [archive.path.read_bytes() if "write" in line else b"" for line in lines]
     said = b"".join(json.dumps(line).encode() + b"\n" + more for line, more in zip(lines, data, strict=True))
     done = subprocess.run(
         [sys.executable, *ISOLATED, "-c", READ_SOURCE],

@@ -172,7 +172,7 @@ class NodeContact:
         path = f"{self.facts.directory}/{archive.name}"
         if archive.name not in self.facts.archives:
             data = await asyncio.to_thread(archive.path.read_bytes)
-            request = {"take": path, "size": len(data), "sha256": archive.sha256}
+            request = {"write": path, "size": len(data), "sha256": archive.sha256}
             await self.python.ask(request, f"copying {archive.name}", data=data, timeout_seconds=_UPLOAD_SECONDS)
         return NodeKeeper(self._connection, self.facts.python, path, self.facts.directory, self.python)
 
@@ -229,7 +229,7 @@ def detach(keeper: NodeKeeper) -> NodeKeeper:
 async def _probe(python: RemotePython, name: str, key: str, python_path: str | None) -> dict[str, Any] | None:
     """What one interpreter reports; None where none has that name."""
     what = f"the probe with {name}"
-    request = {"look": key, "python_path": python_path}
+    request = {"inspect": key, "python_path": python_path}
     finished = await python.exchange(request, what, timeout_seconds=_PROBE_SECONDS)
     if finished.code in _NOT_FOUND and not finished.stdout:
         return None

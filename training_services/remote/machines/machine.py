@@ -226,7 +226,7 @@ class Machine:
             connection = await self._connect(stack)
             self._is_connected = True
             self._hub.reach(self.node_id)
-            stack.callback(self._note_disconnected)
+            stack.callback(self._on_disconnected)
             lock = self._context.locks[self.node_id]
             async with lock, self._context.gate:
                 site = self._site(await self._context.archive())
@@ -235,7 +235,7 @@ class Machine:
                 session = await self._start_keeper(connection, site) if collects or not is_released else None
             if session is not None:
                 until = self._until_collected if collects else self._until_released
-                await session.hold(until=until, on_registered=self._note_registered)
+                await session.hold(until=until, on_registered=self._on_registered)
                 self._transfers = None
             async with lock:
                 await self._clean(connection, site)
@@ -342,11 +342,11 @@ class Machine:
         """Collect all files, or until the claims of the machine have changed."""
         await until_first_ends(collect=self._uncollected.collect(), reconsidered=self._reconsidered.wait())
 
-    def _note_disconnected(self) -> None:
+    def _on_disconnected(self) -> None:
         self._is_connected = False
         self._transfers = None
 
-    def _note_registered(self) -> None:
+    def _on_registered(self) -> None:
         if not self._record.is_released:  # files that cannot be collected are tried less and less often
             self._backoff.reset()
         log.info("node %s is connected", self.node_id, extra={"action": "node.connect", "node_id": self.node_id})

@@ -137,7 +137,7 @@ def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(res
     lines = {line.split()[0]: line for line in invoke("experiment", "list").stdout.splitlines()}
     assert "12/12 failed" in lines["e"]
     assert f"{failure}; maxTrialNumber 12 is reached" in lines["e"]
-    assert "12/12 fruitless" in lines["c"]
+    assert "12/12 no success" in lines["c"]
     assert "failed" not in lines["f"]
     assert failure in invoke("experiment", "show", "e").stdout
     assert failure in invoke("experiment", "status", "e").stdout

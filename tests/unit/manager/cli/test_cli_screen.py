@@ -18,7 +18,7 @@ from proctor.manager.cli import columns
 from proctor.manager.cli.live import experiment_screen, overview
 from proctor.manager.cli.output import Column, Row
 from proctor.manager.cli.screen import table
-from proctor.manager.cli.watching import Sight
+from proctor.manager.cli.watching import WatchedExperiment
 
 EXPERIMENT: Row = {
     "id": "Ab3dE5f7",
@@ -65,8 +65,8 @@ def test_the_foreground_shows_the_time_that_it_runs_pauses_left_out() -> None:
     experiment = {**EXPERIMENT, "active_seconds": 65.0, "started_at": "2020-01-01T00:00:00Z", "ended_at": None}
     seen_at = time.monotonic() - 3600.0  # nothing has changed for an hour
     for status, shown in {"PAUSED": ["1m", "05s"], "NO_MORE_TRIAL": ["1h", "01m"]}.items():
-        sight = Sight({**experiment, "status": status, "best": None}, [], seen_at)
-        assert lines(experiment_screen(sight), 100)[0].split()[-2:] == shown
+        watched = WatchedExperiment({**experiment, "status": status, "best": None}, [], seen_at)
+        assert lines(experiment_screen(watched), 100)[0].split()[-2:] == shown
 
 
 def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_told_in_full() -> None:

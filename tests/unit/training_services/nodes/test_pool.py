@@ -318,16 +318,16 @@ def test_there_is_a_shortage_only_if_no_node_has_room(pool: NodePool) -> None:
 
 def test_a_node_to_which_nothing_could_be_copied_is_used_again_when_it_has_more_room(pool: NodePool) -> None:
     pool.update("local", 2.0, disk_free_mb=5)
-    pool.note_copy_obstacle("local", "its disk is full")
+    pool.set_copy_obstacle("local", "its disk is full")
     pool.update("local", 3.0, disk_free_mb=4)
     pool.update("local", 4.0, disk_free_mb=5)
     assert pool.obstacle("local") == "node local takes no new jobs: its disk is full"
     pool.update("local", 5.0, disk_free_mb=6)
     assert pool.obstacle("local") == ""
-    pool.note_copy_obstacle("local", "its disk is full")
-    pool.note_copy_obstacle("local", "")
+    pool.set_copy_obstacle("local", "its disk is full")
+    pool.set_copy_obstacle("local", "")
     assert pool.obstacle("local") == ""
-    pool.note_copy_obstacle("gone", "its disk is full")
+    pool.set_copy_obstacle("gone", "its disk is full")
 
 
 def test_a_keeper_that_comes_back_says_at_once_that_it_has_no_room(pool: NodePool) -> None:

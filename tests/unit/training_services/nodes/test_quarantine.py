@@ -19,7 +19,7 @@ class Stage:
 
     def play(self, *ends: tuple[str, str, EndReason]) -> list[str]:
         for node_id, trial_id, reason in ends:
-            self.quarantine.note(node_id, trial_id, reason, after=self.after)
+            self.quarantine.record(node_id, trial_id, reason, after=self.after)
         return list(self.held)
 
 
@@ -86,7 +86,7 @@ def test_a_pool_holds_what_is_quarantined_unless_somebody_has_held_it_before() -
     pool.hold("b", "drained: its disk is replaced")
     for node_id in ("a", "b"):
         for trial_id in "123":
-            pool.quarantine.note(node_id, node_id + trial_id, BAD, after=3)
-    pool.quarantine.note("c", "4", OK, after=3)
+            pool.quarantine.record(node_id, node_id + trial_id, BAD, after=3)
+    pool.quarantine.record("c", "4", OK, after=3)
     assert "quarantined: 3 trials" in pool.add("a", "remote").hold
     assert pool.add("b", "remote").hold == "drained: its disk is replaced"

@@ -74,7 +74,7 @@ def answer(report: KeeperReport, *, ended: bool = True, fenced: tuple[str, ...] 
 async def test_a_short_job_is_one_report(outbox: Outbox, stored: list[Job], tmp_path: Path) -> None:
     job = make_job(tmp_path, "T.1", b"1\n2")
     job.exit = END
-    outbox.mark(job)
+    outbox.queue(job)
     report = outbox.build("session")
     assert parts(report) == ([("T.1", "0", 0, 3)], ["T.1"], ["T.1"])
     head, _, data = report.body.partition(b"\n")
@@ -93,7 +93,7 @@ async def test_an_end_waits_for_the_last_byte_of_every_journal(
     job = make_job(tmp_path, "T.1", content)
     (tmp_path / "T.1" / "journal.1").write_bytes(b"late")
     job.exit = END
-    outbox.mark(job)
+    outbox.queue(job)
     first = outbox.build("session")
     assert parts(first)[2] == []
     outbox.settle(first, answer(first))
@@ -112,7 +112,7 @@ async def test_a_report_has_room_for_so_much_and_the_rest_comes_next(outbox: Out
         make_job(tmp_path, f"{name}.1", b"x" * 1023 + b"\n" + b"y" * (REPORT_BYTES - 2000) + b"\n") for name in "TUVW"
     ]
     for job in jobs:
-        outbox.mark(job)
+        outbox.queue(job)
     told: list[str] = []
     for _ in range(len(jobs) + 1):
         report = outbox.build("session")
@@ -143,9 +143,9 @@ async def test_an_end_is_reported_before_the_journals_of_trials_that_report_with
     floods = [make_job(tmp_path, f"flood{number}.1", LINE * (REPORT_BYTES // 8)) for number in range(4)]
     quiet = make_job(tmp_path, "quiet.1", LINE)
     for job in floods:
-        outbox.mark(job)
+        outbox.queue(job)
     quiet.exit = END
-    outbox.mark(quiet)
+    outbox.queue(quiet)
     report = outbox.build("session")
     assert parts(report)[2] == ["quiet.1"]
     assert set(parts(report)[1]) == {job.job_id for job in (*floods, quiet)}, "starts need no room"
@@ -157,7 +157,7 @@ async def test_jobs_share_a_report_equally_and_use_it_up(outbox: Outbox, tmp_pat
     content = {"a.1": LINE * 200_000, "b.1": LINE * 100_000, "c.1": LINE * 10}
     jobs = [make_job(tmp_path, job_id, data) for job_id, data in content.items()]
     for job in jobs:
-        outbox.mark(job)
+        outbox.queue(job)
     report = outbox.build("session")
     told = told_bytes(report)
     assert told["c.1"] == len(content["c.1"])
@@ -171,7 +171,7 @@ async def test_the_journals_of_all_members_of_a_job_advance(outbox: Outbox, tmp_
     job = make_job(tmp_path, "T.1", LINE * 200_000)
     (tmp_path / "T.1" / "journal.1").write_bytes(LINE * 200_000)
     job.find_journals()
-    outbox.mark(job)
+    outbox.queue(job)
     lengths = [length for _, _, _, length in parts(outbox.build("session"))[0]]
     assert lengths == [REPORT_BYTES // 2, REPORT_BYTES // 2]
     job.close()
@@ -181,7 +181,7 @@ async def test_whoever_finds_no_room_comes_first_in_the_next_report(outbox: Outb
     count = 3 * REPORT_BYTES // LEAST_SHARE_BYTES // 2
     jobs = [make_job(tmp_path, f"{number:03}.1", LINE * (LEAST_SHARE_BYTES // 4)) for number in range(count)]
     for job in jobs:
-        outbox.mark(job)
+        outbox.queue(job)
     told: Counter[str] = Counter()
     for _ in range(3):
         report = outbox.build("session")
@@ -195,10 +195,10 @@ async def test_whoever_finds_no_room_comes_first_in_the_next_report(outbox: Outb
 async def test_many_ended_jobs_leave_room_for_the_journals_of_running_ones(outbox: Outbox, tmp_path: Path) -> None:
     ended = [make_job(tmp_path, f"ended{number}.1", LINE * 200_000) for number in range(3)]
     running = make_job(tmp_path, "running.1", LINE * 200_000)
-    outbox.mark(running)
+    outbox.queue(running)
     for job in ended:
         job.exit = END
-        outbox.mark(job)
+        outbox.queue(job)
     told = told_bytes(outbox.build("session"))
     assert told["running.1"] == ROOM_FOR_RUNNING_BYTES
     assert told["ended0.1"] == told["ended1.1"] == told["ended2.1"] > 0
@@ -210,7 +210,7 @@ async def test_a_line_that_is_longer_than_a_share_is_sent_whole(outbox: Outbox, 
     line = b"x" * (MAX_RECORD_BYTES - 1) + b"\n"
     jobs = [make_job(tmp_path, f"{name}.1", line * 2) for name in "TUVWXYZ"]
     for job in jobs:
-        outbox.mark(job)
+        outbox.queue(job)
     lengths: list[int] = []
     while (report := outbox.build("session")).has_news and any(parts(report)[0]):
         assert sum(told_bytes(report).values()) <= REPORT_BYTES + MAX_RECORD_BYTES
@@ -225,7 +225,7 @@ async def test_a_line_that_is_longer_than_a_share_is_sent_whole(outbox: Outbox, 
 async def test_what_was_not_stored_is_told_again(outbox: Outbox, stored: list[Job], tmp_path: Path) -> None:
     job = make_job(tmp_path, "T.1", b"1\n")
     job.exit = END
-    outbox.mark(job)
+    outbox.queue(job)
     lost = outbox.build("session")  # its answer never comes
     again = outbox.build("session")
     assert parts(again) == parts(lost)
@@ -239,7 +239,7 @@ async def test_what_was_not_stored_is_told_again(outbox: Outbox, stored: list[Jo
 
 async def test_an_unfinished_line_waits_without_another_report(outbox: Outbox, tmp_path: Path) -> None:
     job = make_job(tmp_path, "T.1", b"1\n2")
-    outbox.mark(job)
+    outbox.queue(job)
     first = outbox.build("session")
     assert parts(first)[0] == [("T.1", "0", 0, 2)]
     outbox.settle(first, answer(first))
@@ -247,14 +247,14 @@ async def test_an_unfinished_line_waits_without_another_report(outbox: Outbox, t
     assert not second.has_news
     outbox.settle(second, answer(second))
     (tmp_path / "T.1" / "journal").write_bytes(b"1\n2\n")
-    outbox.mark(job)
+    outbox.queue(job)
     assert parts(outbox.build("session"))[0] == [("T.1", "0", 2, 2)]
     job.close()
 
 
 async def test_a_fenced_job_is_handed_over_once(outbox: Outbox, fenced: list[Job], tmp_path: Path) -> None:
     job = make_job(tmp_path, "T.1", b"1\n")
-    outbox.mark(job)
+    outbox.queue(job)
     report = outbox.build("session")
     outbox.settle(report, ReportAnswer([], [], ["T.1"]))
     assert fenced == [job]
@@ -262,10 +262,10 @@ async def test_a_fenced_job_is_handed_over_once(outbox: Outbox, fenced: list[Job
 
 
 async def test_devices_are_told_once_per_change(outbox: Outbox) -> None:
-    outbox.mark_devices([])
+    outbox.set_devices([])
     first = outbox.build("session")
     assert first.header.devices == []
-    outbox.mark_devices([])  # another change, while the report was under way
+    outbox.set_devices([])  # another change, while the report was under way
     outbox.settle(first, answer(first))
     second = outbox.build("session")
     assert second.header.devices == []
@@ -277,11 +277,11 @@ def test_more_of_a_journal_rests_and_an_end_does_not(tmp_path: Path) -> None:
     async def scene(loop: VirtualTimeLoop) -> tuple[float, float]:
         outbox = Outbox(on_stored=lambda job: None, on_fenced=lambda job: None)
         job = make_job(tmp_path, "a", b"1\n")
-        outbox.mark(job)
+        outbox.queue(job)
         await outbox.rest(5.0)
         rested = loop.time()
         job.exit = END
-        outbox.mark(job)
+        outbox.queue(job)
         await outbox.rest(5.0)
         return rested, loop.time()
 

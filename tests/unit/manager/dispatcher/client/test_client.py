@@ -22,7 +22,7 @@ class Stage:
     def __init__(self) -> None:
         self.dispatchers = SuspendableDispatchers()
         self.log: list[ToDispatcher] = []
-        self.heard: list[News] = []
+        self.received: list[News] = []
         self.restarts: list[str] = []
         self.silences: list[str] = []
         self.returned = asyncio.Event()
@@ -31,7 +31,7 @@ class Stage:
             open_channel=self.dispatchers.open,
             initialize=lambda: protocol.Initialize("e", SPACE, protocol.AlgorithmSpec(name="Random"), None, 7, ""),
             read_inputs=self.read,
-            receive=self.heard.append,
+            receive=self.received.append,
             restarted=self.restarts.append,
             silent=self.silences.append,
         )
@@ -43,12 +43,12 @@ class Stage:
         """Ask for suggestions."""
         message = protocol.RequestTrialJobs(len(self.log) + 1, list(ids))
         self.log.append(message)
-        self.client.tell([message])
+        self.client.send([message])
 
     def suggestions(self) -> dict[int, list[object]]:
         """By parameter id, all that came."""
         found: dict[int, list[object]] = {}
-        for message in self.heard:
+        for message in self.received:
             if isinstance(message, protocol.NewTrial):
                 found.setdefault(message.parameter_id, []).append(message.parameters)
         return found
@@ -77,7 +77,7 @@ def test_one_that_answers_is_left_alone_for_hours() -> None:
     stage = play(scenario)
     assert len(stage.dispatchers.channels) == 1
     assert (stage.restarts, stage.silences) == ([], [])
-    assert [type(message).__name__ for message in stage.heard] == ["Initialized", "NewTrial"]
+    assert [type(message).__name__ for message in stage.received] == ["Initialized", "NewTrial"]
 
 
 def test_one_that_is_suspended_for_less_than_the_patience_goes_on() -> None:

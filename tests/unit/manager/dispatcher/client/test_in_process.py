@@ -19,8 +19,8 @@ async def test_lines_are_answered_and_end_with_the_conversation():
     ]
     async with open_in_process() as channel:
         await channel.send(b"".join(protocol.encode(message) for message in messages))
-        heard = [type(protocol.decode(line)) async for line in channel.lines()]
-    assert heard == [protocol.Initialized, protocol.NewTrial, protocol.NewTrial, protocol.Pong]
+        received = [type(protocol.decode(line)) async for line in channel.lines()]
+    assert received == [protocol.Initialized, protocol.NewTrial, protocol.NewTrial, protocol.Pong]
     assert "own process" in channel.exit_message()
 
 

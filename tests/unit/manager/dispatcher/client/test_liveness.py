@@ -5,7 +5,7 @@ import pytest
 from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
 
 PATIENCE = Patience(60.0)
-LOOK = PATIENCE.look_seconds
+POLL = PATIENCE.poll_seconds
 
 
 class Course:
@@ -20,20 +20,20 @@ class Course:
     def process_stats(self) -> ProcessStats:
         return ProcessStats(self.used, suspended=self.suspended)
 
-    def look(self, *, after: float = LOOK, share: float = 0.0) -> Liveness:
+    def check(self, *, after: float = POLL, share: float = 0.0) -> Liveness:
         self.now += after
         self.used += share * after
-        return self.monitor.look(self.now, self.process_stats())
+        return self.monitor.check(self.now, self.process_stats())
 
     def begin(self) -> None:
         """It has spoken."""
         self.monitor.beat()
-        assert self.look() is Liveness.WELL
+        assert self.check() is Liveness.WELL
 
-    def seconds_until(self, verdict: Liveness, *, share: float = 0.0) -> float:
+    def seconds_until(self, liveness: Liveness, *, share: float = 0.0) -> float:
         began = self.now
-        while self.look(share=share) is not verdict:
-            assert self.now - began < 1e5, f"never {verdict}"
+        while self.check(share=share) is not liveness:
+            assert self.now - began < 1e5, f"never {liveness}"
         return self.now - began
 
 
@@ -47,7 +47,7 @@ def course() -> Course:
 def test_one_that_answers_is_well_for_ever(course: Course) -> None:
     for _ in range(1000):
         course.monitor.beat()
-        assert course.look() is Liveness.WELL
+        assert course.check() is Liveness.WELL
         assert course.monitor.problem == ""
 
 
@@ -58,7 +58,7 @@ def test_one_that_neither_answers_nor_computes_is_lost_after_the_patience(course
 
 def test_a_suspended_one_is_named_so(course: Course) -> None:
     course.suspended = True
-    course.look()
+    course.check()
     assert course.monitor.problem == ""
     course.seconds_until(Liveness.LOST)
     assert "60 s: it is suspended (by SIGSTOP or a debugger)" in course.monitor.problem
@@ -66,9 +66,9 @@ def test_a_suspended_one_is_named_so(course: Course) -> None:
 
 def test_one_that_answers_at_the_last_moment_is_well(course: Course) -> None:
     for _ in range(11):
-        assert course.look() is Liveness.WELL
+        assert course.check() is Liveness.WELL
     course.monitor.beat()
-    assert course.look() is Liveness.WELL
+    assert course.check() is Liveness.WELL
     assert course.monitor.problem == ""
     assert course.seconds_until(Liveness.LOST) == 60.0
 
@@ -86,7 +86,7 @@ def test_one_that_computes_is_named_once_and_given_thirty_times_as_long(course: 
 def test_one_that_computes_between_pauses_is_not_lost(course: Course) -> None:
     for _ in range(10):
         for share in (*[0.0] * 11, 0.5):
-            assert course.look(share=share) is not Liveness.LOST
+            assert course.check(share=share) is not Liveness.LOST
 
 
 def test_one_that_stops_computing_is_lost_after_the_patience(course: Course) -> None:
@@ -97,8 +97,8 @@ def test_one_that_stops_computing_is_lost_after_the_patience(course: Course) -> 
 def test_where_nobody_knows_whether_it_computes_it_is_given_the_longer_time() -> None:
     monitor = LivenessMonitor(PATIENCE, 0.0, ProcessStats(None))
     monitor.beat()
-    verdicts = [monitor.look(n * LOOK, ProcessStats(None)) for n in range(1, 400)]
-    assert verdicts.index(Liveness.LOST) * LOOK == 1800.0
+    found = [monitor.check(n * POLL, ProcessStats(None)) for n in range(1, 400)]
+    assert found.index(Liveness.LOST) * POLL == 1800.0
 
 
 def test_one_that_has_never_spoken_may_take_five_times_as_long_to_be_loaded() -> None:
@@ -108,13 +108,13 @@ def test_one_that_has_never_spoken_may_take_five_times_as_long_to_be_loaded() ->
     assert course.seconds_until(Liveness.LOST) == 240.0
 
 
-@pytest.mark.parametrize("away", [3 * LOOK, 3600.0, 1e6])
+@pytest.mark.parametrize("away", [3 * POLL, 3600.0, 1e6])
 def test_time_in_which_the_manager_was_away_does_not_count(course: Course, away: float) -> None:
     for _ in range(50):
-        assert course.look(after=away) is Liveness.WELL
+        assert course.check(after=away) is Liveness.WELL
     assert course.monitor.problem == ""
     assert course.seconds_until(Liveness.LOST) == 60.0
 
 
 def test_looks_are_never_closer_than_a_quarter_of_a_second() -> None:
-    assert Patience(0.1).look_seconds == 0.25
+    assert Patience(0.1).poll_seconds == 0.25

@@ -39,7 +39,7 @@ class Conversation:
         if tuner:
             spec = self._spec("own_tuner", tuner, class_args)
         other = self._spec("own_assessor", assessor) if assessor else None
-        self.tell(protocol.Initialize("e", SPACE, spec, other, 7, str(folder / "checkpoint")))
+        self.send(protocol.Initialize("e", SPACE, spec, other, 7, str(folder / "checkpoint")))
 
     def _spec(self, module, source, class_args=None):
         (self.folder / f"{module}.py").write_text(textwrap.dedent(source))
@@ -47,18 +47,18 @@ class Conversation:
             class_name=f"{module}.Own", code_directory=str(self.folder), class_args=class_args or {}
         )
 
-    def tell(self, *messages):
+    def send(self, *messages):
         for message in messages:
             self.session.handle(protocol.decode(protocol.encode(message)))
         return self
 
-    def hear(self, count=1):
-        heard = [self.said.get(timeout=TIME_LIMIT) for _ in range(count)]
-        return heard[0] if count == 1 else heard
+    def receive(self, count=1):
+        received = [self.said.get(timeout=TIME_LIMIT) for _ in range(count)]
+        return received[0] if count == 1 else received
 
     def started(self):
-        heard = self.hear()
-        assert isinstance(heard, protocol.Initialized), heard
+        received = self.receive()
+        assert isinstance(received, protocol.Initialized), received
         return self
 
     def close(self):
@@ -106,31 +106,31 @@ DIARY = """
 
 def diary_of(conversation, position, parameter_id):
     """What the tuner has been told; asked until `trial_end`, which comes on another thread, is in it."""
-    return conversation.tell(request(position, parameter_id)).hear().parameters["diary"]
+    return conversation.send(request(position, parameter_id)).receive().parameters["diary"]
 
 
 def test_it_proposes_with_its_class_arguments(tmp_path):
     conversation = Conversation(tmp_path, DIARY, class_args={"step": 3}).started()
-    heard = conversation.tell(request(1, 1, 2)).hear(2)
-    assert [message.parameters["x"] for message in heard] == [3, 6]
-    assert heard[0].parameters["diary"] == [["space", ["x"]]]
+    received = conversation.send(request(1, 1, 2)).receive(2)
+    assert [message.parameters["x"] for message in received] == [3, 6]
+    assert received[0].parameters["diary"] == [["space", ["x"]]]
 
 
 def test_it_is_told_results_as_reported_and_the_end_after_them(tmp_path):
     conversation = Conversation(tmp_path, DIARY).started()
-    conversation.tell(request(1, 1)).hear()
-    conversation.tell(end(2, 1, {"default": "NaN"}))
-    told, position, parameter_id = [], 3, 2
-    while ["end", 1, True] not in told:
-        told += diary_of(conversation, position, parameter_id)
+    conversation.send(request(1, 1)).receive()
+    conversation.send(end(2, 1, {"default": "NaN"}))
+    sent, position, parameter_id = [], 3, 2
+    while ["end", 1, True] not in sent:
+        sent += diary_of(conversation, position, parameter_id)
         position, parameter_id = position + 1, parameter_id + 1
     facts = [["customized", False], ["trial_job_id", "t1"]]
-    assert told == [["result", 1, 1, "{'default': nan}", facts], ["end", 1, True]]
+    assert sent == [["result", 1, 1, "{'default': nan}", facts], ["end", 1, True]]
 
 
 def test_customized_trials_are_kept_from_a_tuner_that_did_not_ask_for_them(tmp_path):
     conversation = Conversation(tmp_path, DIARY).started()
-    conversation.tell(end(1, 5, 0.5, customized=True))
+    conversation.send(end(1, 5, 0.5, customized=True))
     assert diary_of(conversation, 2, 6) == [["space", ["x"]]]
 
 
@@ -139,14 +139,14 @@ def test_customized_trials_are_told_to_a_tuner_that_asked_for_them(tmp_path):
         "self.diary, self.step = [], step", "self.diary, self.step = [], step; self._accept_customized_trials()"
     )
     conversation = Conversation(tmp_path, asking).started()
-    conversation.tell(end(1, 5, 0.5, customized=True))
+    conversation.send(end(1, 5, 0.5, customized=True))
     assert diary_of(conversation, 2, 6)[1][:3] == ["result", 5, 5]
 
 
 def test_results_of_an_earlier_process_come_as_imported_data(tmp_path):
     conversation = Conversation(tmp_path, DIARY).started()
     answers = [protocol.Answer(0, {"x": 0}), protocol.Answer(1, {"x": 1})]
-    conversation.tell(request(1, 0, 1, answers=answers), end(2, 0, 0.5), end(3, 1, 0.75))
+    conversation.send(request(1, 0, 1, answers=answers), end(2, 0, 0.5), end(3, 1, 0.75))
     assert diary_of(conversation, 4, 2) == [["space", ["x"]], ["import", 0, 0.5], ["import", 1, 0.75]]
 
 
@@ -157,19 +157,19 @@ def test_a_tuner_that_waits_for_an_earlier_trial_gets_its_result(tmp_path):
 
         class Own(Tuner):
             def __init__(self):
-                self.heard = threading.Event()
+                self.received = threading.Event()
             def update_search_space(self, space):
                 pass
             def generate_parameters(self, parameter_id, **kwargs):
                 if parameter_id == 1:
-                    self.heard.wait()
+                    self.received.wait()
                 return {"x": parameter_id}
             def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
-                self.heard.set()
+                self.received.set()
     """
     conversation = Conversation(tmp_path, waiting).started()
-    assert conversation.tell(request(1, 0, 1)).hear().parameter_id == 0
-    assert conversation.tell(end(2, 0, 0.5)).hear().parameter_id == 1
+    assert conversation.send(request(1, 0, 1)).receive().parameter_id == 0
+    assert conversation.send(end(2, 0, 0.5)).receive().parameter_id == 1
 
 
 def test_a_tuner_that_waits_for_the_end_of_a_trial_hears_it(tmp_path):
@@ -179,20 +179,20 @@ def test_a_tuner_that_waits_for_the_end_of_a_trial_hears_it(tmp_path):
 
         class Own(Tuner):
             def __init__(self):
-                self.heard = threading.Event()
+                self.received = threading.Event()
             def update_search_space(self, space):
                 pass
             def generate_parameters(self, parameter_id, **kwargs):
                 if parameter_id == 1:
-                    self.heard.wait()
+                    self.received.wait()
                 return {"x": parameter_id}
             def trial_end(self, parameter_id, success, **kwargs):
                 assert success is False
-                self.heard.set()
+                self.received.set()
     """
     conversation = Conversation(tmp_path, waiting).started()
-    conversation.tell(request(1, 0, 1)).hear()
-    assert conversation.tell(end(2, 0, status="FAILED")).hear().parameter_id == 1
+    conversation.send(request(1, 0, 1)).receive()
+    assert conversation.send(end(2, 0, status="FAILED")).receive().parameter_id == 1
 
 
 def test_a_tuner_without_keyword_arguments_and_with_no_more_trials(tmp_path):
@@ -214,10 +214,10 @@ def test_a_tuner_without_keyword_arguments_and_with_no_more_trials(tmp_path):
                 pass
     """
     conversation = Conversation(tmp_path, short).started()
-    heard = conversation.tell(request(1, 0, 1, 2, 3)).hear(3)
-    assert heard[2] == protocol.NoMoreTrials(1, [2, 3])
-    conversation.tell(end(2, 0, 1.0), request(3, 4))
-    assert conversation.hear() == protocol.NoMoreTrials(3, [4])
+    received = conversation.send(request(1, 0, 1, 2, 3)).receive(3)
+    assert received[2] == protocol.NoMoreTrials(1, [2, 3])
+    conversation.send(end(2, 0, 1.0), request(3, 4))
+    assert conversation.receive() == protocol.NoMoreTrials(3, [4])
 
 
 def test_several_proposals_at_once_and_one_that_comes_later(tmp_path):
@@ -234,9 +234,9 @@ def test_several_proposals_at_once_and_one_that_comes_later(tmp_path):
                 self.late(1, {"x": "late"})
     """
     conversation = Conversation(tmp_path, late).started()
-    heard = conversation.tell(request(4, 0, 1)).hear(2)
-    assert heard == [protocol.NewTrial(4, 0, {"x": 2}), protocol.NoMoreTrials(4, [1])]
-    assert conversation.tell(end(5, 0, 1.0)).hear() == protocol.NewTrial(4, 1, {"x": "late"})
+    received = conversation.send(request(4, 0, 1)).receive(2)
+    assert received == [protocol.NewTrial(4, 0, {"x": 2}), protocol.NoMoreTrials(4, [1])]
+    assert conversation.send(end(5, 0, 1.0)).receive() == protocol.NewTrial(4, 1, {"x": "late"})
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,10 @@ def test_several_proposals_at_once_and_one_that_comes_later(tmp_path):
     ],
 )
 def test_a_class_that_cannot_begin_is_reported(tmp_path, source, words):
-    heard = Conversation(tmp_path, source).hear()
-    assert isinstance(heard, protocol.Error)
-    assert words in heard.summary
-    assert words.split(":")[0] in heard.traceback or "CustomClassError" in heard.traceback
+    received = Conversation(tmp_path, source).receive()
+    assert isinstance(received, protocol.Error)
+    assert words in received.summary
+    assert words.split(":")[0] in received.traceback or "CustomClassError" in received.traceback
 
 
 @pytest.mark.parametrize(
@@ -268,17 +268,17 @@ def test_a_class_that_cannot_begin_is_reported(tmp_path, source, words):
 )
 def test_an_exception_is_reported_at_once(tmp_path, replaced, by, words):
     conversation = Conversation(tmp_path, DIARY.replace(replaced, by)).started()
-    heard = conversation.tell(request(1, 0)).hear()
-    assert isinstance(heard, protocol.Error)
-    assert words in heard.summary
-    assert conversation.tell(protocol.Ping(1)).hear() == protocol.Pong(1)
+    received = conversation.send(request(1, 0)).receive()
+    assert isinstance(received, protocol.Error)
+    assert words in received.summary
+    assert conversation.send(protocol.Ping(1)).receive() == protocol.Pong(1)
 
 
 def test_an_exception_in_trial_end_is_reported_too(tmp_path):
     source = DIARY.replace('self.diary.append(["end", parameter_id, success])', "raise KeyError('end')")
     conversation = Conversation(tmp_path, source).started()
-    conversation.tell(request(1, 0)).hear()
-    assert "KeyError" in conversation.tell(end(2, 0, 0.5)).hear().summary
+    conversation.send(request(1, 0)).receive()
+    assert "KeyError" in conversation.send(end(2, 0, 0.5)).receive().summary
 
 
 def test_pings_are_answered_while_a_tuner_is_busy(tmp_path):
@@ -293,7 +293,7 @@ def test_pings_are_answered_while_a_tuner_is_busy(tmp_path):
                 threading.Event().wait()
     """
     conversation = Conversation(tmp_path, busy).started()
-    assert conversation.tell(request(1, 0), protocol.Ping(3)).hear() == protocol.Pong(3)
+    assert conversation.send(request(1, 0), protocol.Ping(3)).receive() == protocol.Pong(3)
 
 
 SAVING = """
@@ -324,13 +324,13 @@ SAVING = """
 
 def test_a_tuner_that_saves_itself_is_told_only_what_came_after(tmp_path):
     first = Conversation(tmp_path, SAVING).started()
-    assert first.tell(request(1, 0, 1)).hear(2)[1].parameters["loaded"] is False
-    first.tell(end(2, 0, 0.5))
+    assert first.send(request(1, 0, 1)).receive(2)[1].parameters["loaded"] is False
+    first.send(end(2, 0, 0.5))
     first.close()
     answers = [protocol.Answer(0, {"x": 0}), protocol.Answer(1, {"x": 1})]
     second = Conversation(tmp_path, SAVING).started()
-    second.tell(request(1, 0, 1, answers=answers), end(2, 0, 0.5), end(3, 1, 0.75))
-    proposed = second.tell(request(4, 2)).hear().parameters
+    second.send(request(1, 0, 1, answers=answers), end(2, 0, 0.5), end(3, 1, 0.75))
+    proposed = second.send(request(4, 2)).receive().parameters
     assert proposed == {"x": 2, "known": [["result", 0], ["result", 1]], "loaded": True}
 
 
@@ -345,11 +345,11 @@ def test_own_assessor_judges_the_whole_history(tmp_path):
                 return len(trial_history) < 3
     """
     conversation = Conversation(tmp_path, assessor=source).started()
-    conversation.tell(protocol.ReportMetrics(1, [metric(0, 1), metric(1, {"default": 2}), metric(2, 3)]))
-    assert conversation.hear() == protocol.KillTrial(1, 0, "t0", job_number=1)
-    conversation.tell(protocol.TrialRestarted(2, 0, "t0", 2, from_sequence=1))
-    conversation.tell(protocol.ReportMetrics(3, [metric(1, 5, job=2), metric(2, 6, job=2)]))
-    assert conversation.hear() == protocol.KillTrial(3, 0, "t0", job_number=2)
+    conversation.send(protocol.ReportMetrics(1, [metric(0, 1), metric(1, {"default": 2}), metric(2, 3)]))
+    assert conversation.receive() == protocol.KillTrial(1, 0, "t0", job_number=1)
+    conversation.send(protocol.TrialRestarted(2, 0, "t0", 2, from_sequence=1))
+    conversation.send(protocol.ReportMetrics(3, [metric(1, 5, job=2), metric(2, 6, job=2)]))
+    assert conversation.receive() == protocol.KillTrial(3, 0, "t0", job_number=2)
 
 
 def test_an_assessor_that_saves_itself_repeats_what_it_decided_and_assesses_nothing_twice(tmp_path):
@@ -358,24 +358,24 @@ def test_an_assessor_that_saves_itself_repeats_what_it_decided_and_assesses_noth
         from proctor.sdk.assessor import Assessor
 
         class Own(Assessor):
-            heard = []
+            received = []
             def assess_trial(self, trial_job_id, trial_history):
-                self.heard.append([trial_job_id, len(trial_history)])
+                self.received.append([trial_job_id, len(trial_history)])
                 return trial_history[-1] > 0
             def trial_end(self, trial_job_id, success): pass
             def save_checkpoint(self): pathlib.Path(os.environ["NNI_CHECKPOINT_DIRECTORY"], "own").write_text("")
-            def load_checkpoint(self): self.heard = []
+            def load_checkpoint(self): self.received = []
     """
     reports = [protocol.ReportMetrics(1, [metric(0, 1)]), protocol.ReportMetrics(2, [metric(0, -1), metric(1, -2)])]
     first = Conversation(tmp_path, assessor=source).started()
     decision = protocol.KillTrial(2, 0, "t0", job_number=1)
-    assert first.tell(*reports).hear() == decision
+    assert first.send(*reports).receive() == decision
     first.close()  # the manager was killed before it had committed the decision
     second = Conversation(tmp_path, assessor=source).started()
-    assert second.tell(*reports).hear() == decision
-    assert second.session._customs[0].heard == []
-    second.tell(protocol.TrialRestarted(3, 0, "t0", 2), protocol.ReportMetrics(4, [metric(0, -3, job=2)]))
-    assert second.hear() == protocol.KillTrial(4, 0, "t0", job_number=2)
+    assert second.send(*reports).receive() == decision
+    assert second.session._customs[0].received == []
+    second.send(protocol.TrialRestarted(3, 0, "t0", 2), protocol.ReportMetrics(4, [metric(0, -3, job=2)]))
+    assert second.receive() == protocol.KillTrial(4, 0, "t0", job_number=2)
 
 
 def test_an_assessor_that_returns_something_else_is_reported(tmp_path):
@@ -387,8 +387,8 @@ def test_an_assessor_that_returns_something_else_is_reported(tmp_path):
                 return "good"
     """
     conversation = Conversation(tmp_path, assessor=source).started()
-    heard = conversation.tell(protocol.ReportMetrics(1, [metric(0, 1)])).hear()
-    assert "must return AssessResult.Good or Bad (or a bool), found 'good'" in heard.summary
+    received = conversation.send(protocol.ReportMetrics(1, [metric(0, 1)])).receive()
+    assert "must return AssessResult.Good or Bad (or a bool), found 'good'" in received.summary
 
 
 LEAVING = """
@@ -427,37 +427,37 @@ def calls():
 
 def test_the_exit_hook_comes_after_all_that_was_told_and_nothing_comes_after_it(tmp_path):
     conversation = Conversation(tmp_path, LEAVING).started()
-    conversation.tell(request(1, 0, 1)).hear(2)
-    conversation.tell(end(2, 0, 0.5), end(3, 1, 0.25))
+    conversation.send(request(1, 0, 1)).receive(2)
+    conversation.send(end(2, 0, 0.5), end(3, 1, 0.25))
     conversation.close()
-    told = list(calls())
-    assert [call for call in told if call[0] in ("result", "end")] == [
+    sent = list(calls())
+    assert [call for call in sent if call[0] in ("result", "end")] == [
         ("result", 0),
         ("result", 1),
         ("end", 0),
         ("end", 1),
     ]
-    assert told[-2:] == [("save",), ("exit",)]
+    assert sent[-2:] == [("save",), ("exit",)]
 
 
 def test_requests_that_wait_when_a_session_ends_are_skipped_and_asked_again_in_the_next(tmp_path):
     conversation = Conversation(tmp_path, LEAVING).started()
-    conversation.tell(request(1, 0)).hear()
-    conversation.tell(request(2, *range(10, 500)), end(3, 0, 0.5))
+    conversation.send(request(1, 0)).receive()
+    conversation.send(request(2, *range(10, 500)), end(3, 0, 0.5))
     conversation.close()
     assert ("generate", 499) not in calls()
     assert ("result", 0) in calls()
     calls().clear()
-    heard = Conversation(tmp_path, LEAVING).started().tell(request(2, 499)).hear()
-    assert heard.parameter_id == 499
+    received = Conversation(tmp_path, LEAVING).started().send(request(2, 499)).receive()
+    assert received.parameter_id == 499
 
 
 def test_a_tuner_that_waits_when_its_session_ends_gets_results_and_no_exit_hook(tmp_path):
     conversation = Conversation(tmp_path, LEAVING).started()
-    conversation.tell(request(1, 0)).hear()
-    conversation.tell(request(2, 7))
+    conversation.send(request(1, 0)).receive()
+    conversation.send(request(2, 7))
     assert sys.modules["own_tuner"].WAITING.wait(TIME_LIMIT)
-    conversation.tell(end(3, 0, 0.5))
+    conversation.send(end(3, 0, 0.5))
     conversation.close()
     assert ("result", 0) in calls()
     assert ("exit",) not in calls()
@@ -466,10 +466,10 @@ def test_a_tuner_that_waits_when_its_session_ends_gets_results_and_no_exit_hook(
 def test_a_tuner_that_raises_while_its_session_ends_is_reported_and_called_no_more(tmp_path):
     failing = LEAVING.replace('CALLS.append(("result", parameter_id))', "raise KeyError('last')")
     conversation = Conversation(tmp_path, failing).started()
-    conversation.tell(request(1, 0)).hear()
-    conversation.tell(end(2, 0, 0.5), end(3, 1, 0.25))
+    conversation.send(request(1, 0)).receive()
+    conversation.send(end(2, 0, 0.5), end(3, 1, 0.25))
     conversation.close()
-    assert "KeyError: 'last'" in conversation.hear().summary
+    assert "KeyError: 'last'" in conversation.receive().summary
     assert calls() == [("generate", 0)]
 
 
@@ -492,6 +492,6 @@ def test_the_exit_hook_of_an_assessor_comes_after_all_that_was_told(tmp_path):
                 CALLS.append("exit")
     """
     conversation = Conversation(tmp_path, assessor=leaving).started()
-    conversation.tell(protocol.ReportMetrics(1, [metric(0, 1), metric(1, 2)]), end(2, 0, 0.5))
+    conversation.send(protocol.ReportMetrics(1, [metric(0, 1), metric(1, 2)]), end(2, 0, 0.5))
     conversation.close()
     assert sys.modules["own_assessor"].CALLS == ["assess", "assess", "end", "exit"]

@@ -19,9 +19,9 @@ class Conversation:
         self.session = HostSession(lambda message: self.said.append(protocol.decode(protocol.encode(message))))
         spec = protocol.AlgorithmSpec(name=tuner, class_args=class_args or {})
         other = protocol.AlgorithmSpec(name=assessor) if assessor else None
-        self.tell(protocol.Initialize("e", space, spec, other, 7, "", direction))
+        self.send(protocol.Initialize("e", space, spec, other, 7, "", direction))
 
-    def tell(self, *messages):
+    def send(self, *messages):
         """Returns what is said in answer."""
         before = len(self.said)
         for message in messages:
@@ -29,7 +29,7 @@ class Conversation:
         return self.said[before:]
 
     def ask(self, position, *parameter_ids, answers=()):
-        return self.tell(protocol.RequestTrialJobs(position, list(parameter_ids), list(answers)))
+        return self.send(protocol.RequestTrialJobs(position, list(parameter_ids), list(answers)))
 
 
 def metric(parameter_id, sequence, value, job=1):
@@ -54,7 +54,7 @@ def test_a_finite_space_ends_in_no_more_and_goes_on_when_it_grows():
     conversation = Conversation(space=FINITE)
     assert conversation.ask(1, 0, 1, 2, 3)[2:] == [protocol.NoMoreTrials(1, [2, 3])]
     larger = {"x": {"_type": "choice", "_value": [1, 2, 3]}}
-    conversation.tell(protocol.UpdateSearchSpace(2, larger))
+    conversation.send(protocol.UpdateSearchSpace(2, larger))
     assert [message.parameters for message in conversation.ask(3, 4)] == [{"x": 3}]
 
 
@@ -73,9 +73,9 @@ def test_a_restarted_session_goes_on_with_the_same_suggestions():
         answer = protocol.Answer(position, suggestion.parameters, suggestion.state)
         inputs.append(protocol.RequestTrialJobs(position, [position], [answer]))
         inputs.append(end(position + 1, position, suggestion.parameters, has_value=True, value=1.0 / position))
-        first.tell(inputs[-1])
+        first.send(inputs[-1])
     second = Conversation(tuner="TPE", class_args={"tpe_args": {"n_startup_jobs": 2}})
-    assert second.tell(*inputs) == []
+    assert second.send(*inputs) == []
     assert second.ask(9, 9, 10) == first.ask(9, 9, 10)
 
 
@@ -91,7 +91,7 @@ def test_no_value_upsets_a_tuner(tuner, value):
     conversation = Conversation(tuner=tuner, assessor="Medianstop")
     (suggestion,) = conversation.ask(1, 0)
     rows = [metric(0, 0, value)]
-    conversation.tell(
+    conversation.send(
         protocol.ReportMetrics(2, rows),
         end(3, 0, suggestion.parameters, has_value=True, value=value),
         protocol.ImportData(4, [{"parameter": {"x": 0.5}, "value": value}]),
@@ -104,29 +104,29 @@ def test_no_value_upsets_a_tuner(tuner, value):
 def test_the_assessor_condemns_a_trial_once_and_a_restart_gives_it_a_new_chance():
     conversation = Conversation(assessor="Medianstop")
     conversation.ask(1, 0, 1)
-    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 5), metric(0, 1, 5)]), end(3, 0, {}))
+    conversation.send(protocol.ReportMetrics(2, [metric(0, 0, 5), metric(0, 1, 5)]), end(3, 0, {}))
     kill = protocol.KillTrial(4, 1, "t1", job_number=1)
-    assert conversation.tell(protocol.ReportMetrics(4, [metric(1, 0, 1), metric(1, 1, 1)])) == [kill]
-    conversation.tell(protocol.TrialRestarted(5, 1, "t1", 2))
-    assert conversation.tell(protocol.ReportMetrics(6, [metric(1, 0, 6, job=2), metric(1, 1, 1, job=2)])) == []
+    assert conversation.send(protocol.ReportMetrics(4, [metric(1, 0, 1), metric(1, 1, 1)])) == [kill]
+    conversation.send(protocol.TrialRestarted(5, 1, "t1", 2))
+    assert conversation.send(protocol.ReportMetrics(6, [metric(1, 0, 6, job=2), metric(1, 1, 1, job=2)])) == []
 
 
 def test_a_metric_of_an_earlier_job_is_not_assessed_once_the_next_job_was_announced():
     conversation = Conversation(assessor="Medianstop")
     conversation.ask(1, 0, 1)
-    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 5)]), end(3, 0, {}))
-    conversation.tell(protocol.TrialRestarted(4, 1, "t1", 2))
-    assert conversation.tell(protocol.ReportMetrics(5, [metric(1, 0, 1, job=1)])) == []
+    conversation.send(protocol.ReportMetrics(2, [metric(0, 0, 5)]), end(3, 0, {}))
+    conversation.send(protocol.TrialRestarted(4, 1, "t1", 2))
+    assert conversation.send(protocol.ReportMetrics(5, [metric(1, 0, 1, job=1)])) == []
     kill = protocol.KillTrial(6, 1, "t1", job_number=2)
-    assert conversation.tell(protocol.ReportMetrics(6, [metric(1, 0, 1, job=2)])) == [kill]
+    assert conversation.send(protocol.ReportMetrics(6, [metric(1, 0, 1, job=2)])) == [kill]
 
 
 @pytest.mark.parametrize(("direction", "killed"), [("maximize", "t2"), ("minimize", "t1"), (None, "t2")])
 def test_an_assessor_has_the_direction_of_the_experiment(direction, killed):
     conversation = Conversation(assessor="Medianstop", direction=direction)
     conversation.ask(1, 0, 1, 2)
-    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 0.5)]), end(3, 0, {}))
-    (kill,) = conversation.tell(protocol.ReportMetrics(4, [metric(1, 0, 0.75), metric(2, 0, 0.25)]))
+    conversation.send(protocol.ReportMetrics(2, [metric(0, 0, 0.5)]), end(3, 0, {}))
+    (kill,) = conversation.send(protocol.ReportMetrics(4, [metric(1, 0, 0.75), metric(2, 0, 0.25)]))
     assert kill.trial_id == killed
 
 
@@ -147,7 +147,7 @@ def test_a_tuner_has_the_direction_of_the_experiment_unless_its_own_arguments_na
 ):
     conversation = Conversation(tuner=tuner, class_args=class_args, direction=direction)
     (suggestion,) = conversation.ask(1, 0)
-    conversation.tell(end(2, 0, suggestion.parameters, has_value=True, value=0.75))
+    conversation.send(end(2, 0, suggestion.parameters, has_value=True, value=0.75))
     algorithm = conversation.session._tuner._algorithm
     known = algorithm._population if tuner == "Evolution" else [(k.loss,) for k in algorithm._known]
     assert [entry[0] for entry in known] == losses
@@ -157,8 +157,8 @@ def test_a_tuner_has_the_direction_of_the_experiment_unless_its_own_arguments_na
 def test_the_manager_says_whether_a_trial_that_was_stopped_early_has_a_result(result, losses):
     conversation = Conversation(tuner="Evolution", assessor="Medianstop")
     (suggestion,) = conversation.ask(1, 0)
-    conversation.tell(protocol.ReportMetrics(2, [metric(0, 0, 0.5), metric(0, 1, {"default": 0.75})]))
-    conversation.tell(end(3, 0, suggestion.parameters, status="EARLY_STOPPED", **result))
+    conversation.send(protocol.ReportMetrics(2, [metric(0, 0, 0.5), metric(0, 1, {"default": 0.75})]))
+    conversation.send(end(3, 0, suggestion.parameters, status="EARLY_STOPPED", **result))
     assert [loss for loss, _, _ in conversation.session._tuner._algorithm._population] == losses
 
 
@@ -168,7 +168,7 @@ def test_an_algorithm_that_raises_is_reported_at_once_and_nothing_follows():
     assert "optimise_mode" in error.summary
     assert "Traceback" in error.traceback
     assert conversation.ask(1, 0) == []
-    assert conversation.tell(protocol.Ping(5)) == [protocol.Pong(5)]
+    assert conversation.send(protocol.Ping(5)) == [protocol.Pong(5)]
 
 
 def test_another_protocol_version_is_refused():
