@@ -8,13 +8,12 @@ reports, is cleaned up after when these are stored, or given up: after its next 
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from proctor.manager.engine.context import EngineContext
-from proctor.manager.engine.loop.loop import error_clause, is_passing
+from proctor.manager.engine.retries import error_clause, growing_pause, is_passing, retry_clause
 from proctor.manager.errors import Unavailable
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
@@ -153,8 +152,8 @@ class CleanUps:
     def _note_failure(self, owed: _Owed, error: Exception) -> None:
         passing, clause = is_passing(error), error_clause(error)
         longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
-        owed.due = self._context.clock.monotonic() + min(FIRST_PAUSE_SECONDS * 2 ** min(owed.failures, 16), longest)
         owed.failures += 1
+        owed.due = self._context.clock.monotonic() + growing_pause(owed.failures, FIRST_PAUSE_SECONDS, longest)
         if clause != owed.clause:
             extra = {"action": "experiment.clean_up", "experiment_id": owed.experiment_id}
             text = "the platform of experiment %s has not cleaned up after it: %s"
@@ -169,8 +168,7 @@ class CleanUps:
         owed = self._owed.get(experiment_id)
         if owed is None or not owed.clause:
             return ""
-        seconds = owed.due - self._context.clock.monotonic()
-        when = f"tried again in {math.ceil(seconds)} s" if seconds > 0 else "it is being tried again now"
+        when = retry_clause(owed.due - self._context.clock.monotonic())
         return f"stopped; its platform has not cleaned up after it: {owed.clause}; {when}"
 
     @property

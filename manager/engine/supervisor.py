@@ -18,10 +18,11 @@ from proctor.manager.engine.creation import read_secrets
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, placement_from
-from proctor.manager.engine.loop.loop import ExperimentLoop, is_passing
+from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import load_state
 from proctor.manager.engine.loop.reservations import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.loop.stopping import awaited, held_up
+from proctor.manager.engine.retries import is_passing
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus

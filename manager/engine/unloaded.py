@@ -22,10 +22,11 @@ from proctor.manager.engine.cleanup import CleanUps
 from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import tuning, user_commands
-from proctor.manager.engine.loop.loop import ExperimentLoop, error_clause, is_passing
+from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import read_state
 from proctor.manager.engine.loop.state import ExperimentState, Step
 from proctor.manager.engine.loop.stopping import save_time, soft_stop
+from proctor.manager.engine.retries import error_clause, growing_pause, is_passing, retry_clause
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -208,7 +209,7 @@ class Unloaded:
         entry.is_passing = passing
         first = FIRST_PASSING_SECONDS if passing else FIRST_LASTING_SECONDS
         longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
-        entry.due = self._context.clock.monotonic() + min(first * 2 ** min(entry.failed_alike - 1, 16), longest)
+        entry.due = self._context.clock.monotonic() + growing_pause(entry.failed_alike, first, longest)
         if clause != entry.clause:
             extra = {"action": "experiment.load", "experiment_id": entry.experiment_id}
             text = "experiment %s is not loaded: %s; its trials go on"
@@ -324,10 +325,7 @@ class Unloaded:
             return ""
         stopping = status is ExperimentStatus.STOPPING
         trials = "its trials are being stopped" if stopping else "its trials go on untouched"
-        if entry.due is None or entry.due <= self._context.clock.monotonic():
-            when = "it is being tried again now"
-        else:
-            when = f"tried again in {math.ceil(entry.due - self._context.clock.monotonic())} s"
+        when = retry_clause(0.0 if entry.due is None else entry.due - self._context.clock.monotonic())
         return f"not loaded: {entry.clause or 'opening its files takes long'}; {trials}; {when}"
 
     def obstacle(self, experiment_id: str) -> Unavailable:

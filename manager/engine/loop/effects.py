@@ -12,6 +12,7 @@ from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.messages import Inbox
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
 from proctor.manager.engine.loop.stopping import soft_stop
+from proctor.manager.engine.retries import error_clause
 from proctor.manager.lifecycle.reasons import retry_delay
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
@@ -95,10 +96,10 @@ class Effects:
         try:
             await self._context.service.submit_trial_job(self._context.forms.form(self._state.row, trial.row, job))
         except SubmissionRefused as error:
-            self._refused(job.id, job.token, EndReason.UNPLACEABLE, str(error))
+            self._refused(job.id, job.token, EndReason.UNPLACEABLE, error_clause(error))
         except Exception as error:
             if is_full(error) or is_full(error.__cause__):
-                self._refused(job.id, job.token, EndReason.NO_ROOM, str(error) or type(error).__name__)
+                self._refused(job.id, job.token, EndReason.NO_ROOM, error_clause(error))
             else:
                 self._owe(_SUBMIT, trial, error)
         else:
@@ -175,7 +176,7 @@ class Effects:
         owed.failures += 1
         delay = retry_delay(owed.failures, self._context.retry_policy)
         owed.due = self._context.clock.monotonic() + delay
-        clause = f"platform {self._platform} {_PHRASES[what]}: {str(error) or type(error).__name__}"
+        clause = f"platform {self._platform} {_PHRASES[what]}: {error_clause(error)}"
         reason = f"{_REASONS[what]}{clause}; tried again in {delay:g} s" if what in _REASONS else ""
         is_news = what != _SUBMIT and clause != owed.clause  # that a job waits is in its reason
         notice = f"trial {trial.row.sequence_id}: {clause}; it is tried again" if is_news else ""

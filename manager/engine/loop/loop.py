@@ -24,13 +24,13 @@ from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, read_state
 from proctor.manager.engine.loop.state import ExperimentState, Snapshot, Step
+from proctor.manager.engine.retries import error_clause, is_passing
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout, StoreError, ValueRefused
+from proctor.manager.store.errors import StoreError, ValueRefused
 from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
-from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import (
     EndReason,
     Exit,
@@ -39,7 +39,6 @@ from proctor.training_services.base import (
     SupportsReattach,
     TrialJobStatus,
 )
-from proctor.training_services.errors import ServiceUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -469,21 +468,6 @@ class ExperimentLoop:
         except (DispatcherGone, protocol.ProtocolError, OSError) as error:
             self.inbox.post(m.DispatcherFailed(str(error)))
         self.inbox.post(m.DispatcherLeft())
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether an error is the machine's, so that it may pass by itself: a disk or a service that is not there now."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_passing(part) for part in error.exceptions)
-    return isinstance(error, (DatabaseUnusable, ReadTimeout, ServiceUnavailable, OSError))
-
-
-def error_clause(error: BaseException) -> str:
-    """An error as part of a sentence."""
-    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        return error_clause(error.exceptions[0])
-    text = clean_text(" ".join(str(error).split())).rstrip(".") or type(error).__name__
-    return text[0].lower() + text[1:] if text.startswith("The ") else text
 
 
 def _spec(algorithm: Any) -> protocol.AlgorithmSpec:

@@ -176,6 +176,19 @@ def test_after_any_other_error_of_a_submission_the_job_waits_with_the_reason_and
     play(tmp_path, act)
 
 
+def test_an_error_of_several_lines_becomes_a_reason_on_one_line(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.errors["submit", 0] = RuntimeError("The quota is used up:\n  8 of 8 jobs.\n")
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await asyncio.sleep(1000.0)
+            first = (await scene.trials(manager))[0]
+            expected = "platform local does not take the trial: the quota is used up: 8 of 8 jobs; tried again in 60 s"
+            assert first.reason == f"waiting: {expected}"
+
+    play(tmp_path, act)
+
+
 @pytest.mark.parametrize("error", [AWAY, RuntimeError("a fault of the plug-in")])
 def test_a_cancellation_that_fails_is_noticed_and_not_forgotten(tmp_path: Path, error: Exception) -> None:
     async def act(scene: Scene) -> None:

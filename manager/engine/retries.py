@@ -1,0 +1,34 @@
+"""What is tried again: whether its error may pass by itself, what it is called, and when the next attempt is due."""
+
+import math
+
+from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
+from proctor.sdk.json_input import clean_text
+from proctor.training_services.errors import ServiceUnavailable
+
+_MOST_DOUBLINGS = 16
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error is the machine's, so that it may pass by itself: a disk or a service that is not there now."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_passing(part) for part in error.exceptions)
+    return isinstance(error, (DatabaseUnusable, ReadTimeout, ServiceUnavailable, OSError))
+
+
+def error_clause(error: BaseException) -> str:
+    """An error as part of a sentence, on one line."""
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return error_clause(error.exceptions[0])
+    text = clean_text(" ".join(str(error).split())).rstrip(".") or type(error).__name__
+    return text[0].lower() + text[1:] if text.startswith("The ") else text
+
+
+def growing_pause(failures: int, first_seconds: float, longest_seconds: float) -> float:
+    """The pause after so many failures in a row: it doubles each time."""
+    return min(first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), longest_seconds)
+
+
+def retry_clause(seconds: float) -> str:
+    """When the next attempt is made, in so many seconds, as a clause."""
+    return f"tried again in {math.ceil(seconds)} s" if seconds > 0 else "it is being tried again now"
