@@ -43,7 +43,7 @@ def run(settings: ManagerSettings) -> None:
         os.chdir(home.path)  # hold no folder of the caller that has started us
         start_logging(home.manager_log, format=settings.log.format, level=settings.log.level)
         if danger := open_to_others(home.path):
-            log.warning("%s; end that by: %s", *danger, extra={"action": "home.open"})
+            log.warning("%s; end that by: %s", *danger, extra={"action": "home.check"})
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(serve(settings))
@@ -99,7 +99,7 @@ async def serve(settings: ManagerSettings) -> None:
         write_address(home, ManagerAddress.of_this_process(host=host, port=port, url=url))
         stack.callback(remove_address, home)
         failpoint("manager.ready.after")
-        log.info("the manager of %s is at %s", home.path, url, extra={"action": "manager.ready"})
+        log.info("the manager of %s is at %s", home.path, url, extra={"action": "manager.start"})
         await stop.wait()
         log.info("the manager ends; trials go on under their keepers", extra={"action": "manager.stop"})
 

@@ -16,7 +16,7 @@ order:
 5. A node that is being connected for the first time is *arriving*, for some seconds at most. SPREAD gives a job to a
    ready node only if no arriving one is less loaded than the least loaded ready one with room; otherwise the job waits.
    So the first job starts on the first machine that is there, and the others do not all follow it. An arriving node
-   that has not told its GPUs counts as empty if none of our jobs is on it; if one is, it is not waited for. With PACK
+   that has not reported GPUs counts as empty if none of our jobs is on it; if one is, it is not waited for. With PACK
    nothing waits for a node that is arriving.
 6. What no node could ever give, even with nothing else on it, is impossible. As long as a node that has not yet said
    what it has might, the job waits; so it does for a node that is away, or that is drained or quarantined. A node that
@@ -105,10 +105,10 @@ def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> Decisio
 
 
 def exclusions(request: PlacementRequest, candidates: Sequence[Candidate]) -> dict[str, str]:
-    """The nodes that have told what they have and could never run such a job, each with a clause that says why; none
+    """The nodes that have reported their GPUs and could never run such a job, each with a clause that says why; none
     unless there is another one that could."""
-    told = [candidate for candidate in candidates if candidate.node.gpus is not None]
-    found = {candidate.node.node_id: obstacle(request, candidate) for candidate in told}
+    known = [candidate for candidate in candidates if candidate.node.gpus is not None]
+    found = {candidate.node.node_id: obstacle(request, candidate) for candidate in known}
     return {node_id: obstacle for node_id, obstacle in found.items() if obstacle} if not all(found.values()) else {}
 
 

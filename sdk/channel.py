@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STANDALONE = "STANDALONE"
-_MARK_RETRY_SECONDS = 5.0
+_MARKER_RETRY_SECONDS = 5.0
 
 
 class StopRequest:
@@ -73,8 +73,8 @@ class Channel:
         self._control_path = f"{self.job_directory}/{CONTROL_FILE}"
         self._control_identity: tuple[int, ...] = ()
         self._stop: StopRequest | None = None
-        self._mark_path = f"{self.job_directory}/{CAN_SAVE_FILE}"
-        self._mark_at: float | None = 0.0  # monotonic time of the next attempt; None once the marker is there
+        self._marker_path = f"{self.job_directory}/{CAN_SAVE_FILE}"
+        self._marker_due: float | None = 0.0  # monotonic time of the next attempt; None once the marker is there
 
     def _open_journal(self) -> Journal:
         """Choose the journal of this process's rank."""
@@ -108,8 +108,8 @@ class Channel:
     def read_stop_request(self) -> "StopRequest | None":
         """What the keeper asks of the trial, if it is to end: one `stat` a call, a read only after a change. The first
         call shows the keeper that the trial asks, which is why a soft stop waits for it."""
-        if self._mark_at is not None:
-            self._mark()
+        if self._marker_due is not None:
+            self._make_marker()
         try:
             found = os.stat(self._control_path)
             identity = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -120,16 +120,16 @@ class Channel:
             pass  # not written yet, or damaged: what was known stays true
         return self._stop
 
-    def _mark(self) -> None:
+    def _make_marker(self) -> None:
         """Make the marker file. On a full disk the attempt is repeated after a while; the trial is never held up."""
         now = monotonic()
-        if self._mark_at is None or now < self._mark_at:
+        if self._marker_due is None or now < self._marker_due:
             return
         try:
-            os.close(os.open(self._mark_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._mark_at = None
+            os.close(os.open(self._marker_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._marker_due = None
         except OSError:
-            self._mark_at = now + _MARK_RETRY_SECONDS
+            self._marker_due = now + _MARKER_RETRY_SECONDS
 
 
 def _stop_request(body: "Any") -> "StopRequest | None":

@@ -94,7 +94,7 @@ class Journal:
             self._give_up(untold)
             raise
         if problem:
-            self._say_why(problem)
+            self._warn_of_failure(problem)
             self._give_up(untold)
         return not problem
 
@@ -104,7 +104,7 @@ class Journal:
         deadline = self._clock() + (0.0 if self._has_waited_in_vain else self._wait_seconds)
         while problem and problem not in HOPELESS and (patient or self._clock() < deadline):
             if patient:
-                self._say_what_is_awaited(problem)
+                self._warn_of_waiting(problem)
             self._pause(_RETRY_SECONDS)
             problem, whole = self._attempt(data, whole=whole)
         return 0 if whole else problem
@@ -257,14 +257,14 @@ class Journal:
         with self._lock:
             self._settle()
 
-    def _say_why(self, problem: int) -> None:
+    def _warn_of_failure(self, problem: int) -> None:
         notice_once(
             "journal",
             f"a report could not be written to {self._path} ({os.strerror(problem)}); the trial goes on, and "
             "what is missing is counted and recorded as soon as writing works again",
         )
 
-    def _say_what_is_awaited(self, problem: int) -> None:
+    def _warn_of_waiting(self, problem: int) -> None:
         notice_once(
             "final metric",
             f"the final metric waits until it can be written to {self._path} ({os.strerror(problem)}); make room for "

@@ -195,6 +195,6 @@ def _allowed_methods(request: Request, first: str) -> str:
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error, extra={"action": "api.failed"})
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error, extra={"action": "request.fail"})
     detail = f"{type(error).__name__}: {error}; the traceback is in the manager's log (`proctor log manager`)"
     return problem_response(500, "Internal error", detail, instance=request.url.path)

@@ -21,7 +21,7 @@ from proctor.training_services.nodes.pool import Node, NodePool, Reservation
 from proctor.training_services.providers import CheckStep
 from proctor.trial_keeper.protocol import to_json
 
-MOST_LOOKED_AT = 100
+MOST_REASONS = 100
 """Of the newest ends. The cost of the sentence does not grow with the experiment."""
 
 MOST_SHOWN = 60
@@ -289,7 +289,7 @@ def explain_no_success(
         return ""
     if experiment.ended_at is None and TrialStatus.EARLY_STOPPED in ended:
         return ""
-    reasons = trials.newest_reasons(connection, experiment.id, statuses=tuple(ended), limit=MOST_LOOKED_AT)
+    reasons = trials.newest_reasons(connection, experiment.id, statuses=tuple(ended), limit=MOST_REASONS)
     return _success_clause(sum(ended.values()), reasons)
 
 
@@ -305,7 +305,7 @@ def explain_no_best(
         return ""
     present = [status for status, number in counts.items() if number]
     for status in sorted(present, key=lambda status: (status not in trials.RANKED, not status.is_terminal)):
-        found = trials.a_final_metric(connection, experiment.id, status, limit=MOST_LOOKED_AT)
+        found = trials.a_final_metric(connection, experiment.id, status, limit=MOST_REASONS)
         if found is None:
             continue
         if status in trials.RANKED:
@@ -316,7 +316,7 @@ def explain_no_best(
         if status.is_terminal:
             return f"only trials without success have reported a final metric; trial {found.sequence_id} is {status}"
         return f"trial {found.sequence_id} has reported a final metric, but has not ended yet"
-    newest = f"none of the newest {MOST_LOOKED_AT} trials" if sum(counts.values()) > MOST_LOOKED_AT else "no trial"
+    newest = f"none of the newest {MOST_REASONS} trials" if sum(counts.values()) > MOST_REASONS else "no trial"
     return f"{newest} has reported a final metric" + ("" if experiment.ended_at else " yet")
 
 
@@ -326,5 +326,5 @@ def _success_clause(total: int, reasons: Sequence[str]) -> str:
     reason = reason or "no reason was given"
     if total == 1:
         return f"the only trial that has ended has not succeeded: {reason}"
-    looked = f"{len(reasons)}" if len(reasons) == total else f"the newest {len(reasons)}"
-    return f"none of {total} trials has succeeded; {times} of {looked} ended with: {reason}"
+    sample = f"{len(reasons)}" if len(reasons) == total else f"the newest {len(reasons)}"
+    return f"none of {total} trials has succeeded; {times} of {sample} ended with: {reason}"

@@ -1,6 +1,6 @@
 """The stream of changes as server-sent events.
 
-A reader holds no queue: it has a cursor, reads the store from there, sends, and waits for the feed's bell. A slow
+A reader holds no queue: it has a cursor, reads the store from there, sends, waits for the feed's next change. A slow
 client costs one page of events; a client that comes back with `Last-Event-ID` goes on exactly there.
 """
 
@@ -52,7 +52,7 @@ async def server_sent_events(
     cursor = await control.read(events.last_id) if after is None else after
     yield f"retry: 1000\n: from {cursor}\n\n".encode()
     while not closing.is_set():
-        bell = feed.next_change()
+        changed = feed.next_change()
         stretch = await read_stretch(control, cursor, experiment_id)
         cursor = stretch.cursor
         if stretch.missed:
@@ -61,7 +61,7 @@ async def server_sent_events(
             yield b"".join(map(_event, stretch.rows))
             if len(stretch.rows) < PAGE and all(row.kind == events.METRICS for row in stretch.rows):
                 await wait_for_any(QUIET_SECONDS, closing)
-        elif not await wait_for_any(PING_SECONDS, bell, closing):
+        elif not await wait_for_any(PING_SECONDS, changed, closing):
             yield b": ping\n\n"
 
 
@@ -83,12 +83,12 @@ def _event(row: EventRow) -> bytes:
     return message(row.kind, body, row.id)
 
 
-async def wait_for_any(seconds: float, *bells: asyncio.Event) -> bool:
-    """Whether one of them rang within the time."""
-    if any(bell.is_set() for bell in bells):
+async def wait_for_any(seconds: float, *waited: asyncio.Event) -> bool:
+    """Whether one of them was set within the time."""
+    if any(event.is_set() for event in waited):
         return True
     async with asyncio.TaskGroup() as group:
-        waits = [group.create_task(bell.wait(), name="wait for a bell") for bell in bells]
+        waits = [group.create_task(event.wait(), name="wait for a change") for event in waited]
         done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()

@@ -84,7 +84,7 @@ class _JsonComposer:
                 return self._sequence()
             case '"':
                 return self._string()
-        return self._word()
+        return self._literal()
 
     def _mapping(self) -> MappingNode:
         start, pairs = self._position(), list[tuple[YamlNode, YamlNode]]()
@@ -118,7 +118,7 @@ class _JsonComposer:
         value, self._at = _DECODER.raw_decode(self._text, self._at)
         return ScalarNode(f"{_TAG}str", value, start, self._position(), style='"')
 
-    def _word(self) -> ScalarNode:
+    def _literal(self) -> ScalarNode:
         """A number, true, false or null."""
         start, found = self._position(), _WORD.match(self._text, self._at)
         assert found is not None, "the document is well-formed"

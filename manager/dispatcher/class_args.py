@@ -85,9 +85,9 @@ def _run(folder: Path, caller: Caller) -> str:
     environment = dict(caller.environment)
     before = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(folder), *([before] if before else [])])
-    said = folder / "said"
+    log = folder / "output"
     try:
-        with said.open("wb") as output:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 [caller.executable, "-m", "proctor.manager.dispatcher.class_args", str(folder)],
                 stdin=subprocess.DEVNULL,
@@ -107,7 +107,7 @@ def _run(folder: Path, caller: Caller) -> str:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    lines = said.read_bytes()[-MOST_CHARACTERS:].decode(errors="replace").strip().splitlines()
+    lines = log.read_bytes()[-MOST_CHARACTERS:].decode(errors="replace").strip().splitlines()
     return f"its process ended with {process.returncode}" + (f" ({lines[-1]})" if lines else "")
 
 

@@ -1,4 +1,4 @@
-"""Clean-ups that are owed: of experiments that are STOPPED, and whose platform has not cleaned up after them yet.
+"""Clean-ups that are pending: of experiments that are STOPPED, and whose platform has not cleaned up after them yet.
 
 That an experiment is STOPPED and that its clean-up is owed are committed together; a clean-up that has succeeded is
 written down, too. One that failed, or that a killed manager has not come to, is tried again with growing pauses, by a
@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 60.0
 
 
 @dataclass(eq=False)
-class _Owed:
+class _Entry:
     """One experiment, and the attempts to clean up after it."""
 
     experiment_id: str
@@ -50,7 +50,7 @@ class CleanUps:
     def __init__(self, context: EngineContext, make_service: Callable[[ExperimentRow], TrainingService]) -> None:
         self._context = context
         self._make_service = make_service
-        self._owed: dict[str, _Owed] = {}
+        self._entries: dict[str, _Entry] = {}
         self._group: asyncio.TaskGroup | None = None
 
     async def start(self, group: asyncio.TaskGroup) -> None:
@@ -60,11 +60,11 @@ class CleanUps:
             self.add(experiment_id)
 
     def close(self) -> None:
-        """The manager leaves; what is owed remains written down. Idempotent."""
+        """The manager leaves; what is pending remains written down. Idempotent."""
         self._group = None
-        for owed in self._owed.values():
-            if owed.task is not None:
-                owed.task.cancel()
+        for entry in self._entries.values():
+            if entry.task is not None:
+                entry.task.cancel()
 
     async def carry_out(self, experiment_id: str, service: TrainingService) -> None:
         """Clean up now, and write down that it was done. Raises what the service raises."""
@@ -76,25 +76,25 @@ class CleanUps:
 
     def add(self, experiment_id: str, error: Exception | None = None) -> None:
         """Try until it is done: at once, or after a pause because of `error`. Does nothing while the manager leaves."""
-        if self._group is None or experiment_id in self._owed:
+        if self._group is None or experiment_id in self._entries:
             return
-        owed = self._owed[experiment_id] = _Owed(experiment_id)
+        entry = self._entries[experiment_id] = _Entry(experiment_id)
         if error is not None:
-            self._note_failure(owed, error)
-        owed.task = self._group.create_task(self._keep_trying(owed), name=f"clean-up of experiment {experiment_id}")
+            self._record_failure(entry, error)
+        entry.task = self._group.create_task(self._keep_trying(entry), name=f"clean-up of experiment {experiment_id}")
 
     async def end_attempts(self, experiment_id: str) -> None:
-        """Make no further attempt, and wait for one that is under way. What is owed remains written down. Raises
+        """Make no further attempt, and wait for one that is under way. What is pending remains written down. Raises
         Unavailable when that takes too long."""
-        owed = self._owed.get(experiment_id)
-        if owed is None or owed.task is None:
+        entry = self._entries.get(experiment_id)
+        if entry is None or entry.task is None:
             return
-        owed.abandoned.set()
+        entry.abandoned.set()
         try:
-            await asyncio.wait({owed.task}, timeout=PATIENCE_SECONDS)
+            await asyncio.wait({entry.task}, timeout=PATIENCE_SECONDS)
         finally:
-            owed.abandoned.clear()
-        if not owed.task.done():
+            entry.abandoned.clear()
+        if not entry.task.done():
             raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; ask again")
 
     async def settle(self, experiment: ExperimentRow) -> None:
@@ -118,61 +118,61 @@ class CleanUps:
             text = f"experiment {experiment.id} cannot be deleted yet: {problem}; delete it again"
             raise Unavailable(text) from error
 
-    async def _keep_trying(self, owed: _Owed) -> None:
+    async def _keep_trying(self, entry: _Entry) -> None:
         try:
-            while not owed.abandoned.is_set():
-                if (pause := owed.due - self._context.clock.monotonic()) > 0:
+            while not entry.abandoned.is_set():
+                if (pause := entry.due - self._context.clock.monotonic()) > 0:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
-                            await owed.abandoned.wait()
-                elif await self._try(owed):
+                            await entry.abandoned.wait()
+                elif await self._try(entry):
                     return
         finally:
-            if self._owed.get(owed.experiment_id) is owed:
-                del self._owed[owed.experiment_id]
+            if self._entries.get(entry.experiment_id) is entry:
+                del self._entries[entry.experiment_id]
             self._context.feed.notify()
 
-    async def _try(self, owed: _Owed) -> bool:
+    async def _try(self, entry: _Entry) -> bool:
         """One attempt. True: nothing is left to try."""
         try:
-            row = await self._context.control.read(lambda c: experiments.get(c, owed.experiment_id))
-            live = await self._context.control.read(lambda c: jobs.live(c, owed.experiment_id))
+            row = await self._context.control.read(lambda c: experiments.get(c, entry.experiment_id))
+            live = await self._context.control.read(lambda c: jobs.live(c, entry.experiment_id))
             if row.clean_up_owed and not row.status.is_active and not live:
                 await self.carry_out(row.id, self._make_service(row))
         except RowNotFound:  # it was deleted
             return True
         except Exception as error:
-            self._note_failure(owed, error)
+            self._record_failure(entry, error)
             return False
-        if owed.failures:
-            extra = {"action": "experiment.clean_up", "experiment_id": owed.experiment_id}
-            log.info("the platform of experiment %s has cleaned up after it", owed.experiment_id, extra=extra)
+        if entry.failures:
+            extra = {"action": "experiment.clean_up", "experiment_id": entry.experiment_id}
+            log.info("the platform of experiment %s has cleaned up after it", entry.experiment_id, extra=extra)
         return True
 
-    def _note_failure(self, owed: _Owed, error: Exception) -> None:
+    def _record_failure(self, entry: _Entry, error: Exception) -> None:
         passing, clause = is_passing(error), error_clause(error)
         longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
-        owed.failures += 1
-        owed.due = self._context.clock.monotonic() + growing_pause(owed.failures, FIRST_PAUSE_SECONDS, longest)
-        if clause != owed.clause:
-            extra = {"action": "experiment.clean_up", "experiment_id": owed.experiment_id}
+        entry.failures += 1
+        entry.due = self._context.clock.monotonic() + growing_pause(entry.failures, FIRST_PAUSE_SECONDS, longest)
+        if clause != entry.clause:
+            extra = {"action": "experiment.clean_up", "experiment_id": entry.experiment_id}
             text = "the platform of experiment %s has not cleaned up after it: %s"
-            log.warning(text, owed.experiment_id, clause, exc_info=None if passing else error, extra=extra)
-        owed.clause = clause
+            log.warning(text, entry.experiment_id, clause, exc_info=None if passing else error, extra=extra)
+        entry.clause = clause
         self._context.feed.notify()
 
     # ---- in words
 
     def describe(self, experiment_id: str) -> str:
-        """What is owed to a stopped experiment, why, and when it is tried again; "" if no attempt has failed."""
-        owed = self._owed.get(experiment_id)
-        if owed is None or not owed.clause:
+        """Why a stopped experiment is not cleaned up, and when that is tried again; "" if no attempt has failed."""
+        entry = self._entries.get(experiment_id)
+        if entry is None or not entry.clause:
             return ""
-        when = retry_clause(owed.due - self._context.clock.monotonic())
-        return f"stopped; its platform has not cleaned up after it: {owed.clause}; {when}"
+        when = retry_clause(entry.due - self._context.clock.monotonic())
+        return f"stopped; its platform has not cleaned up after it: {entry.clause}; {when}"
 
     @property
     def problem(self) -> str:
         """The experiments whose clean-up has failed, each with the reason, or ''."""
-        clauses = [(experiment_id, self.describe(experiment_id)) for experiment_id in self._owed]
+        clauses = [(experiment_id, self.describe(experiment_id)) for experiment_id in self._entries]
         return "; ".join(f"experiment {experiment_id} is {clause}" for experiment_id, clause in clauses if clause)

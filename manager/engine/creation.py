@@ -324,4 +324,4 @@ def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:
             yield path
         else:
             text = "%s belongs to no experiment that the database knows; it is left alone"
-            log.warning(text, path, extra={"action": "leftover.leave"})
+            log.warning(text, path, extra={"action": "leftover.keep"})

@@ -41,7 +41,7 @@ class Outlook:
         return f"{subject} ({'; '.join(named)}{ending})"
 
 
-def look_at(request: PlacementRequest, candidates: Sequence[Candidate], nodes: Mapping[str, Node]) -> Outlook:
+def assess(request: PlacementRequest, candidates: Sequence[Candidate], nodes: Mapping[str, Node]) -> Outlook:
     """What can be said of these nodes.
 
     :param candidates: what placement knows of them.

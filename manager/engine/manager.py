@@ -152,7 +152,7 @@ class Manager:
             await asyncio.to_thread(creation.finish_folder, folder)
             self._supervisor.start(await self._supervisor.load(experiment_id))
         except Exception as error:
-            raise await self._take_back(row, error) from error
+            raise await self._undo_creation(row, error) from error
         return row
 
     @asynccontextmanager
@@ -277,7 +277,7 @@ class Manager:
             if isinstance(error, TrainingServiceError):  # its package was uninstalled, or refuses the settings by now
                 raise Conflict(problem) from error
             raise Unavailable(problem) from error
-        loaded.runner.state.row = await self._move(row, ExperimentEvent.RESUME)
+        loaded.loop.state.row = await self._move(row, ExperimentEvent.RESUME)
         self._supervisor.start(loaded)
 
     async def view_experiment(self, experiment_id: str) -> None:
@@ -501,7 +501,7 @@ class Manager:
 
     # ---- inside
 
-    async def _take_back(self, row: ExperimentRow, error: Exception) -> ManagerError:
+    async def _undo_creation(self, row: ExperimentRow, error: Exception) -> ManagerError:
         """An experiment whose engine could not be started was never begun: nothing of it stays. Returns what to tell
         the user. Where it cannot be removed it is in ERROR, from which it can be stopped and deleted."""
         await self._supervisor.close_metrics(row.id)

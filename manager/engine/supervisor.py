@@ -47,7 +47,7 @@ _LEAVING = {ExperimentStatus.STOPPING, ExperimentStatus.STOPPED}
 class Running:
     """An experiment that an engine works on."""
 
-    runner: ExperimentLoop
+    loop: ExperimentLoop
     service: TrainingService
     task: asyncio.Task[None]
 
@@ -109,7 +109,7 @@ class ExperimentSupervisor:
         with suppress(TimeoutError):
             async with asyncio.timeout(START_PATIENCE_SECONDS):
                 for running in tuple(self._running.values()):
-                    await running.runner.attached.wait()
+                    await running.loop.attached.wait()
 
     async def _hold_nodes(self) -> None:
         """Keep the nodes of experiments that are not loaded, and of those that were stopped while they were not."""
@@ -124,7 +124,7 @@ class ExperimentSupervisor:
             await self._context.is_whole.wait()
             await self._context.hub.ready(self._may_be_stopped)
 
-    async def _may_be_stopped(self, strangers: Sequence[JobReport]) -> set[str] | None:
+    async def _may_be_stopped(self, unknown: Sequence[JobReport]) -> set[str] | None:
         """Of jobs that nobody expects those that the control database explains: it knows how they ended, or has deleted
         their experiment. Every job was written down before it was launched, so what it has no word of, it has lost.
         None while the database may be damaged."""
@@ -134,7 +134,7 @@ class ExperimentSupervisor:
         def explained(connection: sqlite3.Connection) -> set[str]:
             return {
                 job.job_id
-                for job in strangers
+                for job in unknown
                 if jobs.exists(connection, job.job_id)
                 or job.started_at < identity.unknown_since(connection, job.experiment_id)
             }
@@ -169,19 +169,19 @@ class ExperimentSupervisor:
         """Start the engine of an experiment that was read back. Raises Unavailable while the manager leaves."""
         if self._group is None:
             raise Unavailable("the manager is shutting down")
-        state = loaded.runner.state
+        state = loaded.loop.state
         for trial in state.by_job.values():
             if trial.job is not None:
                 self._announce(trial.job)
         task = self._group.create_task(self._run(loaded), name=f"experiment {state.row.id}")
-        self._running[state.row.id] = Running(loaded.runner, loaded.service, task)
+        self._running[state.row.id] = Running(loaded.loop, loaded.service, task)
 
     async def _run(self, loaded: ReadExperiment) -> None:
         """One engine's life. Its failure is its experiment's, not the manager's."""
-        runner, failure = loaded.runner, None
-        experiment_id = runner.state.row.id
+        loop, failure = loaded.loop, None
+        experiment_id = loop.state.row.id
         try:
-            await runner.run()
+            await loop.run()
             await self._clean_ups.carry_out(experiment_id, loaded.service)
         except Exception as error:
             failure = error
@@ -193,7 +193,7 @@ class ExperimentSupervisor:
             self._context.feed.notify()
         if failure is None or self._group is None:
             return
-        if runner.state.row.status.is_active:
+        if loop.state.row.status.is_active:
             self._unloaded.add(experiment_id, failure)
         else:
             self._clean_ups.add(experiment_id, failure)
@@ -215,7 +215,7 @@ class ExperimentSupervisor:
             async with self._unloaded.lock(experiment_id):
                 if self._unloaded.has(experiment_id):
                     return await self._unloaded.carry_out(experiment_id, message)
-        return await self.runner(experiment_id).inbox.ask(message)
+        return await self.loop(experiment_id).inbox.ask(message)
 
     def forget(self, experiment_id: str) -> None:
         """An experiment is about to be deleted: its keepers are told to stop and forget what they still have of it."""
@@ -223,14 +223,14 @@ class ExperimentSupervisor:
         for job_id in self._context.hub.abandon(experiment_id):
             self._context.pool.release(job_id)
 
-    def runner(self, experiment_id: str) -> ExperimentLoop:
+    def loop(self, experiment_id: str) -> ExperimentLoop:
         """The engine of an experiment. Raises Unavailable while it is not loaded, Conflict when none works on it."""
         running = self._running.get(experiment_id)
         if running is None and self._unloaded.has(experiment_id):
             raise self._unloaded.obstacle(experiment_id)
         if running is None:
             raise Conflict(f"experiment {experiment_id} is not running; resume it first")
-        return running.runner
+        return running.loop
 
     def has(self, experiment_id: str) -> bool:
         """Whether an engine works on it."""
@@ -252,14 +252,14 @@ class ExperimentSupervisor:
 
     def _leaving(self, node_ids: Collection[str]) -> list[str]:
         users = dict.fromkeys(name for node_id in node_ids for name in self.users_of(node_id))
-        return [name for name in users if self._running[name].runner.state.row.status in _LEAVING]
+        return [name for name in users if self._running[name].loop.state.row.status in _LEAVING]
 
     async def leave(self, experiment_id: str) -> None:
         """Wait until the engine of an experiment that is over is gone; end that of a failed one. Raises Unavailable
         when that takes too long, or its platform is busy cleaning up after it for too long."""
         running = self._running.get(experiment_id)
         if running is not None:
-            if running.runner.state.row.status is not ExperimentStatus.STOPPED:
+            if running.loop.state.row.status is not ExperimentStatus.STOPPED:
                 running.task.cancel()
             await asyncio.wait({running.task}, timeout=PATIENCE_SECONDS)
             if not running.task.done():
@@ -326,7 +326,7 @@ class ExperimentSupervisor:
     def awaited(self, experiment_id: str) -> str:
         """What an experiment that is being stopped still waits for, as a clause, or ''."""
         running = self._running.get(experiment_id)
-        return "" if running is None else awaited(running.runner.state, self._context.pool, self._context.clock.now())
+        return "" if running is None else awaited(running.loop.state, self._context.pool, self._context.clock.now())
 
     def uncleaned(self, experiment_id: str) -> str:
         """Why the platform of a stopped experiment has not cleaned up after it, and when that is tried again, or ''."""
@@ -335,13 +335,13 @@ class ExperimentSupervisor:
     def held_up(self, experiment_id: str) -> str:
         """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
         running = self._running.get(experiment_id)
-        return "" if running is None else held_up(running.runner.state, self._context.pool)
+        return "" if running is None else held_up(running.loop.state, self._context.pool)
 
     def silence_of(self, trial: TrialRow, node_id: str) -> str:
         """Why nothing is heard of a trial that runs on a node, as a clause, or ''."""
         running = self._running.get(trial.experiment_id)
         if running is not None:
-            live = running.runner.state.trials.get(trial.id)
+            live = running.loop.state.trials.get(trial.id)
             if live is None or live.job is None:
                 return ""
         elif trial.status is not TrialStatus.RUNNING:
@@ -358,7 +358,7 @@ class ExperimentSupervisor:
     def outlook(self, experiment_id: str) -> Outlook | None:
         """Which machines an experiment can use now; None where that is not known."""
         running = self._running.get(experiment_id)
-        return None if running is None else running.runner.outlook
+        return None if running is None else running.loop.outlook
 
     def could_run(self, experiment: ExperimentRow) -> Outlook | None:
         """The same of an experiment that is not created yet, as far as its machines are known already. Raises
@@ -379,7 +379,7 @@ class ExperimentSupervisor:
     def active_seconds(self, row: ExperimentRow) -> float:
         """How long an experiment has run, up to now; the store knows it up to the last thing that happened."""
         running = self._running.get(row.id)
-        return row.active_seconds if running is None else running.runner.active_seconds
+        return row.active_seconds if running is None else running.loop.active_seconds
 
     @property
     def problem(self) -> str:
@@ -427,7 +427,7 @@ class ExperimentSupervisor:
             return unwritten
         nodes = _nodes_of(running.service)
         shortage = self._context.pool.shortage(nodes, _folder_of(running.service)) if nodes else ""
-        return shortage or running.runner.problem
+        return shortage or running.loop.problem
 
 
 def _nodes_of(service: TrainingService) -> tuple[str, ...]:
@@ -439,7 +439,7 @@ def _folder_of(service: TrainingService) -> str:
 
 
 def _leaving_clause(experiment_id: str, running: Running, context: EngineContext) -> str:
-    state = running.runner.state
+    state = running.loop.state
     if state.row.status is ExperimentStatus.STOPPED:
         return f"experiment {experiment_id} was stopped and is leaving it: its files are being collected and removed"
     waits = awaited(state, context.pool, context.clock.now())

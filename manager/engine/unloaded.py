@@ -40,7 +40,7 @@ START_PATIENCE_SECONDS = 10.0
 """How long the start of the manager waits for all first attempts: a disk that hangs must not hold it up."""
 RESUME_PATIENCE_SECONDS = 15.0
 """How long a user who resumes an experiment waits for the attempt."""
-STOP_LOOK_SECONDS = 2.0
+STOP_POLL_SECONDS = 2.0
 """How often an experiment that is being stopped is looked at."""
 FIRST_PASSING_SECONDS, LONGEST_PASSING_SECONDS = 1.0, 30.0
 """The first and the longest pause after what may pass by itself, such as a full disk."""
@@ -55,7 +55,7 @@ WithoutEngine = m.StopExperiment | m.CancelTrial | m.ChangeLimits
 class ReadExperiment:
     """An experiment that was read back, with all that its engine needs. Nothing was changed yet."""
 
-    runner: ExperimentLoop
+    loop: ExperimentLoop
     service: TrainingService
 
 
@@ -72,13 +72,13 @@ class _Entry:
     is_passing: bool = True
     due: float | None = None  # monotonic; None while an attempt is under way
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    bell: asyncio.Event = field(default_factory=asyncio.Event)  # of the end of the next attempt
+    attempted: asyncio.Event = field(default_factory=asyncio.Event)  # of the end of the next attempt
     task: asyncio.Task[None] | None = None
 
-    def ring(self) -> None:
+    def notify_waiters(self) -> None:
         """An attempt has ended."""
-        self.bell.set()
-        self.bell = asyncio.Event()
+        self.attempted.set()
+        self.attempted = asyncio.Event()
 
 
 class Unloaded:
@@ -114,10 +114,10 @@ class Unloaded:
         loop = asyncio.get_running_loop()
         ends = loop.time() + START_PATIENCE_SECONDS
         for experiment_id in experiment_ids:
-            bell = self.add(experiment_id).bell
+            attempted = self.add(experiment_id).attempted
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
-                    await bell.wait()
+                    await attempted.wait()
 
     def add(self, experiment_id: str, error: Exception | None = None) -> _Entry:
         """Try to load an experiment until it is loaded: at once, or after a pause because of `error`."""
@@ -129,7 +129,7 @@ class Unloaded:
         if now - loaded_at < LONGEST_PASSING_SECONDS:
             entry.failed_alike = failures  # its engine did not last: it is tried less and less often
         if error is not None:
-            self._note_failure(entry, error)
+            self._record_failure(entry, error)
         name = f"loading experiment {experiment_id}"
         entry.task = self._group.create_task(self._keep_loading(entry), name=name)
         return entry
@@ -145,7 +145,7 @@ class Unloaded:
         with suppress(TimeoutError):
             async with asyncio.timeout(RESUME_PATIENCE_SECONDS):
                 while self._entries.get(experiment_id) is entry and entry.failed < wanted:
-                    await entry.bell.wait()
+                    await entry.attempted.wait()
         if self._entries.get(experiment_id) is entry:
             raise self.obstacle(experiment_id)
 
@@ -172,7 +172,7 @@ class Unloaded:
         finally:
             if self._entries.get(entry.experiment_id) is entry:
                 del self._entries[entry.experiment_id]
-            entry.ring()
+            entry.notify_waiters()
             self._context.feed.notify()
 
     async def _try(self, entry: _Entry) -> bool:
@@ -184,7 +184,7 @@ class Unloaded:
         except NotFound:  # it was deleted
             return True
         except Exception as error:
-            self._note_failure(entry, error)
+            self._record_failure(entry, error)
             return False
         return True
 
@@ -195,7 +195,7 @@ class Unloaded:
             loaded = await self._load(experiment_id)
             async with self._locks[experiment_id]:
                 is_current = before == self._changes[experiment_id]
-                if is_current and loaded.runner.state.row.status.is_active:
+                if is_current and loaded.loop.state.row.status.is_active:
                     self.drop(experiment_id)
                     self._loaded[experiment_id] = (self._context.clock.monotonic(), entry.failed_alike)
                     self._start(loaded)
@@ -203,7 +203,7 @@ class Unloaded:
             text = f"experiment {experiment_id} is loaded, {self._context.clock.monotonic() - entry.since:.0f} s late"
             log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})
 
-    def _note_failure(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _Entry, error: Exception) -> None:
         passing, clause = is_passing(error), error_clause(error)
         entry.failed_alike = entry.failed_alike + 1 if passing is entry.is_passing else 1
         entry.is_passing = passing
@@ -216,21 +216,21 @@ class Unloaded:
             log.warning(text, entry.experiment_id, clause, exc_info=None if passing else error, extra=extra)
         entry.clause = clause
         entry.failed += 1
-        entry.ring()
+        entry.notify_waiters()
         self._context.feed.notify()
 
     async def _pause(self, entry: _Entry) -> bool:
         """Wait until the next attempt is due or wanted. False: none is, the experiment has stopped meanwhile."""
         while (seconds := (entry.due or 0.0) - self._context.clock.monotonic()) > 0 and not entry.woken.is_set():
             try:
-                is_stopping = await self._see_to_stops(entry)
+                is_stopping = await self._handle_stops(entry)
             except Exception:
                 log.exception("experiment %s", entry.experiment_id, extra={"action": "experiment.load"})
                 is_stopping = False
             if is_stopping is None:
                 return False
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(seconds, STOP_LOOK_SECONDS) if is_stopping else seconds):
+                async with asyncio.timeout(min(seconds, STOP_POLL_SECONDS) if is_stopping else seconds):
                     await entry.woken.wait()
         entry.woken.clear()
         return True
@@ -266,7 +266,7 @@ class Unloaded:
             entry.woken.set()
         return answer
 
-    async def _see_to_stops(self, entry: _Entry) -> bool | None:
+    async def _handle_stops(self, entry: _Entry) -> bool | None:
         """Have the jobs stopped that are to stop. Whether the experiment is being stopped; None when it has."""
         async with self._locks[entry.experiment_id]:
             try:

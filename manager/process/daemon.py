@@ -31,7 +31,7 @@ class RunningManager:
 
 
 class ManagerNotStarted(StartError):
-    """The manager did not come up; the text says what it said."""
+    """The manager did not come up; the text is what it printed."""
 
 
 class ManagerNotStopped(StartError):
@@ -54,7 +54,7 @@ def ensure_manager(
 
     :param port: for a manager that must be started; None: 8080 or the next free one.
     :param accept_database: for a manager that must be started: see `Settings.accept_database`.
-    :raises ManagerNotStarted: with what the manager said.
+    :raises ManagerNotStarted: with what the manager printed.
     """
     options = [] if port is None else ["--port", str(port)]
     options += ["--accept-database"] if accept_database else []
@@ -65,28 +65,28 @@ def ensure_manager(
 def _start(home: Home, options: list[str], timeout_seconds: float) -> ManagerAddress:
     try:
         home.prepare()
-        output = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        log_file = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         why = explain(error, error.filename or str(home.path))
         raise ManagerNotStarted(
             f"cannot write the home {home.path}: {why}; make it writable, or name another one with PROCTOR_HOME"
         ) from error
-    said_before = os.fstat(output).st_size
+    offset = os.fstat(log_file).st_size
     # -P: the folder of the caller must not shadow what the manager imports.
     command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path), *options]
     try:
-        pid = _spawn(command, output)
+        pid = _spawn(command, log_file)
     finally:
-        os.close(output)
-    return _wait_until_up(home, pid, said_before, timeout_seconds)
+        os.close(log_file)
+    return _wait_until_up(home, pid, offset, timeout_seconds)
 
 
-def _spawn(command: list[str], output: int) -> int:
+def _spawn(command: list[str], log_file: int) -> int:
     """Start a process in a session of its own; it is not waited for once it is up, so no `Popen` is used."""
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, output, 1),
-        (os.POSIX_SPAWN_DUP2, output, 2),
+        (os.POSIX_SPAWN_DUP2, log_file, 1),
+        (os.POSIX_SPAWN_DUP2, log_file, 2),
     ]
     return os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
 
@@ -97,7 +97,7 @@ def _exit_code(pid: int) -> int | None:
     return None if ended == 0 else os.waitstatus_to_exitcode(status)
 
 
-def _wait_until_up(home: Home, pid: int, said_before: int, timeout_seconds: float) -> ManagerAddress:
+def _wait_until_up(home: Home, pid: int, offset: int, timeout_seconds: float) -> ManagerAddress:
     """Until a manager of the home serves: ours, or one that was started at the same time and was faster."""
     gives_up = time.monotonic() + timeout_seconds
     code: int | None = None
@@ -113,11 +113,11 @@ def _wait_until_up(home: Home, pid: int, said_before: int, timeout_seconds: floa
     if code is None:
         os.kill(pid, signal.SIGTERM)
         raise ManagerNotStarted(f"it gave no sign within {timeout_seconds:g} s; its log is {home.manager_log}")
-    said = _said(home, said_before).removeprefix("proctor manager: ")
-    raise ManagerNotStarted(said or f"it ended with exit code {code}; its log is {home.manager_log}")
+    output = _output_since(home, offset).removeprefix("proctor manager: ")
+    raise ManagerNotStarted(output or f"it ended with exit code {code}; its log is {home.manager_log}")
 
 
-def _said(home: Home, offset: int) -> str:
+def _output_since(home: Home, offset: int) -> str:
     """The last lines of what the manager has written since `offset`."""
     with open(home.manager_output, "rb") as file:
         file.seek(offset)

@@ -1,6 +1,6 @@
 """What the manager says: every line a sentence with a stable `action` and the ids it is about.
 
-    log.info("experiment %s is stopped", id, extra={"action": "experiment.stopped", "experiment_id": id})
+    log.info("experiment %s is stopped", id, extra={"action": "experiment.finish_stop", "experiment_id": id})
 
 On stderr for people or as JSON lines; in the file always as JSON lines, which `proctor log manager` shows.
 """

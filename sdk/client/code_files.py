@@ -98,11 +98,11 @@ class _Walk:
                 if is_folder:
                     yield from self.below(f"{path}/", rules)
                 else:
-                    yield from self._look_at(item, path)
+                    yield from self._entries_of(item, path)
             except FileNotFoundError:
                 continue  # it has vanished since the folder was listed
 
-    def _look_at(self, item: os.DirEntry[str], path: str) -> Iterator[CodeEntry]:
+    def _entries_of(self, item: os.DirEntry[str], path: str) -> Iterator[CodeEntry]:
         facts = item.stat(follow_symlinks=False)
         if stat.S_ISLNK(facts.st_mode):
             yield CodeEntry(path, stat.S_IFLNK, target=os.readlink(item.path))

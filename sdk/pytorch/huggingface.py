@@ -72,7 +72,7 @@ class ProctorCallback(TrainerCallback):
         :raises UnreadableCheckpointError: the trial's checkpoint of this name is of a run of another kind.
         """
         found = self._storage.find_newest()
-        self._loaded = None if found is None else self._storage.read_mark(found)
+        self._loaded = None if found is None else self._storage.read_marker(found)
         return None if found is None else str(found)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -89,7 +89,7 @@ class ProctorCallback(TrainerCallback):
             describe = partial(_describe, args, state, keeps_position=not args.ignore_data_skip)
             compare_on_ranks(loaded, describe, ranks=ranks, device=args.device, strict=self._strict_resume)
         if ranks.is_main:
-            self._storage.unmark(state.global_step + 1)
+            self._storage.remove_markers(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and end if the manager wants that; the Trainer's steps are whole optimizer windows (collective)."""
@@ -111,7 +111,7 @@ class ProctorCallback(TrainerCallback):
         """Mark the checkpoint that was just written, and hand a copy to the trial (collective)."""
         devices = gather_devices(get_ranks(), args.device)  # all have written their streams when it is complete
         if devices is not None:
-            self._storage.mark(state.global_step, _describe(args, state, devices))
+            self._storage.mark_whole(state.global_step, _describe(args, state, devices))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: "dict[str, Any] | None" = None, **kwargs: Any) -> None:
         """Report the numbers that the Trainer logs."""
@@ -164,18 +164,18 @@ class HuggingFaceCheckpoints:
             )
         return registered or (None if own is None else own[1])
 
-    def read_mark(self, checkpoint: Path) -> Fingerprint:
+    def read_marker(self, checkpoint: Path) -> Fingerprint:
         """Return what a checkpoint was marked with."""
         found: Fingerprint = json.loads((checkpoint / MARK).read_text())
         return found
 
-    def unmark(self, first_step: int) -> None:
+    def remove_markers(self, first_step: int) -> None:
         """Take the marks from all checkpoints from a step on, because they will be written again."""
         for step, path in self._list():
             if step >= first_step:
                 (path / MARK).unlink(missing_ok=True)
 
-    def mark(self, step: int, fingerprint: Fingerprint) -> None:
+    def mark_whole(self, step: int, fingerprint: Fingerprint) -> None:
         """Call a checkpoint whole once it is on the disk, and hand a copy to the trial.
 
         :raises OSError: the disk refuses.
@@ -191,8 +191,8 @@ class HuggingFaceCheckpoints:
     def _export(self, source: Path, step: int, target: Path) -> None:
         for path in source.iterdir():
             os.symlink(path.resolve(), target / path.name)
-        mark = Entry(MARK, hash_file(source / MARK), (source / MARK).stat().st_size, epoch=0, iteration=step)
-        write_pointer(target, self._run_name, [mark], trial=sdk.get_trial_id())
+        mark_whole = Entry(MARK, hash_file(source / MARK), (source / MARK).stat().st_size, epoch=0, iteration=step)
+        write_pointer(target, self._run_name, [mark_whole], trial=sdk.get_trial_id())
 
     def _list(self) -> "list[tuple[int, Path]]":
         found = [(_CHECKPOINT.fullmatch(path.name), path) for path in self.path.glob("checkpoint-*")]

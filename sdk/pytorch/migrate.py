@@ -56,7 +56,7 @@ def migrate_checkpoints(
         if is_new and not dry_run:
             target.mkdir(parents=True, exist_ok=True)
             replace_file(target / name, data, place="trainer.migration")
-        done.append(Migrated(entry, origin, is_new, _note(origin, content)))
+        done.append(Migrated(entry, origin, is_new, _limitation(origin, content)))
     done.sort(key=lambda item: (item.entry.epoch, item.entry.iteration, item.entry.name), reverse=True)
     if not dry_run:
         _finish(source, target, [item.entry for item in done])
@@ -81,7 +81,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         print(f"migrate: {problem}", file=sys.stderr)
         return 1
     for item in done:
-        print(_tell(item, dry_run=options.dry_run))
+        print(_report_line(item, dry_run=options.dry_run))
     return 0
 
 
@@ -135,7 +135,7 @@ def _finish(source: Path, target: Path, entries: "list[Entry]") -> None:
         write_pointer(target, target.name, entries)
 
 
-def _note(origin: str, content: "dict[str, Any]") -> str:
+def _limitation(origin: str, content: "dict[str, Any]") -> str:
     if not origin.startswith("helios"):
         return ""
     if content["training_state"]["batch"]:
@@ -143,7 +143,7 @@ def _note(origin: str, content: "dict[str, Any]") -> str:
     return "this trainer's order of the samples is another one, so the run goes on well but not bit for bit"
 
 
-def _tell(item: Migrated, *, dry_run: bool) -> str:
+def _report_line(item: Migrated, *, dry_run: bool) -> str:
     done = "already there" if not item.is_new else "would be migrated" if dry_run else "migrated"
     note = f"; {item.note}" if item.note else ""
     return f"{item.entry.name}: {done} from {item.origin} to format {FORMAT}{note}"

@@ -118,14 +118,14 @@ class Run:
 def _to_number(name: str, value: Any) -> float:
     numel = getattr(value, "numel", None)
     if numel is not None and numel() != 1:
-        raise TypeError(_tell_metric(name, f"a tensor of shape {tuple(value.shape)}"))
+        raise TypeError(_metric_problem(name, f"a tensor of shape {tuple(value.shape)}"))
     try:
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as problem:
-        raise TypeError(_tell_metric(name, repr(value))) from problem
+        raise TypeError(_metric_problem(name, repr(value))) from problem
 
 
-def _tell_metric(name: str, found: str) -> str:
+def _metric_problem(name: str, found: str) -> str:
     return f"metric {name!r} must be a number or a tensor of one element; found {found}. Give each value a name."
 
 

@@ -473,7 +473,7 @@ class KeeperHub:
         if job.job_id not in session.refused:
             session.refused.add(job.job_id)
             text = "node %s reports on trial job %s, which was sent to node %s; the report is refused"
-            extra = {"action": "job.refused", "job_id": job.job_id, "node_id": node_id}
+            extra = {"action": "report.refuse", "job_id": job.job_id, "node_id": node_id}
             log.warning(text, node_id, job.job_id, job.node_id, extra=extra)
         return True
 
@@ -505,7 +505,7 @@ class KeeperHub:
         for job in jobs:
             if job.job_id not in known:
                 text = "job %s (experiment %s) on node %s is in no database of this manager; it is not stopped"
-                extra = {"action": "job.unknown", "job_id": job.job_id, "node_id": node_id}
+                extra = {"action": "job.ignore", "job_id": job.job_id, "node_id": node_id}
                 log.error(text, job.job_id, job.experiment_id or "unknown", node_id, extra=extra)
             known[job.job_id] = job
 

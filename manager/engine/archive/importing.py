@@ -1,4 +1,4 @@
-"""A saved experiment as rows of this home, and what its tuner has to be told of it."""
+"""A saved experiment as rows of this home, and what its tuner must receive of it."""
 
 import asyncio
 import secrets
@@ -231,20 +231,20 @@ def _messages(
     saved: SavedExperiment, config: ExperimentConfig, found: Sequence[SavedTrial], rows: Sequence[TrialRow]
 ) -> list[Any]:
     """The first inputs of the new dispatcher: the results so far, the search space of now, the trials to come."""
-    told: list[Any] = []
+    inputs: list[Any] = []
     results = [
         {"parameter": trial.parameters, "value": value}
         for trial in found
         if trial.status.is_terminal and (value := _outcome(trial, config)) is not None
     ]
     if results:
-        told.append(protocol.ImportData(1, results))
+        inputs.append(protocol.ImportData(1, results))
     if saved.search_space != config.search_space:
-        told.append(protocol.UpdateSearchSpace(len(told) + 1, saved.search_space))
+        inputs.append(protocol.UpdateSearchSpace(len(inputs) + 1, saved.search_space))
     for row in rows:
         if not row.status.is_terminal:
-            told.append(protocol.AddCustomizedTrial(len(told) + 1, row.parameter_id, row.parameters))
-    return told
+            inputs.append(protocol.AddCustomizedTrial(len(inputs) + 1, row.parameter_id, row.parameters))
+    return inputs
 
 
 def _outcome(trial: SavedTrial, config: ExperimentConfig) -> Any:
@@ -270,7 +270,7 @@ def _seconds(moment: datetime | None) -> float | None:
 # The folder is marked until the rows are written, so that the next manager removes what a killed one has left.
 
 _NOT_UNPACKED = frozenset({CONFIG_FILE, UNFINISHED_FILE, creation.CHECKPOINT_FOLDER})
-"""A tuner's saved state belongs to the old input log; the results are told to a new one."""
+"""A tuner's saved state belongs to the old input log; the results are sent to a new one."""
 
 
 @dataclass(frozen=True)

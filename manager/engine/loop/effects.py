@@ -36,7 +36,7 @@ _REASONS = {_SUBMIT: "waiting: ", _CANCEL: "being stopped: "}
 
 
 @dataclass
-class _Owed:
+class _Pending:
     """Something that a service could not do."""
 
     early: bool = False  # of a cancellation: the trial is stopped early
@@ -52,15 +52,15 @@ class Effects:
         self._state = state
         self._context = context
         self._inbox = inbox
-        self._owed: dict[tuple[str, str], _Owed] = {}  # by what and job id
+        self._pending: dict[tuple[str, str], _Pending] = {}  # by what and job id
 
     @property
     def due(self) -> float | None:
-        """The monotonic time at which something that is owed is tried again; None: nothing is owed."""
-        return min((owed.due for owed in self._owed.values()), default=None)
+        """The monotonic time at which something that is pending is tried again; None: nothing is pending."""
+        return min((pending.due for pending in self._pending.values()), default=None)
 
     async def carry_out(self, step: Step) -> None:
-        """Do what the committed step asks for, and what is owed and due."""
+        """Do what the committed step asks for, and what is pending and due."""
         for job_id in step.release:
             self._context.placer.give_back(job_id)
         for trial in step.submit:
@@ -69,21 +69,21 @@ class Effects:
             await self.cancel(job_id, early)
         for trial in step.update:
             await self.update(trial)
-        if self._owed:
+        if self._pending:
             await self._try_again()
 
     async def _try_again(self) -> None:
         now = self._context.clock.monotonic()
-        for (what, job_id), owed in list(self._owed.items()):
+        for (what, job_id), pending in list(self._pending.items()):
             trial = self._state.by_job.get(job_id)
             if trial is None:
-                self._owed.pop((what, job_id), None)
-            elif owed.due > now or (what, job_id) not in self._owed:
+                self._pending.pop((what, job_id), None)
+            elif pending.due > now or (what, job_id) not in self._pending:
                 continue
             elif what == _SUBMIT:
                 await self.submit(trial)
             elif what == _CANCEL:
-                await self.cancel(job_id, owed.early)
+                await self.cancel(job_id, pending.early)
             else:
                 await self.update(trial)
 
@@ -101,16 +101,16 @@ class Effects:
             if is_full(error) or is_full(error.__cause__):
                 self._refused(job.id, job.token, EndReason.NO_ROOM, error_clause(error))
             else:
-                self._owe(_SUBMIT, trial, error)
+                self._retry_later(_SUBMIT, trial, error)
         else:
-            if self._owed.pop((_SUBMIT, job.id), None) is not None:
+            if self._pending.pop((_SUBMIT, job.id), None) is not None:
                 taken = f"waiting: platform {self._platform} has taken the trial"
                 self._inbox.post(m.HeldUp(job.id, job.token, taken))
         failpoint("manager.submit.after")
 
     def _refused(self, job_id: str, token: str, reason: EndReason, detail: str) -> None:
-        self._owed.pop((_SUBMIT, job_id), None)
-        extra = {"action": "job.refused", "job_id": job_id}
+        self._pending.pop((_SUBMIT, job_id), None)
+        extra = {"action": "job.refuse", "job_id": job_id}
         log.warning("job %s was not taken: %s", job_id, detail, extra=extra)
         self._inbox.post(m.JobRefused(job_id, token, reason, detail))
 
@@ -120,13 +120,13 @@ class Effects:
         trial = self._state.by_job.get(job_id)
         error = await self._cancel(job_id, trial, early=early)
         if trial is not None and trial.job is not None:
-            if (_SUBMIT, job_id) in self._owed:
+            if (_SUBMIT, job_id) in self._pending:
                 detail = "it was stopped before its platform had taken it"
                 self._refused(job_id, trial.job.token, EndReason.CANCELED, detail)
             elif error is not None:
-                self._owe(_CANCEL, trial, error, early=early)
+                self._retry_later(_CANCEL, trial, error, early=early)
         if error is None:
-            self._owed.pop((_CANCEL, job_id), None)
+            self._pending.pop((_CANCEL, job_id), None)
         failpoint("manager.cancel.after")
 
     async def _cancel(self, job_id: str, trial: LiveTrial | None, *, early: bool) -> Exception | None:
@@ -148,41 +148,41 @@ class Effects:
         if job is None:
             return
         failpoint("manager.update.before")
-        if (_SUBMIT, job.id) not in self._owed:  # it gets them with the submission
+        if (_SUBMIT, job.id) not in self._pending:  # it gets them with the submission
             try:
                 form = self._context.forms.form(self._state.row, trial.row, job)
                 await self._context.service.update_trial_job(form.job_id, form)
             except UnknownTrialJob:
                 log.info("job %s has ended already", job.id, extra={"action": "job.update"})
-                self._owed.pop((_UPDATE, job.id), None)
+                self._pending.pop((_UPDATE, job.id), None)
             except Exception as error:
-                self._owe(_UPDATE, trial, error)
+                self._retry_later(_UPDATE, trial, error)
             else:
-                self._owed.pop((_UPDATE, job.id), None)
+                self._pending.pop((_UPDATE, job.id), None)
         failpoint("manager.update.after")
 
-    # ---- what is owed ---------------------------------------------------------------------------------------------
+    # ---- what is pending ---------------------------------------------------------------------------------------------
 
     @property
     def _platform(self) -> str:
         return self._context.config.training_service.platform
 
-    def _owe(self, what: str, trial: LiveTrial, error: Exception, *, early: bool = False) -> None:
+    def _retry_later(self, what: str, trial: LiveTrial, error: Exception, *, early: bool = False) -> None:
         """Try again after a pause, and say why where the user looks."""
         job = trial.job
         assert job is not None
-        owed = self._owed.setdefault((what, job.id), _Owed())
-        owed.early = early
-        owed.failures += 1
-        delay = retry_delay(owed.failures, self._context.retry_policy)
-        owed.due = self._context.clock.monotonic() + delay
+        pending = self._pending.setdefault((what, job.id), _Pending())
+        pending.early = early
+        pending.failures += 1
+        delay = retry_delay(pending.failures, self._context.retry_policy)
+        pending.due = self._context.clock.monotonic() + delay
         clause = f"platform {self._platform} {_PHRASES[what]}: {error_clause(error)}"
         reason = f"{_REASONS[what]}{clause}; tried again in {delay:g} s" if what in _REASONS else ""
-        is_news = what != _SUBMIT and clause != owed.clause  # that a job waits is in its reason
+        is_news = what != _SUBMIT and clause != pending.clause  # that a job waits is in its reason
         notice = f"trial {trial.row.sequence_id}: {clause}; it is tried again" if is_news else ""
-        if clause != owed.clause:
+        if clause != pending.clause:
             fault = None if isinstance(error, TrainingServiceError) else error
             extra = {"action": f"job.{what}", "job_id": job.id}
             log.warning("job %s: %s", job.id, clause, extra=extra, exc_info=fault)
-        owed.clause = clause
+        pending.clause = clause
         self._inbox.post(m.HeldUp(job.id, job.token, reason, notice))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from proctor.manager.engine.feasibility import Outlook, look_at
+from proctor.manager.engine.feasibility import Outlook, assess
 from proctor.manager.placement import (
     HOLD_AFTER_SECONDS,
     Impossible,
@@ -145,14 +145,14 @@ class PoolPlacer:
 
     def outlook(self) -> Outlook:
         nodes = {node.id: node for node in self._pool.nodes()}
-        return look_at(self._request(), self._candidates({}), nodes)
+        return assess(self._request(), self._candidates({}), nodes)
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        def note() -> None:
+        def on_change() -> None:
             self._has_changed = True
             callback()
 
-        return self._pool.on_change(note)
+        return self._pool.on_change(on_change)
 
     def _request(self) -> PlacementRequest:
         return PlacementRequest(self._gpu_number, self._service.placement_strategy())

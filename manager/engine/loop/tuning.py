@@ -175,7 +175,7 @@ def move_experiment(
     expected = (row.status,)
     step.log(
         f"experiment {row.id} is {status}" + (f": {reason}" if reason else ""),
-        action=f"experiment.{status.lower()}",
+        action=f"experiment.{event.lower()}",
         level=logging.ERROR if status is ExperimentStatus.ERROR else logging.INFO,
     )
     changes: dict[str, Any] = {"error": error} if error is not None else {}

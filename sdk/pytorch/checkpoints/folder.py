@@ -120,7 +120,7 @@ class CheckpointFolder:
         try:
             self._storage.wait()
             if self._registrar is not None:
-                self._registrar.catch_up(self)
+                self._registrar.register_newest(self)
         finally:
             try:
                 self.history.close()

@@ -151,9 +151,9 @@ class Registrar:
         """Called when a checkpoint has become the folder's newest."""
         self._is_behind = True
         if self._clock() >= self._due:
-            self.catch_up(storage)
+            self.register_newest(storage)
 
-    def catch_up(self, storage: "CheckpointFolder") -> None:
+    def register_newest(self, storage: "CheckpointFolder") -> None:
         """Register the newest checkpoint unless it is, with its history, the best, the pinned and the other runs'.
 
         :raises CheckpointError: it cannot be read any more.

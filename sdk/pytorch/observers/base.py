@@ -179,7 +179,7 @@ class ExpectedMetric(Observer):
     def on_evaluation_end(self) -> None:
         """Look for the metric after a validation."""
         if self._phase == Phase.VALIDATION.value:
-            self._look("validation")
+            self._warn_if_missing("validation")
 
     def on_epoch_end(self, state: TrainingState) -> None:
         """Wait for what is logged between two epochs: a loop of the user's own validates there."""
@@ -187,17 +187,17 @@ class ExpectedMetric(Observer):
 
     def on_epoch_start(self, state: TrainingState, batches: int) -> None:
         """Look for the metric after an epoch."""
-        self._look_after_epoch()
+        self._check_epoch()
 
     def on_end(self, reason: str) -> None:
         """Look for the metric after the only epoch."""
-        self._look_after_epoch()
+        self._check_epoch()
 
-    def _look_after_epoch(self) -> None:
+    def _check_epoch(self) -> None:
         if self._has_ended_epoch and not self._validates:
-            self._look("epoch")
+            self._warn_if_missing("epoch")
 
-    def _look(self, after: str) -> None:
+    def _warn_if_missing(self, after: str) -> None:
         if self._has_warned or self._metric in self._logged:
             return
         self._has_warned = True

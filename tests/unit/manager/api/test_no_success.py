@@ -74,8 +74,8 @@ async def test_the_first_failure_is_told_while_the_experiment_goes_on(api: Any) 
     assert said == "the only trial that has ended has not succeeded: exit code 127: command not found"
 
 
-async def test_only_the_newest_reasons_are_looked_at(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "MOST_LOOKED_AT", 2)
+async def test_only_the_newest_reasons_are_read(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "MOST_REASONS", 2)
     ends = [(FAILED, "old"), (FAILED, "old"), (FAILED, "old"), (TrialStatus.SYS_CANCELED, ""), (FAILED, "")]
     said = await failure(api, await end_as(api, ends))
     assert said == "none of 5 trials has succeeded; 2 of the newest 2 ended with: no reason was given"

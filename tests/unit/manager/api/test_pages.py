@@ -185,7 +185,7 @@ async def test_a_node_shows_how_it_is_reached_and_why_it_gets_no_jobs(api: Any) 
     text, _ = await visit(api, "/nodes")
     assert "bob@gpu-3:2222" in text
     assert "its &lt;b&gt;disk&lt;/b&gt; is full" in text
-    assert "has not told its GPUs yet" in text
+    assert "has not reported its GPUs yet" in text
     assert "Gets no new jobs" not in text
     await api.manager.nodes.drain("gpu-3", "new disk")
     text, _ = await visit(api, "/nodes")

@@ -491,21 +491,21 @@ def test_the_log_tells_of_every_move_with_the_ids_it_is_about(tmp_path: Path, ca
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
         await simulation.ended(manager, experiment_id)
         (trial,) = await all_trials(manager, experiment_id)
-        said = [
+        logged = [
             (line.getMessage(), line.action, line.trial_id if hasattr(line, "trial_id") else None)  # type: ignore[attr-defined]
             for line in caplog.records
             if getattr(line, "experiment_id", None) == experiment_id
         ]
-        assert said == [
-            (f"experiment {experiment_id} is RUNNING", "experiment.running", None),
+        assert logged == [
+            (f"experiment {experiment_id} is RUNNING", "experiment.start", None),
             (
                 f"experiment {experiment_id} is NO_MORE_TRIAL: maxTrialNumber 1 is reached",
-                "experiment.no_more_trial",
+                "experiment.reach_limit",
                 None,
             ),
             ("trial 0 is RUNNING", "trial.start", trial.id),
             ("trial 0 is SUCCEEDED", "trial.succeed", trial.id),
-            (f"experiment {experiment_id} is DONE: maxTrialNumber 1 is reached", "experiment.done", None),
+            (f"experiment {experiment_id} is DONE: maxTrialNumber 1 is reached", "experiment.drain", None),
         ]
 
     play(tmp_path, scenario)
