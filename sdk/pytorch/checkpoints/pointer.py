@@ -81,15 +81,15 @@ class Retention:
 
     def is_among_best(self, score: float, entries: "Sequence[Entry]") -> bool:
         """Whether a checkpoint of this score would be kept as one of the best, beside those that there are."""
-        if math.isnan(score):
+        if not math.isfinite(score):
             return False
         is_max = self.best_mode == "max"
         scores = [entry.score or 0.0 for entry in self.rank(entries)]
         return sum(other >= score if is_max else other <= score for other in scores) < self.keep_best
 
     def rank(self, entries: "Sequence[Entry]") -> "list[Entry]":
-        """Return the entries that have a score, the best first and of equal ones the newest first."""
-        judged = [entry for entry in entries if entry.score is not None and not math.isnan(entry.score)]
+        """Return the entries that have a finite score, the best first and of equal ones the newest first."""
+        judged = [entry for entry in entries if entry.score is not None and math.isfinite(entry.score)]
         sign = -1.0 if self.best_mode == "max" else 1.0
         return sorted(judged, key=lambda entry: sign * (entry.score or 0.0))
 
