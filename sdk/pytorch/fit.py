@@ -20,7 +20,7 @@ from proctor.sdk.pytorch.model import Model, refuse_metrics
 from proctor.sdk.pytorch.observers.base import ExpectedMetric, Observer, Observers, identify_run
 from proctor.sdk.pytorch.options import Phase, Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override
-from proctor.sdk.pytorch.run import Outcome, Run
+from proctor.sdk.pytorch.run import Outcome, Run, overrides
 from proctor.sdk.trial import is_in_trial
 
 
@@ -94,6 +94,12 @@ def check_run(run: Run) -> None:
         raise ConfigurationError(
             "total_steps is endless and nothing would stop the run; set early_stop_cycles, or override "
             "should_training_stop in the model or a plug-in."
+        )
+    is_judged = settings.best_metric is not None or overrides(run.model, Model.have_metrics_improved)
+    if settings.early_stop_cycles is not None and not is_judged:
+        raise ConfigurationError(
+            "early_stop_cycles counts validations without an improvement, and nothing says what that is; set "
+            f"best_metric, or override have_metrics_improved in {type(run.model).__name__}."
         )
     data, frequency = run.datamodule, settings.valid_frequency
     if frequency is not None and not data.has(Phase.VALIDATION):

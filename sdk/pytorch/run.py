@@ -1,5 +1,7 @@
 """One run in one process: what it is made of, and what its loop, its checkpoints and its end ask of it."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,22 @@ class Run:
         name = self.settings.best_metric or ""
         return self.metrics[name] if self._logged.get(name) == self.state.global_iteration else None
 
+    def has_improved(self) -> "bool | None":
+        """Whether the last validation was better than those before, as the model says or else the metric that judges
+        the run; None if that was not logged with it (collective)."""
+        own = bool(self.model.have_metrics_improved())
+        if self.settings.best_metric is None or overrides(self.model, Model.have_metrics_improved):
+            return bool(self.ranks.broadcast(own))
+        score = self.ranks.broadcast(self.score())
+        if score is None:
+            return None
+        best = self.state.best_score
+        is_max = self.settings.best_mode == "max"
+        is_better = math.isfinite(score) and (best is None or (score > best if is_max else score < best))
+        if is_better:
+            self.state.best_score = score
+        return is_better
+
     def wants_stop(self) -> bool:
         """Whether the model or the plug-in that claimed the question wants the training to stop."""
         claimed = self.plugins.claims(Override.SHOULD_TRAINING_STOP)
@@ -112,6 +130,12 @@ class Run:
             newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
         newest, metrics = self.ranks.broadcast((newest, dict(self.metrics)))
         return Outcome(reason, self.state, metrics, newest, self.resumed_from)
+
+
+def overrides(part: Any, method: "Callable[..., Any]") -> bool:
+    """Whether a model, a data module or a plug-in has a method of its own in place of the base class's."""
+    own = getattr(part, method.__name__)
+    return getattr(own, "__func__", own) is not method
 
 
 def _to_number(name: str, value: Any) -> float:
