@@ -15,12 +15,13 @@ from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.determinism.kernels import kernel_switches, report_gaps
 from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.hooks import overrides
 from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
 from proctor.sdk.pytorch.model import Model, refuse_metrics
 from proctor.sdk.pytorch.observers.base import ExpectedMetric, Observer, Observers, identify_run
 from proctor.sdk.pytorch.options import Phase, Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override
-from proctor.sdk.pytorch.run import Outcome, Run, overrides
+from proctor.sdk.pytorch.run import Outcome, Run
 from proctor.sdk.trial import is_in_trial
 
 

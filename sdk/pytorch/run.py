@@ -1,7 +1,6 @@
 """One run in one process: what it is made of, and what its loop, its checkpoints and its end ask of it."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+from proctor.sdk.pytorch.hooks import overrides
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.observers.base import Observers
 from proctor.sdk.pytorch.options import Settings, StopReason
@@ -130,12 +130,6 @@ class Run:
             newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
         newest, metrics = self.ranks.broadcast((newest, dict(self.metrics)))
         return Outcome(reason, self.state, metrics, newest, self.resumed_from)
-
-
-def overrides(part: Any, method: "Callable[..., Any]") -> bool:
-    """Whether a model, a data module or a plug-in has a method of its own in place of the base class's."""
-    own = getattr(part, method.__name__)
-    return getattr(own, "__func__", own) is not method
 
 
 def _to_number(name: str, value: Any) -> float:
