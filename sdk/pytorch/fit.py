@@ -33,7 +33,7 @@ def fit(run: Run) -> Outcome:
     ) as run.gaps:
         try:
             if run.storage is not None and run.ranks.is_main:
-                run.storage.open()
+                run.storage.open(anew=not run.settings.resume)
             set_up(run)
             check_run(run)
             content = resume(run)
