@@ -54,5 +54,5 @@ $(PEERS)/ready: constraints.txt
 bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against helios-ml, in an environment of its own
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
-chaos: setup  ## kill at every passage of every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix (an hour or two)
+chaos: setup  ## kill at every passage of every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix, 200 launchers (two hours or more)
 	$(BIN)/pytest -q tests/chaos --chaos -m chaos $(ARGS)

@@ -15,6 +15,7 @@ from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.determinism.kernels import kernel_switches, report_gaps
 from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.hooks import overrides
 from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
 from proctor.sdk.pytorch.model import Model, refuse_metrics
 from proctor.sdk.pytorch.observers.base import ExpectedMetric, Observer, Observers, identify_run
@@ -32,7 +33,7 @@ def fit(run: Run) -> Outcome:
     ) as run.gaps:
         try:
             if run.storage is not None and run.ranks.is_main:
-                run.storage.open()
+                run.storage.open(anew=not run.settings.resume)
             set_up(run)
             check_run(run)
             content = resume(run)
@@ -99,6 +100,12 @@ def check_run(run: Run) -> None:
         raise ConfigurationError(
             "total_steps is endless and nothing would stop the run; set early_stop_cycles, or override "
             "should_training_stop in the model or a plug-in."
+        )
+    is_judged = settings.best_metric is not None or overrides(run.model, Model.have_metrics_improved)
+    if settings.early_stop_cycles is not None and not is_judged:
+        raise ConfigurationError(
+            "early_stop_cycles counts validations without an improvement, and nothing says what that is; set "
+            f"best_metric, or override have_metrics_improved in {type(run.model).__name__}."
         )
     data, frequency = run.datamodule, settings.valid_frequency
     if frequency is not None and not data.has(Phase.VALIDATION):

@@ -151,14 +151,14 @@ class TrainingLoop:
         return True
 
 
-def validate(run: Run) -> bool:
-    """Validate and return whether the metrics have improved, as the main rank sees it (collective)."""
+def validate(run: Run) -> None:
+    """Validate, and count the validations in a row without an improvement, as the main rank sees it (collective)."""
     evaluate(run, Phase.VALIDATION)
     run.state.validation_cycles += 1
     run.model.train()
-    improved: bool = run.ranks.broadcast(bool(run.model.have_metrics_improved()))
-    run.state.early_stop_count = 0 if improved else run.state.early_stop_count + 1
-    return improved
+    improved = run.has_improved()
+    if improved is not None:
+        run.state.early_stop_count = 0 if improved else run.state.early_stop_count + 1
 
 
 def evaluate(run: Run, phase: Phase) -> None:

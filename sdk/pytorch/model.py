@@ -201,7 +201,10 @@ class Model:
         """Called after a validation."""
 
     def have_metrics_improved(self) -> bool:
-        """Whether the last validation was better than those before; False counts towards `early_stop_cycles`."""
+        """Whether the last validation was better than those before; False counts towards `early_stop_cycles`.
+
+        Unless it is overridden, `best_metric` judges the validations.
+        """
         return True
 
     def on_testing_start(self) -> None:

@@ -114,7 +114,7 @@ def open_run(
     ):
         try:
             if run.storage is not None and run.ranks.is_main:
-                run.storage.open()
+                run.storage.open(anew=not run.settings.resume)
             set_up(run)
             content = resume(run)
             run.saved_at = run.state.global_iteration

@@ -1,5 +1,6 @@
 """One run in one process: what it is made of, and what its loop, its checkpoints and its end ask of it."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+from proctor.sdk.pytorch.hooks import overrides
 from proctor.sdk.pytorch.model import GIVEN, Model
 from proctor.sdk.pytorch.observers.base import Observers
 from proctor.sdk.pytorch.options import Settings, StopReason
@@ -99,6 +101,22 @@ class Run:
         """The value of the metric that judges the run, if it was logged at this very batch; on the main rank."""
         name = self.settings.best_metric or ""
         return self.metrics[name] if self._logged.get(name) == self.state.global_iteration else None
+
+    def has_improved(self) -> "bool | None":
+        """Whether the last validation was better than those before, as the model says or else the metric that judges
+        the run; None if that was not logged with it (collective)."""
+        own = bool(self.model.have_metrics_improved())
+        if self.settings.best_metric is None or overrides(self.model, Model.have_metrics_improved):
+            return bool(self.ranks.broadcast(own))
+        score = self.ranks.broadcast(self.score())
+        if score is None:
+            return None
+        best = self.state.best_score
+        is_max = self.settings.best_mode == "max"
+        is_better = math.isfinite(score) and (best is None or (score > best if is_max else score < best))
+        if is_better:
+            self.state.best_score = score
+        return is_better
 
     def wants_stop(self) -> bool:
         """Whether the model or the plug-in that claimed the question wants the training to stop."""

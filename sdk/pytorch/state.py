@@ -39,6 +39,7 @@ class TrainingState:
     early_stop_count: int = 0  # validations in a row without an improvement
     phase: int = 0  # index of the training data that is in use
     stop_reason: str = ""  # why the run ended, if it was its own decision: a `StopReason`
+    best_score: "float | None" = None  # of the metric that judges the run, at the best validation so far
     optimizer_step_now: bool = False  # whether the present batch ends its window: step, then clear the gradients
 
     def begin_epoch(self) -> None:
@@ -74,11 +75,12 @@ class TrainingState:
         return state
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
-        """Take over what `state_dict` returned.
+        """Take over what `state_dict` returned; older ones have no `best_score`.
 
         :raises UnreadableCheckpointError: a counter is missing or unknown.
         """
         expected = {field.name for field in fields(self)} - {"optimizer_step_now"}
+        state = {"best_score": None, **state}
         if set(state) != expected:
             raise UnreadableCheckpointError(
                 f"a training state must have the counters {sorted(expected)}; found {sorted(state)}. "

@@ -18,6 +18,7 @@ from proctor.sdk.pytorch.distributed.spawn import spawn_ranks
 from proctor.sdk.pytorch.distributed.torchrun import TorchrunPlace, choose_local_device, find_torchrun, join_torchrun
 from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
 from proctor.sdk.pytorch.fit import fit, make_observers, test
+from proctor.sdk.pytorch.hooks import check_hooks
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Settings, make_settings
 from proctor.sdk.pytorch.plugins import Plugin, Plugins
@@ -76,6 +77,7 @@ class Trainer:
     ) -> Outcome:
         _check_kind("model", model, Model)
         _check_kind("data module", datamodule, DataModule)
+        check_hooks(model, datamodule, self._plugins)
         try:
             return launch(Task(work, self.settings, model, datamodule, self._plugins), self.queue)
         except (*exceptions, TrainerError):

@@ -12,9 +12,9 @@ from proctor.sdk.pytorch.state import TrainingState
 class CheckpointWriter:
     """A run that saves: each checkpoint holds its own number."""
 
-    def __init__(self, root: Path, name: str = "run", **options: Any) -> None:
+    def __init__(self, root: Path, name: str = "run", *, anew: bool = False, **options: Any) -> None:
         self.storage = CheckpointFolder(root, name, **options)
-        self.storage.open()
+        self.storage.open(anew=anew)
 
     def save(self, number: int, **options: Any) -> Path:
         """Save, and wait until it is stored."""

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.files import copy_file, remove_unfinished, replace_file
 from proctor.sdk.pytorch.checkpoints.filesystem import (
     BackgroundStorage,
@@ -25,12 +26,14 @@ from proctor.sdk.pytorch.checkpoints.filesystem import (
 from proctor.sdk.pytorch.checkpoints.formats import upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.checkpoints.pointer import (
+    POINTER_FILE,
     Entry,
     Retention,
     find_damage,
     is_whole,
     read_owner,
     read_pointer,
+    read_superseded,
     write_pointer,
 )
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
@@ -95,11 +98,13 @@ class CheckpointFolder:
         self._registrar = registrar
         self._storage = BackgroundStorage()
         self._lock = FolderLock(self.path)
+        self._superseded: dict[str, str] = {}  # see `read_superseded`
         self._entries: list[Entry] = []  # newest first; changed by the background thread only while it runs
 
-    def open(self) -> None:
+    def open(self, *, anew: bool = False) -> None:
         """Take the folder for writing, made if it is missing, and clear away what a killed save has left half made.
 
+        :param anew: the run begins anew, from now on also if it ends before its first checkpoint.
         :raises ConfigurationError: it cannot be made there.
         :raises TrainerError: another run writes to it.
         """
@@ -111,6 +116,9 @@ class CheckpointFolder:
             ) from problem
         self._lock.acquire()
         remove_unfinished(str(self.path), is_only_writer=True)
+        self._superseded = self._find_superseded()
+        if anew:
+            self._supersede()
 
     def close(self) -> None:
         """Wait until everything is stored and release the folder.
@@ -185,10 +193,11 @@ class CheckpointFolder:
                 if self._lock.is_held:  # what a kill has left takes up room, and a file that was put back is not needed
                     self._remove_unnamed(named)
                 return loaded
-        self._entries = self._read_entries(but=named)
+        superseded = self._find_superseded()
+        self._entries = self._read_entries(but={entry.name for entry in named} | set(superseded))
         if self._entries:
             return self._load(self._entries[0], device)
-        if named or self._list_own():
+        if named or any(path.name not in superseded for path in self._list_own()):
             raise UnreadableCheckpointError(
                 f"none of the checkpoints in {self.path} can be used (warnings say why); the run would start from its "
                 "beginning. Bring one back, or start anew with resume=False or another run_name."
@@ -218,8 +227,9 @@ class CheckpointFolder:
         (self.path / f"{name}{PIN_SUFFIX}").touch()
 
     def is_empty(self) -> bool:
-        """Whether there is no checkpoint at all, whole or torn, named or not."""
-        return not any(self.path.glob(f"*{SUFFIX}"))
+        """Whether there is no checkpoint at all, whole or torn, named or not; an earlier run's do not count."""
+        superseded = self._find_superseded()
+        return all(path.name in superseded for path in self.path.glob(f"*{SUFFIX}"))
 
     def export(self, target: Path, *, trial: str = "") -> None:
         """Make `target`, an empty folder, hold what the run is continued with elsewhere.
@@ -246,10 +256,13 @@ class CheckpointFolder:
         A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then,
         unless it was damaged here and gets its bytes back. Any other was made by an attempt elsewhere, or by another
         trial that this one is to continue, and becomes the newest; what is known here stays behind it. What is of
-        another run than this one is left alone.
+        another run than this one is left alone, and so is what was in this folder before the run began anew.
         """
         owner, entries = read_owner(source), read_pointer(source)
         if owner is None or not entries or owner.run != self.run_name:
+            return False
+        superseded = self._find_superseded()
+        if entries[0].sha256 in superseded.values():
             return False
         own = self._find_entries()
         known = next((entry for entry in own if entry.sha256 == entries[0].sha256), None)
@@ -264,15 +277,23 @@ class CheckpointFolder:
         names = {entry.name for entry in brought}
         with suppress(FileNotFoundError):
             copy_file(source / HISTORY_FILE, self.path / HISTORY_FILE)
-        write_pointer(self.path, self.run_name, [*brought, *(entry for entry in own if entry.name not in names)])
+        self._superseded = {name: digest for name, digest in superseded.items() if name not in names}
+        kept = [*brought, *(entry for entry in own if entry.name not in names)]
+        write_pointer(self.path, self.run_name, kept, superseded=self._superseded)
         return True
 
     def _commit(self, entry: Entry) -> None:
         """Move the pointer to a checkpoint that is on the disk, then remove what need not stay."""
         entries = [entry, *(other for other in self._entries if other.name != entry.name)]
         kept = self._retention.choose(entries, self._pinned())
-        write_pointer(self.path, self.run_name, kept)
-        gone = [other for other in entries if other.name not in {stays.name for stays in kept}]
+        names = {stays.name for stays in kept}
+        self._superseded = {
+            name: digest
+            for name, digest in self._superseded.items()
+            if name not in names and (self.path / name).exists()
+        }
+        write_pointer(self.path, self.run_name, kept, superseded=self._superseded)
+        gone = [other for other in entries if other.name not in names]
         self._entries = kept
         for other in gone:
             with suppress(FileNotFoundError):
@@ -280,6 +301,34 @@ class CheckpointFolder:
         self._remove_unnamed(kept)
         if self._registrar is not None:
             self._registrar.on_stored(self)
+
+    def _supersede(self) -> None:
+        """Make the pointer name nothing of what is here, which stays until the new run has a checkpoint.
+
+        A disk without room is no reason not to train; then the first checkpoint says that the run is a new one.
+        """
+        try:
+            named = {entry.name: entry.sha256 for entry in self.entries()}
+        except UnreadableCheckpointError:
+            named = {}
+        found = {path.name: named.get(path.name, "") for path in self.path.glob(f"*{SUFFIX}")}
+        if not found and not (self.path / POINTER_FILE).exists():
+            return
+        self._superseded = {name: digest or self._superseded.get(name, "") for name, digest in found.items()}
+        try:
+            write_pointer(self.path, self.run_name, [], superseded=self._superseded)
+        except OSError as problem:
+            if problem.errno not in PASSING:
+                raise
+            text = f"the disk has no room to say in {self.path} that the run begins anew: {problem}. Until its first "
+            text += "checkpoint is stored, a start that resumes would continue the run before it; make room."
+            warnings.warn(CheckpointWarning(text), stacklevel=4)
+
+    def _find_superseded(self) -> "dict[str, str]":
+        try:
+            return read_superseded(self.path)
+        except UnreadableCheckpointError:
+            return {}
 
     def _mend(self, entry: Entry, copy: Path) -> bool:
         """Replace a checkpoint by a copy of it unless it is whole, and return whether that was done."""
@@ -324,13 +373,14 @@ class CheckpointFolder:
             warnings.warn(CheckpointWarning(f"{problem} The checkpoints themselves are looked through."), stacklevel=4)
             return None
 
-    def _read_entries(self, *, but: "Sequence[Entry]" = ()) -> "list[Entry]":
+    def _read_entries(self, *, but: "Collection[str]" = ()) -> "list[Entry]":
         """What the files say, the furthest first.
 
-        :param but: those whose hash proves that they are damaged, though they might look whole.
+        :param but: names of those whose hash proves that they are damaged, though they might look whole, or which are
+            superseded.
         """
         found: list[tuple[int, Entry]] = []
-        for path in sorted(set(self.path.glob(f"*{SUFFIX}")) - {self.path / entry.name for entry in but}):
+        for path in sorted(path for path in self.path.glob(f"*{SUFFIX}") if path.name not in but):
             try:
                 content = upgrade(load(path, "cpu", self._safe_types), str(path))
             except UnreadableCheckpointError as problem:

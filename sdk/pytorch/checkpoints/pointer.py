@@ -3,6 +3,9 @@
 It lists the stored checkpoints newest first with their digests and is replaced as a whole, only after the checkpoint
 that it names is on the disk. Names of files decide nothing.
 
+Where a run begins anew in the folder of another one, the pointer says so from that moment on: it names no checkpoint
+and lists what is superseded. Those files stay until the new run has a checkpoint, and nothing continues from them.
+
 What to resume from and what is best are two questions. The newest checkpoints stay for resuming, so that a torn one has
 one before it; the best ones stay besides, and a run that gets worse never loses its best by going on.
 """
@@ -10,7 +13,7 @@ one before it; the best ones stay besides, and a run that gets worse never loses
 import json
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,15 +84,15 @@ class Retention:
 
     def is_among_best(self, score: float, entries: "Sequence[Entry]") -> bool:
         """Whether a checkpoint of this score would be kept as one of the best, beside those that there are."""
-        if math.isnan(score):
+        if not math.isfinite(score):
             return False
         is_max = self.best_mode == "max"
         scores = [entry.score or 0.0 for entry in self.rank(entries)]
         return sum(other >= score if is_max else other <= score for other in scores) < self.keep_best
 
     def rank(self, entries: "Sequence[Entry]") -> "list[Entry]":
-        """Return the entries that have a score, the best first and of equal ones the newest first."""
-        judged = [entry for entry in entries if entry.score is not None and not math.isnan(entry.score)]
+        """Return the entries that have a finite score, the best first and of equal ones the newest first."""
+        judged = [entry for entry in entries if entry.score is not None and math.isfinite(entry.score)]
         sign = -1.0 if self.best_mode == "max" else 1.0
         return sorted(judged, key=lambda entry: sign * (entry.score or 0.0))
 
@@ -102,15 +105,25 @@ class Owner:
     trial: str  # empty where they are no part of what a trial hands over
 
 
-def write_pointer(folder: Path, run_name: str, entries: "Sequence[Entry]", *, trial: str = "") -> None:
+def write_pointer(
+    folder: Path,
+    run_name: str,
+    entries: "Sequence[Entry]",
+    *,
+    trial: str = "",
+    superseded: "Mapping[str, str] | None" = None,
+) -> None:
     """Make the pointer of a folder name these checkpoints, newest first.
 
     :param trial: the id of the trial that hands the folder over.
+    :param superseded: files of an earlier run that are there, with their digests where these are known.
     :raises OSError: the disk refuses; the pointer is what it was.
     """
     document: dict[str, Any] = {"format": _FORMAT, "run": run_name, "checkpoints": [asdict(entry) for entry in entries]}
     if trial:
         document["trial"] = trial
+    if superseded:
+        document["superseded"] = dict(superseded)
     replace_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
 
 
@@ -120,7 +133,7 @@ def read_pointer(folder: Path) -> "list[Entry] | None":
     :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
     """
     found = _read(folder / POINTER_FILE)
-    return None if found is None else found[1]
+    return None if found is None else found.entries
 
 
 def read_owner(folder: Path) -> "Owner | None":
@@ -129,7 +142,16 @@ def read_owner(folder: Path) -> "Owner | None":
     :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
     """
     found = _read(folder / POINTER_FILE)
-    return None if found is None else found[0]
+    return None if found is None else found.owner
+
+
+def read_superseded(folder: Path) -> "dict[str, str]":
+    """Return the files of an earlier run in a folder, by name the digest or nothing; of no use to a run that resumes.
+
+    :raises UnreadableCheckpointError: there is a pointer and it is damaged, or of a newer version.
+    """
+    found = _read(folder / POINTER_FILE)
+    return {} if found is None else found.superseded
 
 
 def is_whole(folder: Path, entry: Entry) -> bool:
@@ -165,13 +187,22 @@ def find_damage(folder: Path, entry: Entry) -> str:
     return f"the checkpoint {path} is not what was stored ({stored}): found {found}."
 
 
-def _read(path: Path) -> "tuple[Owner, list[Entry]] | None":
+@dataclass(frozen=True)
+class _Pointer:
+    owner: Owner
+    entries: "list[Entry]"
+    superseded: "dict[str, str]"
+
+
+def _read(path: Path) -> "_Pointer | None":
     try:
         document = json.loads(path.read_bytes())
         format_number = int(document["format"])
         if format_number <= _FORMAT:
             owner = Owner(str(document.get("run", "")), str(document.get("trial", "")))
-            return owner, [Entry.from_json(entry) for entry in document["checkpoints"]]
+            entries = [Entry.from_json(entry) for entry in document["checkpoints"]]
+            superseded = {str(name): str(digest) for name, digest in dict(document.get("superseded", {})).items()}
+            return _Pointer(owner, entries, superseded)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as problem:

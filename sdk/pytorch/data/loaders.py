@@ -11,9 +11,11 @@ A plain `DataLoader` also draws one number from torch's global stream whenever i
 of their own.
 """
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from multiprocessing.context import BaseContext, ForkServerContext, SpawnContext
 from numbers import Integral
 from typing import Any
 
@@ -22,7 +24,12 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_wor
 
 from proctor.sdk.pytorch.data.samplers import BatchKey, EpochBatchSampler, ResumableSampler
 from proctor.sdk.pytorch.determinism.seeding import derive_seed, seed_worker
-from proctor.sdk.pytorch.distributed.processes import die_with_parent
+from proctor.sdk.pytorch.distributed.processes import (
+    TyingForkServerContext,
+    TyingSpawnContext,
+    die_with_parent,
+    find_start_method,
+)
 from proctor.sdk.pytorch.errors import ConfigurationError
 
 
@@ -139,6 +146,9 @@ class KeyedDataset:
 
 def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchSampler, generator: Any) -> Any:
     has_workers = params.num_workers > 0
+    context = choose_context(params.multiprocessing_context) if has_workers else params.multiprocessing_context
+    has_server = isinstance(context, BaseContext) and context.get_start_method() == "forkserver"
+    start_worker = partial(_start_worker, params.worker_init_fn, has_server)
     rows = find_rows(dataset) if params.collate_fn is None else None
     source = dataset if rows is None else rows
     return DataLoader(
@@ -150,14 +160,28 @@ def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchS
         prefetch_factor=params.prefetch_factor,
         persistent_workers=params.persistent_workers,
         timeout=params.timeout,
-        multiprocessing_context=params.multiprocessing_context,
-        worker_init_fn=partial(_start_worker, params.worker_init_fn) if has_workers else None,
+        multiprocessing_context=context,
+        worker_init_fn=start_worker if has_workers else None,
         generator=generator,
     )
 
 
-def _start_worker(user_hook: "Callable[[int], None] | None", worker: int) -> None:
-    die_with_parent()
+def choose_context(asked: Any) -> Any:
+    """Return how workers are started: as `multiprocessing_context` asks for, and so that they die with this process.
+
+    :param asked: None is the way that is set for the program; a context of the user's own class stays as it is.
+    """
+    method = find_start_method() if asked is None else asked
+    if method == "spawn" or type(method) is SpawnContext:
+        return TyingSpawnContext()
+    if method == "forkserver" or type(method) is ForkServerContext:
+        return TyingForkServerContext()
+    return asked
+
+
+def _start_worker(user_hook: "Callable[[int], None] | None", has_server: bool, worker: int) -> None:
+    parent = multiprocessing.parent_process()  # who has asked a fork server for this process is not its parent
+    die_with_parent(None if parent is None or has_server else parent.pid)
     seed_worker(torch.initial_seed())
     if user_hook is not None:
         user_hook(worker)

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, context
 from typing import Any
 
 import torch.distributed as dist
@@ -148,6 +148,85 @@ def die_with_parent(parent: "int | None" = None) -> None:
             _kill_self()
     elif parent is not None:
         threading.Thread(target=_watch_parent, name="proctor-parent-watch", daemon=True).start()
+
+
+def find_start_method() -> str:
+    """Return how this program starts processes unless it says otherwise; asking does not settle it."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+class TiedName(str):
+    """The name of a process that is to die with its parent before it imports anything.
+
+    A process that is not a fork of its parent unpickles its name first, then imports the script and PyTorch, which
+    takes seconds. Unpickling this name does what `die_with_parent` does.
+
+    :param through_server: whether it will be a fork of multiprocessing's fork server, which then is its parent.
+    """
+
+    through_server: bool
+
+    def __new__(cls, name: str, *, through_server: bool = False) -> "TiedName":
+        tied = super().__new__(cls, name)
+        tied.through_server = through_server
+        return tied
+
+    def __reduce__(self) -> "Any":
+        """Pickled when the process is started."""
+        if sys.platform != "linux":
+            return str, (str(self),)
+        parent = _start_fork_server() if self.through_server else os.getpid()
+        return eval, (_tie(parent, repr(str(self))),)
+
+
+class TyingSpawnContext(context.SpawnContext):
+    """Starts processes anew, tied to this one from their beginning."""
+
+    def Process(self, *args: Any, **options: Any) -> context.SpawnProcess:  # type: ignore[override]
+        process = context.SpawnProcess(*args, **options)
+        process.name = TiedName(process.name)
+        return process
+
+
+class TyingForkServerContext(context.ForkServerContext):
+    """Starts processes by the fork server, tied to it as it is to this process."""
+
+    def Process(self, *args: Any, **options: Any) -> context.ForkServerProcess:  # type: ignore[override]
+        process = context.ForkServerProcess(*args, **options)
+        process.name = TiedName(process.name, through_server=True)
+        return process
+
+
+class _TiedModules(list[str]):
+    """What the fork server imports first; its text, which is part of the server's command, ties the server."""
+
+    def __repr__(self) -> str:
+        return _tie(os.getpid(), super().__repr__())
+
+
+def _start_fork_server() -> int:
+    """Return the id of the fork server's process, which is started if it does not run.
+
+    The server would notice the end of this process by itself, but only when it has imported the script. It is tied to
+    the thread that starts it, so only the main thread, which lasts, ties it.
+    """
+    from multiprocessing import forkserver  # not everywhere
+
+    server: Any = forkserver._forkserver
+    modules = server._preload_modules
+    is_main = threading.current_thread() is threading.main_thread()
+    server._preload_modules = _TiedModules(modules) if is_main else list(modules)
+    forkserver.ensure_running()
+    return int(server._forkserver_pid)
+
+
+def _tie(parent: int, value: str) -> str:
+    """Return an expression that ties the process that evaluates it to its parent; needs no import of ours.
+
+    :param value: the expression for what it comes to.
+    """
+    die = f"__import__('ctypes').CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}, 0, 0, 0)"
+    return f"({die}, __import__('os').getppid() == {parent} or __import__('os')._exit(1), {value})[2]"
 
 
 def _watch_parent() -> None:

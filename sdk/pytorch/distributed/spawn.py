@@ -6,7 +6,7 @@ system chooses. They learn the port when all have been started: the store has a 
 a thread.
 
 A rank that fails reports it and ends; the others, which would wait for it, notice by themselves or are killed after
-`SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks.
+`SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks, also while they still import PyTorch.
 """
 
 import atexit
@@ -36,10 +36,12 @@ from proctor.sdk.pytorch.distributed.devices import choose_threads, on_device
 from proctor.sdk.pytorch.distributed.processes import (
     Failure,
     HandoverQueue,
+    TiedName,
     describe_death,
     describe_failure,
     die_with_parent,
     find_reason,
+    find_start_method,
     make_error,
 )
 from proctor.sdk.pytorch.errors import ConfigurationError, RankFailedError
@@ -83,13 +85,12 @@ def spawn_ranks(work: Work, *, devices: "Sequence[torch.device]", options: Group
     :raises BaseException: what a rank raised, with the rank's traceback as its cause.
     """
     payload = _pack(work)
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     shared: dict[str, Any] = {
         "world_size": len(devices),
         "options": options,
         "threads": choose_threads(len(devices)),
         "launcher": os.getpid(),
-        "loader_method": method,
+        "loader_method": find_start_method(),
     }
     starts = [_Start(rank=rank, device=device, **shared) for rank, device in enumerate(devices)]
     children: list[Child] = []
@@ -120,7 +121,7 @@ def _start(start: _Start, payload: bytes) -> "Child":
     here, there = context.Pipe()
     # No daemon: those may not have children, and a rank's loaders have workers.
     process = context.Process(
-        target=_run_rank, args=(start, payload, there), name=f"proctor-rank-{start.rank}", daemon=False
+        target=_run_rank, args=(start, payload, there), name=TiedName(f"proctor-rank-{start.rank}"), daemon=False
     )
     process.start()
     there.close()

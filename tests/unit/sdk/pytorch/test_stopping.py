@@ -1,6 +1,7 @@
 """Why and where runs stop, and that a run that has ended stays as it is."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,22 @@ def test_C15_best_checkpoints_are_kept_besides_those_to_resume_from(tmp_path: Pa
     make_trainer(tmp_path, total_steps=5, **options).fit(Judged(), RangeData(2))
     names = sorted(path.name for path in (tmp_path / "run").glob("*.pth"))
     assert names == ["run_epoch_2_iter_4.pth", "run_epoch_4_iter_8.pth", "run_epoch_5_iter_10.pth"]
+
+
+@pytest.mark.parametrize(("mode", "scores"), [("max", (1.0, math.inf, 2.0)), ("min", (1.0, -math.inf, 0.5))])
+def test_C15_no_endless_score_is_among_the_best(tmp_path: Path, mode: str, scores: "tuple[float, ...]") -> None:
+    options: dict[str, Any] = {"keep_last": 1, "keep_best": 1, "best_metric": "score", "best_mode": mode}
+
+    class Scored(RecordingModel):
+        """Scores without bounds."""
+
+        def on_validation_end(self, validation_cycle: int) -> None:
+            self.log({"score": (*scores, 1.5)[validation_cycle]})
+
+    trainer = Trainer("run", total_steps=4, use_cpu=True, chkpt_root=tmp_path, valid_frequency=1, **options)
+    trainer.fit(Scored(), RangeData(1))
+    names = sorted(path.name for path in (tmp_path / "run").glob("*.pth"))
+    assert names == ["run_epoch_3_iter_3.pth", "run_epoch_4_iter_4.pth"]
 
 
 def test_an_endless_run_ends_by_its_rule(tmp_path: Path) -> None:

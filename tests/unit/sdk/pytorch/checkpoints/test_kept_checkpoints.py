@@ -71,7 +71,7 @@ def test_C10_a_run_that_is_started_anew_leaves_nothing_of_the_one_before_to_win(
     before.storage.pin(pinned.name)
     (pinned.parent / "weights.pth").write_bytes(b"of the user's own")
     before.storage.close()
-    writer = CheckpointWriter(tmp_path)  # which loads nothing: resume=False
+    writer = CheckpointWriter(tmp_path, anew=True)
     assert other.exists()
     newest = writer.save(1)
     writer.storage.close()
