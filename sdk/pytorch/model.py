@@ -29,8 +29,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from proctor.sdk.pytorch.attributes import has_state
 from proctor.sdk.pytorch.averages import Averages
+from proctor.sdk.pytorch.checkpoints.attributes import has_state
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.determinism.fingerprint import Fact
 from proctor.sdk.pytorch.errors import ConfigurationError

@@ -28,7 +28,7 @@ from math import inf
 from typing import Any
 
 from proctor.sdk.pytorch import trial
-from proctor.sdk.pytorch.attributes import has_state
+from proctor.sdk.pytorch.checkpoints.attributes import has_state
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.determinism.kernels import kernel_switches

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.pytorch import trial
-from proctor.sdk.pytorch.attributes import TrackedAttributes
+from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.pointer import Retention

@@ -6,7 +6,7 @@ For frameworks that save what has `state_dict` and `load_state_dict`, as Lightni
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
-from proctor.sdk.pytorch.attributes import find_generators
+from proctor.sdk.pytorch.checkpoints.attributes import find_generators
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
 from proctor.sdk.pytorch.data.samplers import (
     SAMPLER_NAMES,
