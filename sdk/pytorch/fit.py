@@ -3,6 +3,7 @@
 What can be known before the first batch is checked before it, so that nothing of that kind fails hours later.
 """
 
+import os
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -45,15 +46,15 @@ def fit(run: Run) -> Outcome:
             tear_down(run)
 
 
-def test(run: Run) -> Outcome:
-    """Test the latest checkpoint; the random streams are not those of the training, so its length does not matter."""
+def test(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> Outcome:
+    """Test a checkpoint, see `Trainer.test`; the random streams are not those of the training, whatever its length."""
     settings = run.settings
     run.history = History(None)  # what a test measures is no part of the training's history
     run.reports = False  # nor of what the tuner judges the training by
     with kernel_switches(run.device, deterministic=settings.enable_deterministic, benchmark=False):
         try:
             set_up(run)
-            content = snapshots.find_checkpoint(run)
+            content = snapshots.find_tested(run, ckpt_path)
             if content is None:
                 run.model.load_for_testing()
             else:

@@ -37,7 +37,7 @@ class Outcome:
     reason: "StopReason | None"  # None for a test
     state: TrainingState
     metrics: "dict[str, float]"  # the last value of each metric
-    checkpoint: "Path | None"  # the newest one
+    checkpoint: "Path | None"  # the newest one; of a test the one that was tested
     resumed_from: "Path | None" = None
 
 
@@ -110,6 +110,7 @@ class Run:
         newest = self.resumed_from
         if self.storage is not None and self.ranks.is_main:
             self.storage.wait()
+        if self.storage is not None and self.ranks.is_main and reason is not None:
             newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
         newest, metrics = self.ranks.broadcast((newest, dict(self.metrics)))
         return Outcome(reason, self.state, metrics, newest, self.resumed_from)
