@@ -21,7 +21,7 @@ from proctor.sdk.pytorch.distributed.torchrun import TorchrunPlace, choose_local
 from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
 from proctor.sdk.pytorch.fit import fit, make_observers, test
 from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.options import Settings, make_settings
+from proctor.sdk.pytorch.options import Settings, make_settings, show_options
 from proctor.sdk.pytorch.plugins import Plugin, Plugins
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.run import Outcome, Place, Run
@@ -42,6 +42,7 @@ class Trainer:
     :raises ConfigurationError: an option is unknown, out of its range, or contradicts another.
     """
 
+    @show_options
     def __init__(self, run_name: str, **options: "Unpack[TrainerOptions]") -> None:
         self.settings = make_settings(run_name, dict(options))
         self.queue = HandoverQueue()  # what the model's processes have put into `model.queue`
