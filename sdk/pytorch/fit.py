@@ -76,6 +76,7 @@ def set_up(run: Run) -> None:
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
     run.model.queue, run.model._log, run.model.averages = run.queue, refuse_metrics, Averages()
+    run.model.trainer = run.view
     for plugin in run.plugins:
         plugin.setup(run.model)
     run.datamodule.bind(run.settings.random_seed, run.ranks)

@@ -12,7 +12,7 @@ from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-from proctor.sdk.pytorch.model import GIVEN, Model
+from proctor.sdk.pytorch.model import GIVEN, Model, RunView
 from proctor.sdk.pytorch.observers.base import Observers
 from proctor.sdk.pytorch.options import Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
@@ -66,7 +66,8 @@ class Run:
         self.storage = _make_storage(settings, model, place.ranks)
         self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
         self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
-        self.metrics: dict[str, float] = {}  # the last value of each metric
+        self.metrics: dict[str, float] = {}  # the last value of each metric; always this very object
+        self.view = RunView(settings, self.state, self.metrics, self.storage.path if self.storage else None)
         self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None
         self.reports = True  # whether metrics are reported to a trial's tuner

@@ -206,7 +206,8 @@ def restore_attributes(run: Run, content: "dict[str, Any]") -> "list[str]":
 def restore_training(run: Run, content: "dict[str, Any]") -> None:
     """Give the counters, the metrics, the means, the plug-ins and the observers back what they were."""
     run.state.load_state_dict(content["training_state"])
-    run.metrics = dict(content.get("metrics") or {})
+    run.metrics.clear()
+    run.metrics.update(content.get("metrics") or {})
     averages = content.get("averages") or []
     if run.ranks.rank < len(averages):
         run.model.averages.load_state_dict(averages[run.ranks.rank])

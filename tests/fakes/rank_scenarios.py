@@ -104,7 +104,9 @@ class Scored(DigitsModel):
         self.log({"score": -validation_cycle})
 
     def on_testing_start(self) -> None:
-        self.queue.put({"rank": self.ranks.rank, "weights": hash_state(unwrap(self.net).state_dict())})
+        weights = hash_state(unwrap(self.net).state_dict())
+        folder, epoch = str(self.trainer.checkpoint_folder), self.trainer.state.epoch
+        self.queue.put({"rank": self.ranks.rank, "weights": weights, "folder": folder, "epoch": epoch})
 
 
 def examine(root: str) -> "dict[str, Any]":

@@ -64,6 +64,7 @@ def test_all_ranks_test_the_best_checkpoint_or_none(incarnations: Incarnations, 
     found = incarnations.call(SCENARIOS, "examine", root=str(tmp_path))
     assert found["epoch"] == 1
     assert [values["weights"] for values in found["tested"]] == [found["saved"]] * 2
+    assert [(values["folder"], values["epoch"]) for values in found["tested"]] == [(str(tmp_path / "run"), 1)] * 2
     assert "holds none that was saved with a value of 'score'" in found["error"]
 
 
