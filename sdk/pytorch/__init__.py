@@ -44,7 +44,7 @@ from proctor.sdk.pytorch.errors import (
     UnreadableCheckpointError,
 )
 from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.options import Phase, StopReason, TrainUnit
+from proctor.sdk.pytorch.options import Phase, StopReason, TrainerOptions, TrainUnit
 from proctor.sdk.pytorch.plugins import Override, Plugin
 from proctor.sdk.pytorch.run import Outcome
 from proctor.sdk.pytorch.state import TrainingState
@@ -77,6 +77,7 @@ __all__ = [
     "TrainUnit",
     "Trainer",
     "TrainerError",
+    "TrainerOptions",
     "TrainingState",
     "UnreadableCheckpointError",
     "all_reduce_tensors",

@@ -3,6 +3,7 @@
 What can be known before the first batch is checked before it, so that nothing of that kind fails hours later.
 """
 
+import os
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -46,15 +47,15 @@ def fit(run: Run) -> Outcome:
             tear_down(run)
 
 
-def test(run: Run) -> Outcome:
-    """Test the latest checkpoint; the random streams are not those of the training, so its length does not matter."""
+def test(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> Outcome:
+    """Test a checkpoint, see `Trainer.test`; the random streams are not those of the training, whatever its length."""
     settings = run.settings
     run.history = History(None)  # what a test measures is no part of the training's history
     run.reports = False  # nor of what the tuner judges the training by
     with kernel_switches(run.device, deterministic=settings.enable_deterministic, benchmark=False):
         try:
             set_up(run)
-            content = snapshots.find_checkpoint(run)
+            content = snapshots.find_tested(run, ckpt_path)
             if content is None:
                 run.model.load_for_testing()
             else:
@@ -76,6 +77,7 @@ def set_up(run: Run) -> None:
     seed_rngs(run.settings.random_seed)
     run.model.device, run.model.ranks, run.model.datamodule = run.device, run.ranks, run.datamodule
     run.model.queue, run.model._log, run.model.averages = run.queue, refuse_metrics, Averages()
+    run.model.trainer = run.view
     for plugin in run.plugins:
         plugin.setup(run.model)
     run.datamodule.bind(run.settings.random_seed, run.ranks)

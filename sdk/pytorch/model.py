@@ -23,6 +23,7 @@ have: those that `setup` and `on_training_start` make, and no others, are there 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from proctor.sdk.pytorch.checkpoints.attributes import has_state
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.determinism.fingerprint import Fact
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.options import Phase, Settings
 from proctor.sdk.pytorch.state import TrainingState
 
 TYPE_CHECKING = False
@@ -48,8 +49,18 @@ if TYPE_CHECKING:
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
 _KEPT_BY_THE_TRAINER = ("_log", "_started", "_pending", "_is_base_used")
-GIVEN = (*_OWN_PARTS, *_KEPT_BY_THE_TRAINER, "device", "ranks", "queue", "datamodule", "transient")
+GIVEN = (*_OWN_PARTS, *_KEPT_BY_THE_TRAINER, "device", "ranks", "queue", "datamodule", "trainer", "transient")
 """Attributes that the trainer sets, or that are its own."""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What a model sees of its run, as `self.trainer`; none of it may be changed."""
+
+    settings: Settings
+    state: TrainingState
+    metrics: "dict[str, float]"  # the last value of each metric; on the main rank only
+    checkpoint_folder: "Path | None"
 
 
 @dataclass(frozen=True)
@@ -76,14 +87,15 @@ class Model:
     and so is what changes of the others while training, as far as it is plain values; see `attributes`. `transient`
     names attributes on which nothing depends after a checkpoint, such as caches: they are not saved.
 
-    The trainer fills in `device`, `ranks`, `queue` and `datamodule` before `setup`; what is put into `queue` is in
-    `Trainer.queue` afterwards, from whichever process.
+    The trainer fills in `device`, `ranks`, `queue`, `datamodule` and `trainer` before `setup`; what is put into `queue`
+    is in `Trainer.queue` afterwards, from whichever process.
     """
 
     device: Any = None
     ranks: "Ranks"
     queue: "HandoverQueue"
     datamodule: "DataModule"
+    trainer: RunView
     amp_scaler: Any = None
     averages: Averages
     transient: "Sequence[str]" = ()

@@ -1,14 +1,15 @@
 """The options of a run: the keyword arguments of `Trainer`, what each may be, and the frozen settings made of them."""
 
+import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from math import inf
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from proctor.sdk.pytorch.determinism.seeding import get_default_seed
 from proctor.sdk.pytorch.errors import ConfigurationError
@@ -16,6 +17,7 @@ from proctor.sdk.pytorch.errors import ConfigurationError
 _LARGEST_SEED = 2**64 - 1  # what torch takes
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _Rule = tuple[str, Callable[[Any], bool]]  # the words for an error, and the check
 
 
@@ -253,6 +255,31 @@ class Settings:
         check_name(self.run_name)
         check_ranges(vars(self))
         _check_contradictions(self)
+
+
+def show_options(function: _Function, *, but: "Collection[str]" = ()) -> _Function:
+    """Let a function that takes `**options` have each of them, with its default, in its signature.
+
+    Type checkers read that from `TrainerOptions`; this is for `help` and for what asks `inspect`, as notebooks do.
+
+    :param but: options that it does not take.
+    """
+    own = inspect.signature(function)
+    parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    for option in fields(Settings):
+        kind = TrainerOptions.__annotations__.get(option.name)
+        if kind is not None and option.name not in but:
+            default = None if option.default is MISSING else option.default
+            parameters.append(
+                inspect.Parameter(
+                    option.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default.value if isinstance(default, Enum) else default,
+                    annotation=getattr(kind, "__forward_arg__", kind),
+                )
+            )
+    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
 
 
 def make_settings(run_name: str, options: "dict[str, Any]") -> Settings:

@@ -24,6 +24,7 @@ What your loop keeps from one call of `save_if_due` to the next must be in the p
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -37,7 +38,7 @@ from proctor.sdk.pytorch.distributed.devices import on_device
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.fit import begin, finish_start, make_observers, resume, set_up, tear_down
 from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.options import Phase, TrainUnit, make_settings
+from proctor.sdk.pytorch.options import Phase, TrainUnit, make_settings, show_options
 from proctor.sdk.pytorch.plugins import Plugins
 from proctor.sdk.pytorch.run import Place, Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
@@ -77,6 +78,7 @@ class OpenRun(Run):
         self.saved_at = self.state.global_iteration
 
 
+@partial(show_options, but=_DECIDED_BY_THE_LOOP)
 @contextmanager
 def open_run(
     run_name: str,

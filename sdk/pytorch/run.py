@@ -14,7 +14,7 @@ from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.hooks import overrides
-from proctor.sdk.pytorch.model import GIVEN, Model
+from proctor.sdk.pytorch.model import GIVEN, Model, RunView
 from proctor.sdk.pytorch.observers.base import Observers
 from proctor.sdk.pytorch.options import Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
@@ -39,7 +39,7 @@ class Outcome:
     reason: "StopReason | None"  # None for a test
     state: TrainingState
     metrics: "dict[str, float]"  # the last value of each metric
-    checkpoint: "Path | None"  # the newest one
+    checkpoint: "Path | None"  # the newest one; of a test the one that was tested
     resumed_from: "Path | None" = None
 
 
@@ -68,7 +68,8 @@ class Run:
         self.storage = _make_storage(settings, model, place.ranks)
         self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
         self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
-        self.metrics: dict[str, float] = {}  # the last value of each metric
+        self.metrics: dict[str, float] = {}  # the last value of each metric; always this very object
+        self.view = RunView(settings, self.state, self.metrics, self.storage.path if self.storage else None)
         self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None
         self.reports = True  # whether metrics are reported to a trial's tuner
@@ -128,6 +129,7 @@ class Run:
         newest = self.resumed_from
         if self.storage is not None and self.ranks.is_main:
             self.storage.wait()
+        if self.storage is not None and self.ranks.is_main and reason is not None:
             newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
         newest, metrics = self.ranks.broadcast((newest, dict(self.metrics)))
         return Outcome(reason, self.state, metrics, newest, self.resumed_from)

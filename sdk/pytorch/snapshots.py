@@ -15,19 +15,24 @@ log_path, run_path   the folders that the run was started with
 fingerprint          what must be the same for an exact resume
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from proctor.sdk.pytorch import trial
-from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, upgrade
 from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_device, take_fingerprint
 from proctor.sdk.pytorch.determinism.kernels import report_gaps
 from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.run import Run
+
+LAST, BEST = "last", "best"
+"""What `ckpt_path` of a test may be besides a path."""
 
 
 def save_checkpoint(run: Run) -> None:
@@ -115,8 +120,74 @@ def find_checkpoint(run: Run) -> "dict[str, Any] | None":
             content, path = loaded.content, loaded.path
     run.resumed_from = run.ranks.broadcast(path)
     if run.ranks.world_size > 1 and run.storage is not None:
-        content = _share_checkpoint(run, run.storage, content)
+        if run.resumed_from is None:
+            refuse_to_leave_behind(run.storage, run.ranks)
+        content = _share_checkpoint(run, content)
     return content
+
+
+def check_tested(settings: Settings, ckpt_path: Any) -> None:
+    """Refuse to test a checkpoint that there cannot be.
+
+    :raises ConfigurationError: it is none that `Trainer.test` knows, or an option that it needs is missing.
+    """
+    if ckpt_path is not None and not isinstance(ckpt_path, (str, os.PathLike)):
+        raise ConfigurationError(
+            f"ckpt_path must be None, 'last', 'best' or the path of a checkpoint; found {ckpt_path!r}."
+        )
+    if ckpt_path not in (LAST, BEST):
+        return
+    if trial.choose_root(settings) is None:
+        raise ConfigurationError(f"ckpt_path={ckpt_path!r} needs chkpt_root, the folder of the run's checkpoints.")
+    if ckpt_path == BEST and settings.best_metric is None:
+        raise ConfigurationError("ckpt_path='best' needs best_metric, the name of the metric that tells which it is.")
+    if ckpt_path == BEST and not settings.keep_best:
+        raise ConfigurationError(
+            "ckpt_path='best' needs keep_best of at least 1, while training too; with keep_best=0 only the newest "
+            "checkpoints stay."
+        )
+
+
+def find_tested(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> "dict[str, Any] | None":
+    """Read the checkpoint that is to be tested, the same one on all ranks; None if there need be none (collective).
+
+    :raises ConfigurationError: there is none, and one was named.
+    :raises UnreadableCheckpointError: there is one and it cannot be read, or is of another version.
+    """
+    if ckpt_path is None or ckpt_path == LAST:
+        content = find_checkpoint(run)
+    else:
+        path, content = None, None
+        if run.ranks.is_main:
+            path, content = _read_tested(run, ckpt_path)
+        run.resumed_from = run.ranks.broadcast(path)
+        if run.ranks.world_size > 1:
+            content = _share_checkpoint(run, content)
+    if content is None and ckpt_path is not None:
+        _refuse_missing(run, str(ckpt_path))
+    return content
+
+
+def _read_tested(run: Run, ckpt_path: "str | os.PathLike[str]") -> "tuple[Path | None, dict[str, Any] | None]":
+    if ckpt_path == BEST and run.storage is not None:
+        trial.adopt_checkpoint(run.storage)
+        found = run.storage.load_best(run.device)
+        return (None, None) if found is None else (found.path, found.content)
+    path = Path(ckpt_path).absolute()
+    if not path.exists():
+        return None, None
+    return path, upgrade(load(path, run.device, tuple(run.model.types_for_safe_load())), str(path))
+
+
+def _refuse_missing(run: Run, ckpt_path: str) -> None:
+    if ckpt_path not in (LAST, BEST):
+        raise ConfigurationError(f"ckpt_path: there is no checkpoint {ckpt_path}; found no such file.")
+    assert run.storage is not None
+    scored = f" that was saved with a value of {run.settings.best_metric!r}" if ckpt_path == BEST else ""
+    raise ConfigurationError(
+        f"ckpt_path={ckpt_path!r} names a checkpoint in {run.storage.path}, which holds none{scored}. Train first, "
+        "with the same run_name and chkpt_root."
+    )
 
 
 def restore_model(run: Run, content: "dict[str, Any]") -> None:
@@ -135,7 +206,8 @@ def restore_attributes(run: Run, content: "dict[str, Any]") -> "list[str]":
 def restore_training(run: Run, content: "dict[str, Any]") -> None:
     """Give the counters, the metrics, the means, the plug-ins and the observers back what they were."""
     run.state.load_state_dict(content["training_state"])
-    run.metrics = dict(content.get("metrics") or {})
+    run.metrics.clear()
+    run.metrics.update(content.get("metrics") or {})
     averages = content.get("averages") or []
     if run.ranks.rank < len(averages):
         run.model.averages.load_state_dict(averages[run.ranks.rank])
@@ -151,10 +223,9 @@ def restore_streams(run: Run, content: "dict[str, Any]") -> None:
         load_rng_state_dict(streams[run.ranks.rank])
 
 
-def _share_checkpoint(run: Run, storage: CheckpointFolder, content: "dict[str, Any] | None") -> "dict[str, Any] | None":
+def _share_checkpoint(run: Run, content: "dict[str, Any] | None") -> "dict[str, Any] | None":
     """Give the other ranks what the main rank has read, wherever they are."""
     if (path := run.resumed_from) is None:
-        refuse_to_leave_behind(storage, run.ranks)
         return None
     with deliver(path, run.ranks) as file:
         if content is None:

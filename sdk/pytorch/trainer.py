@@ -3,8 +3,10 @@
 Its task runs here on one device, in a new process for each of several devices, or where torchrun has put this process.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +22,11 @@ from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
 from proctor.sdk.pytorch.fit import fit, make_observers, test
 from proctor.sdk.pytorch.hooks import check_hooks
 from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.options import Settings, make_settings
+from proctor.sdk.pytorch.options import Settings, make_settings, show_options
 from proctor.sdk.pytorch.plugins import Plugin, Plugins
 from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.run import Outcome, Place, Run
+from proctor.sdk.pytorch.snapshots import check_tested
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class Trainer:
     :raises ConfigurationError: an option is unknown, out of its range, or contradicts another.
     """
 
+    @show_options
     def __init__(self, run_name: str, **options: "Unpack[TrainerOptions]") -> None:
         self.settings = make_settings(run_name, dict(options))
         self.queue = HandoverQueue()  # what the model's processes have put into `model.queue`
@@ -64,13 +68,20 @@ class Trainer:
         with trial.deferring_termination():
             return self._launch(fit, model, datamodule, exceptions=self.settings.train_exceptions)
 
-    def test(self, model: Model, datamodule: DataModule) -> Outcome:
-        """Test the latest checkpoint or, without one, what `Model.load_for_testing` loads.
+    def test(
+        self, model: Model, datamodule: DataModule, *, ckpt_path: "str | os.PathLike[str] | None" = None
+    ) -> Outcome:
+        """Test a checkpoint; `Outcome.checkpoint` is the one that was tested.
 
+        :param ckpt_path: "last"; "best" by `best_metric`; the path of a checkpoint; None: the last one or, if there is
+            none, what `Model.load_for_testing` loads.
+        :raises ConfigurationError: there is no such checkpoint.
         :raises TrainerError: the trainer refuses something.
         :raises RuntimeError: something else failed; its cause is what was raised, unless `test_exceptions` names it.
         """
-        return self._launch(test, model, datamodule, exceptions=self.settings.test_exceptions)
+        check_tested(self.settings, ckpt_path)
+        work = partial(test, ckpt_path=ckpt_path)
+        return self._launch(work, model, datamodule, exceptions=self.settings.test_exceptions)
 
     def _launch(
         self, work: "Callable[[Run], Outcome]", model: Model, datamodule: DataModule, *, exceptions: "tuple[Any, ...]"
@@ -83,8 +94,9 @@ class Trainer:
         except (*exceptions, TrainerError):
             raise
         except (Exception, SystemExit) as problem:  # no failure may look like a trial that has done its work
+            name = getattr(work, "func", work).__name__
             raise RuntimeError(
-                f"{work.__name__} of run {self.settings.run_name} failed: {type(problem).__name__}: {problem}"
+                f"{name} of run {self.settings.run_name} failed: {type(problem).__name__}: {problem}"
             ) from problem
 
 

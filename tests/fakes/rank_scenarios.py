@@ -15,6 +15,7 @@ from fakes.trained_runs import Teller, train
 
 from proctor.sdk.protocol import find_rank
 from proctor.sdk.pytorch import (
+    ConfigurationError,
     HandoverQueue,
     Trainer,
     all_reduce_tensors,
@@ -94,6 +95,36 @@ def take_back(root: str) -> "dict[str, Any]":
         "saved": hash_state(saved),
         "trained": [values["weights"] for values in trainer.queue.get_all()],
     }
+
+
+class Scored(DigitsModel):
+    """Is best after the first of its epochs, and hands over the weights that are tested."""
+
+    def on_validation_end(self, validation_cycle: int) -> None:
+        self.log({"score": -validation_cycle})
+
+    def on_testing_start(self) -> None:
+        weights = hash_state(unwrap(self.net).state_dict())
+        folder, epoch = str(self.trainer.checkpoint_folder), self.trainer.state.epoch
+        self.queue.put({"rank": self.ranks.rank, "weights": weights, "folder": folder, "epoch": epoch})
+
+
+def examine(root: str) -> "dict[str, Any]":
+    """Train on two ranks, test the best checkpoint on them, and return what each tested, and what is missing."""
+    spawn.START_METHOD = "fork"
+    recipe = Recipe(processes=2)
+    options = {**recipe.options(), "chkpt_root": root, "best_metric": "score", "keep_best": 1, "keep_last": 1}
+    trainer = Trainer("run", **options)
+    trainer.fit(Scored(recipe), DigitsData(recipe))
+    outcome = trainer.test(Scored(recipe), DigitsData(recipe), ckpt_path="best")
+    saved = torch.load(str(outcome.checkpoint), weights_only=True)["model"]["net"]
+    error = ""
+    try:
+        Trainer("other", **options).test(Scored(recipe), DigitsData(recipe), ckpt_path="best")
+    except ConfigurationError as problem:
+        error = str(problem)
+    tested = sorted(trainer.queue.get_all(), key=lambda values: values["rank"])
+    return {"epoch": outcome.state.epoch, "tested": tested, "saved": hash_state(saved), "error": error}
 
 
 def talk_at_a_time(groups: int) -> "list[Any]":

@@ -60,6 +60,14 @@ def test_X3_torchrun_is_joined_on_the_cpu_too(alone: "dict[str, Any]", tmp_path:
     assert (tmp_path / "prepared").read_text() == "xx"  # once for fit, once for test
 
 
+def test_all_ranks_test_the_best_checkpoint_or_none(incarnations: Incarnations, tmp_path: Path) -> None:
+    found = incarnations.call(SCENARIOS, "examine", root=str(tmp_path))
+    assert found["epoch"] == 1
+    assert [values["weights"] for values in found["tested"]] == [found["saved"]] * 2
+    assert [(values["folder"], values["epoch"]) for values in found["tested"]] == [(str(tmp_path / "run"), 1)] * 2
+    assert "holds none that was saved with a value of 'score'" in found["error"]
+
+
 def test_X5_three_ranks_hear_each_other(incarnations: Incarnations) -> None:
     found = incarnations.call(SCENARIOS, "talk")
     assert found["result"] == "from rank 0"

@@ -1,5 +1,8 @@
 """Options that contradict each other or are out of range are refused before anything happens."""
 
+import inspect
+import pydoc
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ import numpy
 import pytest
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk.pytorch import ConfigurationError, Trainer, TrainerError, TrainUnit
+from proctor.sdk.pytorch import ConfigurationError, Trainer, TrainerError, TrainerOptions, TrainUnit, plain
 from proctor.sdk.pytorch import options as trainer_options
 from proctor.sdk.pytorch.options import Settings, make_settings
 
@@ -134,6 +137,35 @@ def test_what_is_out_of_its_range_is_named_with_what_was_expected_and_found(
 def test_every_option_has_a_rule() -> None:
     options = {option.name for option in fields(Settings)}
     assert set(trainer_options._RULES) == options - {"run_name", "train_unit"}  # which have checks of their own
+
+
+OPEN_RUN = ("run_name", "make_parts", "dataset", "params")
+
+
+@pytest.mark.parametrize(
+    ("function", "own", "decided"),
+    [(Trainer, ("run_name",), ()), (plain.open_run, OPEN_RUN, tuple(plain._DECIDED_BY_THE_LOOP))],
+)
+def test_the_signature_shows_every_option_with_its_default(
+    function: Any, own: "tuple[str, ...]", decided: "tuple[str, ...]"
+) -> None:
+    shown = dict(inspect.signature(function).parameters)
+    assert tuple(shown)[: len(own)] == own
+    options = {name: parameter for name, parameter in shown.items() if name not in own}
+    assert list(options) == [option.name for option in fields(Settings)[1:] if option.name not in decided]
+    assert set(options) | set(decided) == set(TrainerOptions.__annotations__)
+    assert {parameter.kind for parameter in options.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    given = {name: parameter.default for name, parameter in options.items()}
+    assert make_settings("run", given) == make_settings("run", {})
+    assert options["chkpt_root"].annotation == "str | os.PathLike[str] | None"
+    assert "accumulation_steps: int = 1" in pydoc.render_doc(function, renderer=pydoc.plaintext).replace("'", "") or (
+        "accumulation_steps" in decided
+    )
+
+
+def test_every_option_is_described() -> None:
+    assert re.findall(r":param (\w+):", TrainerOptions.__doc__ or "") == list(TrainerOptions.__annotations__)
+    assert list(TrainerOptions.__annotations__) == [option.name for option in fields(Settings)[1:]]
 
 
 def test_integers_of_numpy_are_plain_ones_and_rows_may_be_lists(tmp_path: Path) -> None:

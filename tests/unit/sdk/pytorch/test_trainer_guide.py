@@ -1,6 +1,9 @@
 """docs/trainer.md says what the code does, and its samples run."""
 
+import os
 import re
+import subprocess
+import sys
 import textwrap
 from dataclasses import fields
 from pathlib import Path
@@ -51,23 +54,38 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # there may be fewer processors than workers
 def test_the_quick_start_trains_and_does_nothing_when_it_is_run_again(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"training_set": make_images(40), "validation_set": make_images(9), "build_network": build_network}
     outcomes = []
     for _ in range(2):
-        names: dict[str, Any] = {"__name__": "quick_start", **given}
+        names: dict[str, Any] = {"__name__": "__main__"}
         exec(find_sample("## Quick start"), names)
         outcomes.append(names["outcome"])
-        assert capsys.readouterr().out.startswith("StopReason.COMPLETED")
+        assert capsys.readouterr().out.startswith("completed: accuracy 0.9")
     first, second = outcomes
     assert (first.resumed_from, second.resumed_from) == (None, first.checkpoint)
     assert first.metrics == second.metrics
     assert first.state == second.state
     assert first.state.epoch == 20
-    assert first.checkpoint.parent == elsewhere / "checkpoints" / "digits"
+    assert first.checkpoint.parent == elsewhere / "checkpoints" / "patterns"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_quick_start_is_a_whole_script(processes: int, tmp_path: Path) -> None:
+    sample = find_sample("## Quick start")
+    if processes > 1:  # as on a machine with several GPUs
+        sample = sample.replace('{"total_steps": 20', f'{{"use_cpu": True, "processes": {processes}, "total_steps": 3')
+    (tmp_path / "train.py").write_text(sample)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    epochs, batches = (20, 20 * 125) if processes == 1 else (3, 3 * 63)
+    checkpoint = tmp_path / "checkpoints" / "patterns" / f"patterns_epoch_{epochs}_iter_{batches}.pth"
+    assert re.fullmatch(rf"completed: accuracy 0\.\d+, loss \d\.\d+, in {checkpoint}\n", done.stdout)
+    assert checkpoint.exists()
 
 
 def test_the_loop_of_ones_own_trains_and_goes_on_from_its_checkpoint(elsewhere: Path) -> None:
