@@ -38,7 +38,7 @@ from proctor.training_services.ssh.settings import MachineSettings
 from proctor.trial_keeper.linux.backoff import LONGEST_SECONDS, BackOff
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
-__all__ = ["REFUSALS", "Connect", "Machine", "MachineContext", "advise", "describe"]
+__all__ = ["REFUSALS", "Connect", "Machine", "MachineContext"]
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +158,11 @@ class Machine:
         """
         self._pool.add(self.node_id, KIND, reason="it is being connected", arriving=arriving)
         if arriving:
-            self._limit_arrival()
-        limit = min(claim.node_timeout_seconds for claim in self._record.claims)
+            if self._arrival is not None:
+                self._arrival.cancel()
+            loop = asyncio.get_running_loop()
+            self._arrival = loop.call_later(ARRIVAL_SECONDS, self._pool.end_arrival, self.node_id)
+        limit = min(claim.node_timeout_seconds for claim in self._record.users or self._record.claims)
         self._hub.add_node(self.node_id, self._folder.secret(), lost_after_seconds=limit)
 
     @property
@@ -285,7 +288,8 @@ class Machine:
             stack.callback(self._note_disconnected)
             lock = self._context.locks[self.node_id]
             async with lock, self._context.gate:
-                site = self._site(await self._context.archive())
+                key = keeper_folder(self._context.provider.manager_id, self.node_id)
+                site = Site(self.node_id, key, self.settings.python_path, await self._context.archive())
                 session = await self._start_keeper(connection, site) if self.experiments else None
             if session is not None:
                 await session.hold(until=self._released, on_registered=self._note_registered)
@@ -313,10 +317,11 @@ class Machine:
             secret=self._folder.secret(),
             socket_pointer=self._context.provider.socket_pointer,
         )
-        uncollected = {claim.experiment_id for claim in self.uncollected}
-        for_files_only = uncollected.issuperset(self.experiments)
+        for_files_only = not self._record.users
         async with session.connect(now=self._context.now, check=not for_files_only):
-            self._before_install()
+            if self._is_forgotten:
+                raise ConnectionEnded("no experiment uses it")
+            self._save(replace(self._record, installed=True))  # on the disk before anything is there
             if not session.has_archive:
                 self._set_status(NodeStatus.CONNECTING, "the keeper is being copied there")
             await session.install()
@@ -360,19 +365,6 @@ class Machine:
 
     # ---- parts
 
-    def _limit_arrival(self) -> None:
-        if self._arrival is not None:
-            self._arrival.cancel()
-        loop = asyncio.get_running_loop()
-        self._arrival = loop.call_later(ARRIVAL_SECONDS, self._pool.end_arrival, self.node_id)
-
-    def _before_install(self) -> None:
-        """Record that something is about to be copied there. Raises OSError; ConnectionEnded where the machine is
-        forgotten already."""
-        if self._is_forgotten:
-            raise ConnectionEnded("no experiment uses it")
-        self._save(replace(self._record, installed=True))
-
     def _save(self, record: NodeRecord) -> None:
         """Its claims have changed. Raises OSError, and then they have not."""
         if record != self._record or not self._folder.path.exists():
@@ -415,8 +407,8 @@ class Machine:
         self._problem = clause
         self._failed.set()
         self._pool.end_arrival(self.node_id)
-        retries_soon = is_away and self.experiments and self._pool.reservations(self.node_id)
-        pauses = [claim.longest_pause_seconds for claim in self._record.claims] if retries_soon else []
+        retries_soon = is_away and self._pool.reservations(self.node_id)
+        pauses = [claim.longest_pause_seconds for claim in self._record.users] if retries_soon else []
         seconds = self._backoff.take(min(pauses, default=LONGEST_SECONDS))
         extra = {"action": "node.fail", "node_id": self.node_id}
         log.warning("node %s: %s; tried again in %.0f s", self.node_id, clause, seconds, extra=extra)
@@ -430,23 +422,13 @@ class Machine:
         """Show the node's status. One whose trials were abandoned stays LOST until its keeper is back."""
         if self._is_forgotten:  # just now
             return
-        clause = describe(self._record, clause)
+        if not self.experiments:
+            may_have_files = f"files of {name_experiments(self.uncollected)} may still be there"
+            left = may_have_files if self.uncollected else "its files could not be removed yet"
+            clause = f"released, but {left}: {clause}"
         if self._pool.node(self.node_id).status is NodeStatus.LOST:
             status, clause = NodeStatus.LOST, f"its trials were abandoned; {clause}"
         self._pool.set_status(self.node_id, status, clause)
-
-    def _site(self, archive: KeeperArchive) -> Site:
-        key = keeper_folder(self._context.provider.manager_id, self.node_id)
-        return Site(self.node_id, key, self.settings.python_path, archive)
-
-
-def describe(record: NodeRecord, clause: str) -> str:
-    """A clause about a machine; for a released one, after the reason why it is not removed yet."""
-    if record.experiments:
-        return clause
-    if record.uncollected:
-        return f"released, but files of {name_experiments(record.uncollected)} may still be there: {clause}"
-    return f"released, but its files could not be removed yet: {clause}"
 
 
 def name_experiments(claims: Iterable[Claim]) -> str:

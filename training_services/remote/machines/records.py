@@ -153,6 +153,11 @@ class NodeRecord:
         return tuple(claim.experiment_id for claim in self.claims if not claim.released)
 
     @property
+    def users(self) -> tuple[Claim, ...]:
+        """The claims of those whose jobs may run there."""
+        return tuple(claim for claim in self.claims if not claim.released and not claim.uncollected)
+
+    @property
     def uncollected(self) -> tuple[Claim, ...]:
         """The claims of experiments whose files may still be there; of these, one that uses it does so only until they
         are collected."""

@@ -11,7 +11,7 @@ from fakes.fake_connection import FakeMachine
 from fakes.provider_scene import DAY, Scene, play
 from fakes.remote_nodes import FakeKeeper
 
-from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, UnknownNode
+from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, NodeInUse, UnknownNode
 from proctor.training_services.files.mirror import MirrorFolder
 from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.files.collection import CollectionNote
@@ -564,5 +564,46 @@ def test_files_are_collected_while_another_experiment_uses_the_machine(tmp_path:
         assert coast.experiments() == ["E2"]
         assert scene.provider.machine(NODE).experiments == ("E2",)
         assert coast.logins == logins
+
+    stay(tmp_path, act)
+
+
+def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        limits: list[float | None] = []
+        add_node = scene.hub.add_node
+
+        def note(node_id: str, secret: str, *, lost_after_seconds: float | None = None) -> None:
+            limits.append(lost_after_seconds)
+            add_node(node_id, secret, lost_after_seconds=lost_after_seconds)
+
+        monkeypatch.setattr(scene.hub, "add_node", note)
+        coast.write("E1")
+        scene.claim(NODE, by="E1", node_timeout_seconds=10.0)
+        await scene.until_status(NODE, "CONNECTED")
+        await coast.go_away()
+        await scene.provider.release("E1")
+        scene.claim(NODE, by="E2", node_timeout_seconds=600.0)
+        coast.failure = None
+        await scene.until_status(NODE, "CONNECTED")
+        assert (await coast.collect("E1")).problem == ""
+        assert limits[0] == 10.0
+        assert set(limits[-3:]) == {600.0}
+
+    stay(tmp_path, act)
+
+
+def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        coast.failure = None
+        scene.provider.collect(NODE, "E1")
+        await scene.until_status(NODE, "CONNECTED")
+        with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; ask again"):
+            scene.provider.abandon(NODE)
+        await coast.until_left()
 
     stay(tmp_path, act)
