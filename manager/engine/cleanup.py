@@ -95,8 +95,8 @@ class CleanUps:
         ran_on = await self._context.control.read(lambda c: jobs.nodes(c, experiment_id))
         await providers.forget(experiment_id, keep=ran_on)
         return [
-            f"files were not collected from node {each.node_id}: {each.why}; they stay there, {each.place}, until "
-            f"`proctor nodes collect {each.node_id}` fetches them or the experiment is deleted"
+            f"when it was stopped, files on node {each.node_id} were not collected: {each.why}; they stay there, "
+            f"{each.place}, until `proctor nodes collect {each.node_id}` fetches them or the experiment is deleted"
             for each in providers.uncollected(experiment_id=experiment_id)
         ]
 

@@ -264,8 +264,8 @@ class CollectedFiles:
         wanted = sorted((file for file in lacking if largest is None or file.size <= largest), key=lambda f: f.size)
         progress = progress or FileCollection()
         before = progress.files, progress.bytes
-        progress.total_files += len(wanted)
-        progress.total_bytes += sum(file.size for file in wanted)
+        progress.total_files = progress.files + len(wanted)
+        progress.total_bytes = progress.bytes + sum(file.size for file in wanted)
         await self._fetch_all(wanted, left, progress)
         if durable:
             lacks = {file.path for file in left}

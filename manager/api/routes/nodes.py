@@ -17,7 +17,7 @@ from proctor.manager.api.stream import wait_for_any
 from proctor.training_services.providers import FileCollection
 
 JSON_LINES = "application/x-ndjson"
-PROGRESS_SECONDS = 2.0
+PROGRESS_SECONDS = 5.0
 
 nodes = APIRouter(tags=["nodes"])
 platforms = APIRouter(tags=["platforms"])

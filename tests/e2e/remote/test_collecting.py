@@ -52,7 +52,7 @@ def test_files_of_a_machine_that_was_away_are_collected_when_it_is_asked_for(
     shown = scene.manager.client.experiment(experiment)
     assert f"`proctor nodes collect {node['id']}`" in shown["reason"]
     [notice] = [text for text in shown["notices"] if "were not collected" in text]
-    assert f"from node {node['id']}: the machine is away: " in notice
+    assert f"files on node {node['id']} were not collected: the machine is away: " in notice
     assert f"on {node['address']} in ~/.proctor/nodes/" in notice
     assert node["uncollected"] == [experiment]
     assert "model.bin" not in command("trial", "files", trial["id"]).stdout

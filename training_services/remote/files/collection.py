@@ -226,7 +226,10 @@ async def collect_and_remove(hub: KeeperHub, node_id: str, paths: ExperimentPath
 
 async def _collect_rest(hub: KeeperHub, node_id: str, paths: ExperimentPaths, progress: FileCollection) -> None:
     mirror = CollectedFiles(hub, node_id, folder=paths.trials, local_folder=paths.directory / "trials")
-    collection = await mirror.collect(durable=True, progress=progress)
+    for _ in range(ATTEMPTS):  # a trial that was just ended may have written meanwhile
+        collection = await mirror.collect(durable=True, progress=progress)
+        if not collection.files:
+            break
     with suppress(FileNotFoundError):
         there = await hub.list_files(node_id, paths.trials, timeout_seconds=_LIST_SECONDS)
         await asyncio.to_thread(_note_all, paths, node_id, there, collection.left)

@@ -140,8 +140,8 @@ async def test_an_experiment_tells_which_files_were_not_collected_and_what_to_do
     assert found["status"] == "STOPPED"
     assert found["reason"].endswith("; files were not collected from node gpu-3: `proctor nodes collect gpu-3`")
     assert found["notices"][-1] == (
-        "files were not collected from node gpu-3: the machine is away; they stay there, on bob@gpu-3 in "
-        "~/.proctor/nodes/x, until `proctor nodes collect gpu-3` fetches them or the experiment is deleted"
+        "when it was stopped, files on node gpu-3 were not collected: the machine is away; they stay there, on "
+        "bob@gpu-3 in ~/.proctor/nodes/x, until `proctor nodes collect gpu-3` fetches them or the experiment is deleted"
     )
     assert [left.node_id for left in api.provider.left] == ["gpu-3"], "no job of it ran on gpu-4"
     assert (await api.client.get("/api/v1/nodes/gpu-3")).json()["uncollected"] == [experiment_id]

@@ -5,6 +5,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeMachine
@@ -12,7 +13,7 @@ from fakes.provider_scene import DAY, Scene, play
 from fakes.remote_nodes import FakeKeeper
 
 from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, NodeInUse, UnknownNode
-from proctor.training_services.files.mirror import MirrorFolder
+from proctor.training_services.files.mirror import CollectedFiles, Collection, MirrorFolder
 from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.machines.records import read_records
@@ -605,5 +606,28 @@ def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(tmp_path: 
         with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; ask again"):
             scene.provider.abandon(NODE)
         await coast.until_left()
+
+    stay(tmp_path, act)
+
+
+def test_what_is_written_there_during_the_collection_is_collected_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        collect = CollectedFiles.collect
+        coast.write("E1")
+
+        async def collect_and_write(mirror: CollectedFiles, **options: Any) -> Collection:
+            found = await collect(mirror, **options)
+            if not (coast.there("E1") / "late").exists():
+                (coast.there("E1") / "late").write_text("written late")
+            return found
+
+        monkeypatch.setattr(CollectedFiles, "collect", collect_and_write)
+        scene.claim(NODE)
+        await scene.until_status(NODE, "CONNECTED")
+        await scene.provider.release("E1")
+        await coast.until_left()
+        assert (coast.here("E1") / "late").read_text() == "written late"
 
     stay(tmp_path, act)
