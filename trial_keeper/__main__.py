@@ -1,7 +1,7 @@
 """`python -m proctor.trial_keeper COMMAND`, and `python3 keeper-<hash>.pyz COMMAND` on a node.
 
-`serve --directory DIR` runs the keeper of DIR (`start.py` starts it detached); `relay` is described in `relay/node.py`,
-all other commands in `commands/`.
+`serve --directory DIR` runs the keeper of DIR (`start.py` starts it detached); `relay` is described in `relay.py`, all
+other commands in `commands/`.
 """
 
 import sys
@@ -13,7 +13,7 @@ def main() -> int:
     if command == "serve":
         return _serve(sys.argv[2:])
     if command == "relay":
-        from proctor.trial_keeper.relay.node import main as relay
+        from proctor.trial_keeper.relay import main as relay
 
         return relay()
     from proctor.trial_keeper.commands.main import main as carry_out

@@ -5,7 +5,6 @@ KeeperError
 ├── KeeperNotStarted   the daemon did not come up
 ├── PlaceRefused       a question about files leads where the manager has nothing to do
 ├── CommandRefused     a command on the node (`commands/`)  cannot be carried out; says why and what to do
-├── RelayBroken        what came over a relay is not a relay's
 └── LinkError          talking to the manager failed; try again (temporary)
     └── SessionLost    the manager does not know our session: register again
 """
@@ -29,10 +28,6 @@ class CommandRefused(TrialKeeperError):
 
 class PlaceRefused(TrialKeeperError):
     """These files are not the manager's to read or to remove."""
-
-
-class RelayBroken(TrialKeeperError):
-    """The other end of a relay does not keep to its rules."""
 
 
 class LinkError(TrialKeeperError):

@@ -115,14 +115,16 @@ class FakeConnection:
     async def run(
         self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 0.0
     ) -> CompletedCommand:
-        """Carries out the commands of the keeper's one file."""
+        """Carries out the commands of the keeper's one file, and `true`."""
         self._check()
+        if command == ["true"]:
+            return CompletedCommand(0, b"", b"")
         line, _, data = input.partition(b"\n")
         return _answer(self.run_command(command[-1], json.loads(line), data))
 
     @asynccontextmanager
-    async def start_process(self, command: Sequence[str]) -> AsyncIterator[Any]:
-        """A relay that listens."""
+    async def start_process(self, command: Sequence[str], *, is_lasting: bool = False) -> AsyncIterator[Any]:
+        """A relay that listens, and whose connections never come."""
         self._check()
         self._machine.commands.append(command[-1])
         yield FakeRelay()
@@ -284,22 +286,32 @@ class FakePython:
 
 
 class FakeRelay:
-    """The pipes of a relay, which answers the first line and then nothing."""
+    """The pipes of a session of a relay, which confirms its request and then says nothing."""
+
+    stderr_tail = b""
 
     def __init__(self) -> None:
         self.stdin = self.stdout = self
-        self._said = b""
+        self._request = b""
 
     def write(self, data: bytes) -> None:
         """What the manager says."""
-        self._said += data
+        self._request += data
 
     async def drain(self) -> None:
         """It is there."""
 
+    async def read(self) -> bytes:
+        """It does not end."""
+        await asyncio.Event().wait()
+        return b""
+
     async def readline(self) -> bytes:
-        """The same, which is the answer."""
-        return self._said
+        """What confirms the request; no line follows."""
+        if not self._request:
+            return await self.read()
+        request, self._request = json.loads(self._request), b""
+        return json.dumps({"socket": request["socket"]}).encode() + b"\n"
 
 
 def _answer(body: dict[str, Any]) -> CompletedCommand:

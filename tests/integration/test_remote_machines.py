@@ -145,16 +145,49 @@ async def test_a_keeper_that_hangs_is_replaced(
     await until_left(manager, group, node_id)
 
 
-async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Group, manager: HubManager) -> None:
+@pytest.mark.parametrize("most_sessions", ["10", "5"])
+@pytest.mark.parametrize("setting", ["AllowStreamLocalForwarding", "DisableForwarding"])
+async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(
+    group: Group, manager: HubManager, setting: str, most_sessions: str
+) -> None:
     [machine] = group.machines
-    machine.forbid_forwarding()
+    machine.configure(**{setting: "yes" if setting == "DisableForwarding" else "no", "MaxSessions": most_sessions})
+
+    def relays() -> int:
+        return sum(" relay" in process.command for process in machine.processes())
+
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")
-    assert any(" relay" in process.command for process in machine.processes())
+    await manager.until(lambda: relays() == 4, "a session that listens and three for connections")
     manager.launch(node_id, "job.1", "true")
     await manager.until_job("job.1", TrialJobStatus.ENDED)
     machine.break_connections()
     await manager.until_status(node_id, "CONNECTING")
+    await manager.until_status(node_id, "CONNECTED")
+    (await keeper_of(manager, machine)).kill()
+    await manager.until_status(node_id, "SILENT")
+    await manager.until_status(node_id, "CONNECTED")
+    await manager.until(lambda: relays() == 4, "the sessions of the killed keeper to be replaced")
+    await manager.provider.release(EXPERIMENT)
+    await until_left(manager, group, node_id)
+
+
+@pytest.mark.parametrize("most_sessions", ["2", "4"])
+async def test_where_forwarding_is_forbidden_and_a_relay_has_no_room_the_setting_is_named(
+    group: Group, manager: HubManager, most_sessions: str
+) -> None:
+    [machine] = group.machines
+    machine.configure(DisableForwarding="yes", MaxSessions=most_sessions)
+    steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
+    [forwarding] = [step for step in steps if step.name == "forwarding"]
+    assert forwarding.verdict is CheckVerdict.FAIL
+    assert "refuses the 5 sessions at once that a relay needs" in forwarding.found
+    assert forwarding.advice == "allow AllowStreamLocalForwarding or raise MaxSessions in its sshd_config"
+    node_id = claim(manager, group)
+    await manager.until_status(node_id, "FAILED", reason="the 5 sessions at once that a relay needs")
+    machine.configure(MaxSessions=None)
+    machine.break_connections()
+    manager.provider.check(node_id)
     await manager.until_status(node_id, "CONNECTED")
     await manager.provider.release(EXPERIMENT)
     await until_left(manager, group, node_id)

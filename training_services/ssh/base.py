@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from proctor.training_services.ssh.errors import CommandFailed
 
-MOST_SESSIONS = 6  # sshd allows 10 (MaxSessions); its users' own tools may share them
+MOST_SESSIONS = 6  # sshd allows 10 (MaxSessions); a relay has four of its own
 TAIL_BYTES = 4096
 
 Progress = Callable[[int, int], None]
@@ -69,9 +69,15 @@ class NodeConnection(Protocol):
         """Run a command to its end. Raises CommandFailed when a signal or the time limit ends it, never for its exit
         code."""
 
-    def start_process(self, command: Sequence[str]) -> AbstractAsyncContextManager[Process]:
+    def start_process(
+        self, command: Sequence[str], *, is_lasting: bool = False
+    ) -> AbstractAsyncContextManager[Process]:
         """Run a command and exchange data with it; leaving the context closes its pipes and its session. Raises
-        CommandFailed where the login shell runs no command."""
+        CommandFailed where the login shell runs no command, SessionRefused where the server opens no session.
+
+        :param is_lasting: the session is needed for as long as the connection, and opened beside the `MOST_SESSIONS`
+            that come and go.
+        """
 
     def start_python(self, python: str, source: str) -> AbstractAsyncContextManager[Process]:
         """Run a Python source with the interpreter of this name or path, as `start_process`. A missing interpreter is

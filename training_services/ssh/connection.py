@@ -7,7 +7,7 @@ can be done then. Whatever goes wrong is one of ssh/errors.py, and no secret is 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from proctor.training_services.ssh.errors import (
     ConnectionEnded,
     ForwardingRefused,
     NotWritable,
+    SessionRefused,
 )
 from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.training_services.ssh.login import Limits, LoginClient
@@ -66,11 +67,10 @@ class Connection:
         return strip_talk(stdout, mark, finished) if mark else finished
 
     @asynccontextmanager
-    async def start_process(self, command: Sequence[str]) -> AsyncIterator[Process]:
-        """Run a command and talk with it; leaving closes its pipes and its session. Raises CommandFailed where the
-        login shell runs no command."""
+    async def start_process(self, command: Sequence[str], *, is_lasting: bool = False) -> AsyncIterator[Process]:
+        """See `NodeConnection.start_process`."""
         line, mark = marked(command)
-        async with self._session(line) as process:
+        async with self._session(line, is_lasting=is_lasting) as process:
             try:
                 async with asyncio.timeout(_SESSION_SECONDS):
                     await process.stdout.readuntil(mark)
@@ -142,30 +142,33 @@ class Connection:
         return self._client.why
 
     @asynccontextmanager
-    async def _session(self, line: str) -> AsyncIterator[Any]:
-        async with self._translated(), self._slots.take():
-            process = await self._open(line)
+    async def _session(self, line: str, *, is_lasting: bool = False) -> AsyncIterator[Any]:
+        async with self._translated(), nullcontext() if is_lasting else self._slots.take():
+            process = await self._open(line, is_lasting)
             try:
                 yield process
             finally:
                 process.close()
 
-    async def _open(self, line: str) -> Any:
+    async def _open(self, line: str, is_lasting: bool) -> Any:
         _, process = await self._with_room(
-            lambda: self._ssh.create_session(_TailedProcess, line, encoding=None, request_pty=False)
+            lambda: self._ssh.create_session(_TailedProcess, line, encoding=None, request_pty=False),
+            has_slot=not is_lasting,
         )
         return process
 
-    async def _with_room(self, open_one: Callable[[], Awaitable[Any]]) -> Any:
+    async def _with_room(self, open_one: Callable[[], Awaitable[Any]], *, has_slot: bool = True) -> Any:
         for pause in (*_LAST_SESSION_PAUSES_SECONDS, None):
             try:
                 return await open_one()
             except asyncssh.ChannelOpenError as error:
                 self._check()
-                if await self._slots.give_way():
+                if has_slot and await self._slots.give_way():
                     continue
                 if pause is None:
-                    raise CommandFailed(f"its SSH server opens no session ({error.reason}); see MaxSessions") from error
+                    raise SessionRefused(
+                        f"its SSH server opens no session ({error.reason}); see MaxSessions"
+                    ) from error
                 await asyncio.sleep(pause)  # it may still be counting one that has just ended
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ RemoteError
 ├── KeyUnusable        a private key cannot be read: missing, no passphrase, wrong passphrase
 ├── ConnectionEnded    the connection broke; whatever was under way is unknown
 ├── CommandFailed      a command on the machine failed; carries its exit code and the end of its stderr
+│   └── SessionRefused its SSH server opens no further session (MaxSessions)
 ├── ForwardingRefused  its SSH server forbids socket forwarding (the relay is used then)
 ├── NoPython           no Python ≥ 3.10 was found there
 ├── NoRoom             its disk is full, or the quota is
@@ -51,6 +52,10 @@ class CommandFailed(RemoteError):
     def __init__(self, text: str, code: int | None = None) -> None:
         super().__init__(text)
         self.code = code
+
+
+class SessionRefused(CommandFailed):
+    """The machine's SSH server opens no further session."""
 
 
 class ForwardingRefused(RemoteError):

@@ -1,6 +1,7 @@
 """The keeper's directory on a node, and the sockets behind which it finds the manager.
 
-run/<random>.sock               one for each SSH connection, made by the SSH server or the relay
+run/<random>.sock               one for each SSH connection, made by the SSH server or the relay, which has one more
+                                beside it with a longer name
 /tmp/proctor-<hash>-<random>/   0700, instead of run/ where the path would be too long for a socket or the file
                                 system takes none; <hash> names the keeper's directory
 socket                          the pointer: a file with the path of the socket that counts
@@ -63,7 +64,7 @@ def point_to(directory: Path, path: str) -> None:
     """Swap the pointer to the socket at `path`, and remove the sockets of earlier connections. Raises OSError."""
     _write_pointer(str(directory / POINTER_FILE), path.encode())
     for name in os.listdir(directory / RUN_FOLDER):
-        if str(directory / RUN_FOLDER / name) != path:
+        if not str(directory / RUN_FOLDER / name).startswith(path):
             remove_file(str(directory / RUN_FOLDER / name))
     remove_temporary_folders(directory, keep=os.path.dirname(path))
 

@@ -51,7 +51,7 @@ probe    What a keeper of this archive finds here; changes nothing.
           "paths": {"/data/code": "folder" | "file" | "missing" | "unreadable"}}
 
 Problems that are no programming error are sentences for users: a full disk, a damaged upload, a folder that may not be
-written. `trial_keeper/probe.py` probes a node before the archive is there, `relay/` the relay.
+written. `trial_keeper/probe.py` probes a node before the archive is there; `trial_keeper/relay.py` describes `relay`.
 """
 
 import errno

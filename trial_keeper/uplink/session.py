@@ -103,7 +103,7 @@ class ManagerSession:
                 commands=self._take_commands(commands),
                 reports=self._send_reports(reports, answer.heartbeat_seconds),
                 moved=self._until_moved(pointed),
-                **{f"answers {number}": self._send_answers() for number in range(AT_ONCE)},
+                answers=self._answer_questions(),
             )
 
     async def _connect(self, stack: AsyncExitStack) -> HttpConnection:
@@ -153,19 +153,31 @@ class ManagerSession:
                 await asyncio.sleep(_NO_PROGRESS_SECONDS)
             await self._outbox.rest(answer.pause_seconds)
 
-    async def _send_answers(self) -> None:
-        """One question about files after another, on a connection that is opened when there is an answer."""
+    async def _answer_questions(self) -> None:
+        """Several questions about files at a time; their answers share one connection, because a relay has room for no
+        more."""
+        bodies: asyncio.Queue[bytes] = asyncio.Queue(1)
+
+        async def answer() -> None:
+            while True:
+                await bodies.put(await self._answers.next(self._session))
+
+        works = {f"answers {number}": answer() for number in range(AT_ONCE)}
+        await until_first_ends(sender=self._send_answers(bodies), **works)
+
+    async def _send_answers(self, bodies: "asyncio.Queue[bytes]") -> None:
+        """One after another, on a connection that is opened when there is an answer."""
         body = b""
         while True:
-            body = body or await self._answers.next(self._session)
+            body = body or await bodies.get()
             async with AsyncExitStack() as stack:
                 connection = await self._connect(stack)
                 await self._post(connection, "answer", body, "application/octet-stream")
-                body = await self._answers.next(self._session)
+                body = await bodies.get()
                 with contextlib.suppress(LinkError):  # managers close what is idle; once more, on a new connection
                     while True:
                         await self._post(connection, "answer", body, "application/octet-stream")
-                        body = await self._answers.next(self._session)
+                        body = await bodies.get()
 
     async def _ask(self, connection: HttpConnection, name: str, message: Any, kind: type[T]) -> T:
         return _read(kind, await self._post(connection, name, json.dumps(to_json(message)).encode()))

@@ -26,7 +26,7 @@ from proctor.training_services.remote.bootstrap.node import (
     require_room,
     require_system,
 )
-from proctor.training_services.remote.bootstrap.tunnel import try_relay
+from proctor.training_services.remote.bootstrap.tunnel import Relay
 from proctor.training_services.remote.machines.keeper_session import remove_keeper
 from proctor.training_services.remote.machines.machine import MachineContext
 from proctor.training_services.remote.machines.records import Claim, keeper_folder
@@ -152,7 +152,7 @@ class Inspection:
         try:
             await connection.forward(prepared.socket, manager)
         except ForwardingRefused as error:
-            await try_relay(connection, keeper, socket=prepared.socket)
+            await Relay(connection, keeper, socket=prepared.socket, manager=manager).check()
             found = f"{error}; a relay over the same connection is used instead"
             return CheckStep(self.name, "forwarding", CheckVerdict.NOTE, found)
         return "a socket there leads to this manager"
