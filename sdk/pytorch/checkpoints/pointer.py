@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.files import replace_file
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
+from proctor.sdk.files import hash_file
+from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
 
 POINTER_FILE = "latest.json"
@@ -111,7 +111,7 @@ def write_pointer(folder: Path, run_name: str, entries: "Sequence[Entry]", *, tr
     document: dict[str, Any] = {"format": _FORMAT, "run": run_name, "checkpoints": [asdict(entry) for entry in entries]}
     if trial:
         document["trial"] = trial
-    replace_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
+    store_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
 
 
 def read_pointer(folder: Path) -> "list[Entry] | None":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from proctor.sdk.files import make_folder, replace_file
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.mirror import PART_SUFFIX, CollectedFiles
 from proctor.training_services.keepers.hub import KeeperHub
@@ -20,7 +21,6 @@ from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Start
 from proctor.trial_keeper.files.access import list_files, read_file
-from proctor.trial_keeper.linux.files import make_folder, replace_file
 from proctor.trial_keeper.protocol import FileFacts
 
 __all__ = ["CollectionNote", "Collector", "JobReader", "collect_rest", "name_files"]
