@@ -24,12 +24,12 @@ from proctor.manager.settings import Home, ManagerSettings, open_to_others
 from proctor.manager.store.tables import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import replace_file
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.keeper import LocalKeeper, ensure_local_keeper
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import ProviderContext, Providers
-from proctor.trial_keeper.linux.files import replace_file
 from proctor.trial_keeper.start import stop_keeper
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from proctor.manager.settings import Home
-from proctor.trial_keeper.linux.files import sync_folder
+from proctor.sdk.files import sync_file, sync_folder
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -79,7 +79,7 @@ def _read_or_make(path: Path) -> str:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         try:
             os.link(draft, path)
         except FileExistsError:

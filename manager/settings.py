@@ -14,7 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
-from proctor.trial_keeper.linux.files import make_folder, replace_file
+from proctor.sdk.files import make_folder, replace_file
 
 ENV_HOME = "PROCTOR_HOME"
 ENV_HOST = "PROCTOR_HOST"

@@ -12,7 +12,7 @@ import os
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished, sync_file
+from proctor.sdk.files import discard, name_unfinished, put_in_place, remove_tree, remove_unfinished, sync_file
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -141,13 +141,11 @@ def _sync(path: str) -> None:
 def _put_in_place(unfinished: str, path: str, content: "dict[str, bytes]") -> None:
     while True:
         try:
-            os.rename(unfinished, path)
+            put_in_place(unfinished, path)
             return
         except OSError as problem:
             if problem.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
                 raise
         if _is_whole(path, content):  # another process was faster
             return
-        discarded = f"{unfinished}-damaged"
-        os.rename(path, discarded)
-        remove_tree(discarded)
+        discard(path)

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.errors import CheckpointError, notice_once
-from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished, sync_folder
+from proctor.sdk.files import name_unfinished, put_in_place, remove_tree, remove_unfinished, sync_file, sync_folder
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 
@@ -89,7 +89,7 @@ def _rename_to_next(unfinished: str, folder: str) -> int:
     while True:
         number += 1
         try:
-            os.rename(unfinished, f"{folder}/{number}")
+            put_in_place(unfinished, f"{folder}/{number}")
             return number
         except OSError as problem:  # another process of the trial may take the same number first
             if problem.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
@@ -118,7 +118,7 @@ def _copy_file(source: str, target: str) -> None:
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode | 0o600)
         try:
             _copy_bytes(reader, writer)
-            os.fsync(writer)
+            sync_file(writer)
         finally:
             os.close(writer)
     finally:

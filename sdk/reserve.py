@@ -142,11 +142,10 @@ def _append(descriptor: int, content: bytes, line: bytes) -> bool:
 
 
 def _lock(descriptor: int) -> None:
-    from fcntl import LOCK_EX, LOCK_NB, flock  # hardly ever needed in a trial
+    from proctor.sdk.files import lock_file  # hardly ever needed in a trial
 
     for _ in range(_LOCK_TRIES):
-        try:
-            return flock(descriptor, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            sleep(_LOCK_PAUSE_SECONDS)
+        if lock_file(descriptor):
+            return
+        sleep(_LOCK_PAUSE_SECONDS)
     raise BlockingIOError

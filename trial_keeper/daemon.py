@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import logging.handlers
@@ -16,6 +15,7 @@ from typing import get_args
 
 import proctor
 from proctor.sdk.bundle import build_bundle
+from proctor.sdk.files import open_locked, replace_file
 from proctor.sdk.process_limits import keep_files_private, raise_open_files
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
@@ -26,7 +26,6 @@ from proctor.trial_keeper.jobs.outbox import Outbox
 from proctor.trial_keeper.jobs.records import RecordFolder, StopRecord
 from proctor.trial_keeper.jobs.table import JobTable
 from proctor.trial_keeper.linux import processes
-from proctor.trial_keeper.linux.files import replace_file
 from proctor.trial_keeper.linux.identity import boot_id, start_time
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import (
@@ -264,10 +263,7 @@ def serve(directory: Path, *, ready: int | None = None) -> int:
     """
     directory = Path(os.path.abspath(directory))
     keep_files_private()
-    lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if open_locked(directory / LOCK_FILE) is None:  # held until this process ends
         return 0
     _log_to(directory / LOG_FILE)
     log.info("keeper %d starts in %s", os.getpid(), directory)

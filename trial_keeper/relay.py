@@ -24,10 +24,10 @@ import sys
 import time
 from collections.abc import Iterator
 
+from proctor.sdk.files import remove_file
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.commands.main import read_object
 from proctor.trial_keeper.errors import CommandRefused, TrialKeeperError
-from proctor.trial_keeper.linux.files import remove_file
 
 _HANDOVER_SUFFIX = ".next"  # the kernel takes paths of 107 bytes, those of `prepare` have 100
 _POLL_INTERVAL_SECONDS = 2.0

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import proctor
+from proctor.sdk.files import replace_file
 from proctor.trial_keeper.errors import KeeperSettingsError
-from proctor.trial_keeper.linux.files import replace_file
 
 CONFIG_FILE = "config.json"
 SECRET_FILE = "secret"

@@ -30,6 +30,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import find_logins, handed_over
+from proctor.sdk.files import put_in_place
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -128,7 +129,7 @@ def write_archive(
                 _write_records(archive, client, experiment)
                 for member in (*contents.folder, *contents.code):
                     _write_member(archive, member, saved)
-            os.replace(draft, target)
+            put_in_place(draft, target)
     finally:
         draft.unlink(missing_ok=True)
 

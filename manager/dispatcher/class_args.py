@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import proctor
+from proctor.sdk.files import replace_file
 
 TIME_LIMIT_SECONDS = 30.0
 """Importing a framework takes seconds; NNI gives a tuner 10."""
@@ -118,9 +119,7 @@ def main(folder: Path) -> None:
         answer = _ask(question["validator"], question["code_directory"], question["class_args"])
     except BaseException as error:  # the user's code may raise SystemExit and the like, too
         answer = f"{type(error).__name__}: {error}"
-    draft = folder / "answer.draft"
-    draft.write_text(json.dumps({"refusal": answer[:MOST_CHARACTERS]}))
-    draft.replace(folder / "answer.json")
+    replace_file(folder / "answer.json", json.dumps({"refusal": answer[:MOST_CHARACTERS]}).encode(), durable=False)
 
 
 def _ask(validator: str, code_directory: str, class_args: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ What a killed manager has left half done is removed when the next one starts (`r
 """
 
 import asyncio
-import fcntl
 import json
 import logging
 import os
@@ -36,9 +35,9 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
+from proctor.sdk import files
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
 from proctor.training_services.providers import SECRETS_FILE
-from proctor.trial_keeper.linux import files
 
 log = logging.getLogger(__name__)
 
@@ -299,20 +298,10 @@ def _drafts(home: Home) -> Iterator[Path]:
         is_held = path.name.startswith(HELD_PREFIX)
         with suppress(FileNotFoundError):  # its writer has removed it just now
             age = now - path.stat().st_mtime
-            if (is_held and age > LOCK_SECONDS and not _is_locked(path)) or (not is_held and age > HANDOVER_SECONDS):
+            if (is_held and age > LOCK_SECONDS and not files.is_locked(path)) or (
+                not is_held and age > HANDOVER_SECONDS
+            ):
                 yield path
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether the process that wrote a file still needs it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:

@@ -4,7 +4,6 @@ The lock is the kernel's (flock), so it is gone with its process however that en
 it is believed when the process it names is alive (same pid, start time and boot).
 """
 
-import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from proctor.manager.settings import Home
-from proctor.trial_keeper.linux.files import replace_file
+from proctor.sdk.files import open_locked, replace_file
 from proctor.trial_keeper.linux.identity import boot_id, open_process, start_time
 
 EXIT_FAILED = 1
@@ -94,13 +93,10 @@ class InstanceLock:
 
     def __enter__(self) -> Self:
         """Take the lock, or say who has it."""
-        descriptor = os.open(self._home.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-            os.close(descriptor)
-            raise AlreadyRunning(self._refusal(holder)) from None
+        descriptor = open_locked(self._home.lock_file)
+        if descriptor is None:
+            holder = self._home.lock_file.read_bytes()[:32].decode(errors="replace").strip()
+            raise AlreadyRunning(self._refusal(holder))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor

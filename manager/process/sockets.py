@@ -11,7 +11,7 @@ from pathlib import Path
 from proctor.manager.process.instance import EXIT_USAGE, StartError
 from proctor.manager.security import is_loopback
 from proctor.manager.settings import DEFAULT_PORT, Home, WebSettings
-from proctor.trial_keeper.linux.files import replace_file
+from proctor.sdk.files import replace_file
 
 BACKLOG = 512
 PORTS_TO_TRY = 100

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from proctor.manager.store.statements import query
-from proctor.trial_keeper.linux.files import replace_file, sync_folder
+from proctor.sdk.files import replace_file
 
 _RECORD = re.compile(r"([0-9a-f]{32}) ([0-9]{20}) ([0-9a-f]{8})\n")
 
@@ -75,7 +75,6 @@ class Witness:
         """Write down what the database is now; on the disk when this returns. Raises OSError."""
         known = read(connection)
         replace_file(str(path), _encode(known), durable=True)
-        sync_folder(str(path.parent))
         return cls(os.open(path, os.O_WRONLY | os.O_CLOEXEC), known)
 
     def record(self, connection: sqlite3.Connection) -> None:

@@ -12,6 +12,7 @@ from proctor.sdk.client.events import EventStream
 from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
 from proctor.sdk.client.logs import LogPiece, read_tail
 from proctor.sdk.client.transport import TIMEOUT_SECONDS, Query, Transport
+from proctor.sdk.files import put_in_place
 
 JsonObject = dict[str, Any]
 PAGE_SIZE = 500
@@ -344,7 +345,7 @@ class Client:
             with part.open("wb") as file:
                 while (piece := self._log(address, {"offset": file.tell()})).data:
                     file.write(piece.data)
-            os.replace(part, target)
+            put_in_place(part, target)
         finally:
             part.unlink(missing_ok=True)
 

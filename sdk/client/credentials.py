@@ -8,7 +8,6 @@ A configuration may name its secrets instead of holding them: `passwordEnv: NAME
 `sshPassphrase`.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proctor.sdk.files import lock_file
 from proctor.sdk.process_limits import read_umask
 
 REDACTED = "********"
@@ -87,7 +87,7 @@ def held_copy(home: Path, source: Path) -> Iterator[str]:
     path = incoming / f"{HELD_PREFIX}{secrets.token_hex(16)}{source.suffix}"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as target:
         try:
-            fcntl.flock(target, fcntl.LOCK_EX)
+            lock_file(target.fileno(), waits=True)
             with source.open("rb") as original:
                 shutil.copyfileobj(original, target)
             target.flush()

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.files import replace_file, sync_file
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
+from proctor.sdk.files import hash_file, sync_file
+from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, write_pointer
 from proctor.sdk.pytorch.checkpoints.registration import register
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
@@ -184,7 +184,7 @@ class HuggingFaceCheckpoints:
         for path in folder.rglob("*"):
             if path.is_file():
                 sync_file(path)
-        replace_file(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
+        store_file(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
         if is_in_trial():
             register(self._run_name, partial(self._export, folder, step), place=self.path)
 

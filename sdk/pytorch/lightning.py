@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.files import UNFINISHED_PREFIX, remove_unfinished, sync_file, sync_folder
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
+from proctor.sdk.files import UNFINISHED_PREFIX, hash_file, put_in_place, remove_unfinished, sync_file, sync_folder
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, is_whole, read_pointer, write_pointer
 from proctor.sdk.pytorch.checkpoints.registration import register
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
@@ -208,7 +207,7 @@ class LightningCheckpoints:
         unfinished, path = self.begin(step), self.path / f"step-{step}.ckpt"
         sync_file(unfinished)
         entry = Entry(path.name, hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=step)
-        os.replace(unfinished, path)
+        put_in_place(unfinished, path)
         sync_folder(self.path)
         others = [other for other in read_pointer(self.path) or [] if other.name != entry.name]
         kept = [entry, *others][: self._keep_last]

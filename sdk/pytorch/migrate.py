@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.files import copy_file, replace_file
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
+from proctor.sdk.files import copy_file, hash_file
+from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, is_foreign, read_any, translate, upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, HistoryPosition
@@ -55,7 +55,7 @@ def migrate_checkpoints(
         is_new = _is_new(target / name, entry)
         if is_new and not dry_run:
             target.mkdir(parents=True, exist_ok=True)
-            replace_file(target / name, data, place="trainer.migration")
+            store_file(target / name, data, place="trainer.migration")
         done.append(Migrated(entry, origin, is_new, _limitation(origin, content)))
     done.sort(key=lambda item: (item.entry.epoch, item.entry.iteration, item.entry.name), reverse=True)
     if not dry_run:

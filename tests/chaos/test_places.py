@@ -27,8 +27,8 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 @cache
-def _trainer_places() -> tuple[str, ...]:
-    """What the trainer's files are written as."""
+def _files_places() -> tuple[str, ...]:
+    """What files are written as."""
     keywords = (keyword for tree in _trees() for call in _calls(tree) for keyword in call.keywords)
     values = [keyword.value for keyword in keywords if keyword.arg == "place"]
     return tuple(str(value.value) for value in values if isinstance(value, ast.Constant))
@@ -40,7 +40,7 @@ def _names(argument: ast.expr) -> Iterator[str]:
         "schema": get_args(Schema),
         "self._schema": get_args(Schema),
         "point": tuple(session._FAILPOINTS.values()),
-        "place": _trainer_places(),
+        "place": _files_places(),
     }
     parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
     choices: list[tuple[str, ...]] = []

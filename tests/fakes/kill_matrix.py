@@ -28,10 +28,10 @@ AXES: "dict[str, Sequence[Any]]" = {
     "processes": (1, 2),
 }
 FAIL_POINTS = (
-    "trainer.checkpoint.written",
-    "trainer.checkpoint.renamed",
-    "trainer.pointer.written",
-    "trainer.pointer.renamed",
+    "trainer.checkpoint.before",
+    "trainer.checkpoint.after",
+    "trainer.pointer.before",
+    "trainer.pointer.after",
 )
 # The whole matrix: these in every combination, the other axes drawn for each cell.
 MAIN_AXES: "dict[str, Sequence[Any]]" = {

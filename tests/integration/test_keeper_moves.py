@@ -6,7 +6,7 @@ import pytest
 from fakes.keeper_manager import FakeManager
 from fakes.keeper_node import open_node
 
-from proctor.trial_keeper.linux.files import replace_file
+from proctor.sdk.files import replace_file
 
 pytestmark = pytest.mark.anyio
 

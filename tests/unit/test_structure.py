@@ -91,3 +91,18 @@ def test_no_module_is_longer_than_its_story() -> None:
         if (count := len(path.read_text().splitlines())) > MOST_LINES
     }
     assert not long, f"over {MOST_LINES} lines: {long}"
+
+
+def test_pathlib_renames_nothing() -> None:
+    """The linter refuses `os.rename` outside of `sdk/files.py`; it does not see methods of paths."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("rename", "replace")
+        and len(node.args) == 1
+        and not node.keywords
+    ]
+    assert not found, f"call proctor.sdk.files: {found}"

@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 
 from proctor.sdk.client.code_files import IGNORE_FILES, CodeEntry, CodeTree, CodeUnreadable
 from proctor.sdk.client.code_files import read_tree as read_code_tree
+from proctor.sdk.files import put_in_place
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 
 __all__ = ["IGNORE_FILES", "CodeEntry", "CodeTree", "read_tree"]
@@ -158,7 +159,7 @@ def build_archive(tree: CodeTree, folder: Path) -> CodeArchive:
         sha256 = content.hexdigest()
         path = folder / f"{sha256[:20]}.tar.gz"
         size = draft.stat().st_size
-        draft.replace(path)
+        put_in_place(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     return CodeArchive(path, sha256, size)

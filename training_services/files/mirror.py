@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proctor.sdk.disk_errors import advise
+from proctor.sdk.files import put_in_place, remove_file, sync_file, sync_folder
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.sessions import MOST_BYTES
 from proctor.training_services.providers import FileCollection
-from proctor.trial_keeper.linux.files import remove_file, sync_folder
 from proctor.trial_keeper.protocol import FileFacts
 
 __all__ = ["PART_SUFFIX", "CollectedFiles", "Collection", "MirrorFolder", "UnusableName"]
@@ -81,7 +81,7 @@ class MirrorFolder:
                 part = self._part_of(file)
                 self._make_parents(file)
                 _fill(self._create(part), data, 0, file.modified)
-                os.rename(part, self._path_of(file))
+                put_in_place(part, self._path_of(file))
         except (CollectionFailed, UnusableName):
             self.abandon(file)
             raise
@@ -101,7 +101,7 @@ class MirrorFolder:
         with _Failures(file, self._folder):
             part = self._part_of(file)
             os.utime(part, (file.modified, file.modified), follow_symlinks=False)
-            os.rename(part, self._path_of(file))
+            put_in_place(part, self._path_of(file))
 
     def abandon(self, file: FileFacts) -> None:
         """Remove what was copied of a file, if anything."""
@@ -121,7 +121,7 @@ class MirrorFolder:
                 except FileNotFoundError:
                     continue
                 try:
-                    os.fsync(descriptor)
+                    sync_file(descriptor)
                 finally:
                     os.close(descriptor)
                 folders.add(os.path.dirname(path))

@@ -14,8 +14,8 @@ from typing import Any
 
 import asyncssh
 
+from proctor.sdk.files import make_folder, name_beside, replace_file
 from proctor.training_services.ssh.errors import HostKeyRefused
-from proctor.trial_keeper.linux.files import make_folder, replace_file
 
 _OWN, _AUTHORITY, _REVOKED = _MARKERS = ("", "cert-authority", "revoked")
 _NAMES = re.compile(r"^(\s*(?:@\S+\s+)?)([^@|#\s]\S*)")  # of a line; not where they are hashed
@@ -107,7 +107,8 @@ class HostKeys:
             if line.encode() in lines:
                 return
             make_folder(str(self.store.parent))
-            replace_file(str(self.store), b"\n".join([*lines, line.encode(), b""]), durable=True, shared=True)
+            unfinished = name_beside(self.store, of_thread=True)
+            replace_file(str(self.store), b"\n".join([*lines, line.encode(), b""]), durable=True, unfinished=unfinished)
 
 
 def shortened(path: Path) -> str:

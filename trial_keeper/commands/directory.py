@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.disk_errors import is_full
-from proctor.sdk.files import UNFINISHED_PREFIX, remove_unfinished
+from proctor.sdk.files import UNFINISHED_PREFIX, remove_file, remove_unfinished, replace_file
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused
-from proctor.trial_keeper.linux.files import remove_file, replace_file
 from proctor.trial_keeper.settings import JOBS_FOLDER
 from proctor.trial_keeper.start import read_facts
 

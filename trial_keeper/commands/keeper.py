@@ -1,7 +1,6 @@
 """The commands `start`, `stop` and `remove`: the keeper of a node, for the manager that installs it over SSH."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import proctor
+from proctor.sdk.files import lock_file, remove_file
 from proctor.trial_keeper.commands.directory import (
     POINTER_FILE,
     RUN_FOLDER,
@@ -22,7 +22,6 @@ from proctor.trial_keeper.commands.directory import (
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused, KeeperSettingsError
 from proctor.trial_keeper.jobs.cleanup import count_running, end_jobs
-from proctor.trial_keeper.linux.files import remove_file
 from proctor.trial_keeper.reaper import leases
 from proctor.trial_keeper.settings import (
     ARCHIVE,
@@ -127,7 +126,7 @@ def no_keeper(directory: Path) -> Iterator[None]:
     lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         gives_up = time.monotonic() + _LOCK_SECONDS
-        while not _try_lock(lock):
+        while not lock_file(lock):
             if time.monotonic() > gives_up:
                 raise CommandRefused(f"the keeper of {directory} does not end; a process holds {path}")
             if not stop_keeper(directory):
@@ -135,14 +134,6 @@ def no_keeper(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def remove(given: CommandInput) -> dict[str, Any]:

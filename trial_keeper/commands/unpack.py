@@ -6,17 +6,23 @@ which not every Python 3.10 has: only files, folders and links; no absolute name
 the outside; owners, set-id bits and write permission for others are dropped.
 """
 
-import hashlib
 import os
 import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
+from proctor.sdk.files import (
+    hash_file,
+    name_unfinished,
+    put_in_place,
+    remove_file,
+    remove_tree,
+    remove_unfinished,
+    sync_tree,
+)
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused
-from proctor.trial_keeper.linux.files import remove_file, sync_tree
 
 _FOLDER_MODE = 0o755
 _MODES = 0o755
@@ -134,15 +140,6 @@ def _write_archive(archive: Path, data: bytes) -> None:
         raise CommandRefused(f"{archive} cannot be written: {error.strerror or error}") from error
 
 
-def hash_file(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal. Blocks; raises OSError."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
-
-
 def _unpack_to(archive: Path, target: Path) -> tuple[int, int, bool]:
     """Number and bytes of the files, and whether another process was faster."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -150,7 +147,7 @@ def _unpack_to(archive: Path, target: Path) -> tuple[int, int, bool]:
     unfinished = name_unfinished(str(target.parent))
     try:
         files, size = unpack_archive(archive, Path(unfinished))
-        os.rename(unfinished, target)
+        put_in_place(unfinished, target)
     except OSError as error:
         if target.is_dir():
             return 0, 0, True

@@ -6,7 +6,6 @@ Its caller holds the keeper's lock, so that no keeper adopts or starts jobs mean
 would have written, so that a keeper that is started later reports the ends.
 """
 
-import fcntl
 import json
 import os
 import select
@@ -16,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import lock_file, remove_file, replace_file
 from proctor.sdk.protocol import CAN_SAVE_FILE, CHECKPOINT_FOLDER, CONTROL_FILE
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
@@ -27,7 +27,6 @@ from proctor.trial_keeper.jobs.records import (
     with_stop,
     write_exit,
 )
-from proctor.trial_keeper.linux.files import remove_file, replace_file
 from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_process, start_time
 from proctor.trial_keeper.linux.processes import (
     ProcessFacts,
@@ -275,8 +274,7 @@ def _end_without_reaper(folder: RecordFolder, record: JobRecord) -> None:
     launch = record.launch
     process = folder.read_process(launch.job_id)
     with suppress(OSError), open(folder.process_file(launch.job_id), "ab") as claim:
-        with suppress(BlockingIOError):
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(claim.fileno())
         if process is not None:
             _kill(process.reaper.pid, process.reaper.started)
         end_leftovers((launch.job_id, launch.directory), process)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import remove_tree
+from proctor.sdk.files import remove_tree, replace_file
 from proctor.sdk.process_limits import users_open_files, users_umask
 from proctor.sdk.protocol import (
     ENV_INHERITED_LAUNCHES,
@@ -38,12 +38,7 @@ from proctor.sdk.protocol import (
 from proctor.sdk.reserve import RESERVE_BYTES
 from proctor.trial_keeper.jobs.losses import remove_reserve
 from proctor.trial_keeper.jobs.records import RecordFolder
-from proctor.trial_keeper.linux.files import (
-    allocate_file,
-    allocate_replacement,
-    remove_replacement,
-    replace_file,
-)
+from proctor.trial_keeper.linux.files import allocate_file, allocate_replacement, remove_replacement
 from proctor.trial_keeper.linux.identity import describe_stop, start_time
 from proctor.trial_keeper.protocol import JsonObject, Launch
 from proctor.trial_keeper.settings import PACKAGE_ROOT, SPAWNER_CODE

@@ -11,10 +11,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from proctor.sdk.files import remove_file
 from proctor.sdk.protocol import KIND_FINAL, KIND_LOST, MAX_RECORD_BYTES, RESERVE_FILE
 from proctor.sdk.reserve import read_content, read_entries
 from proctor.trial_keeper.journal import is_rank, journal_path
-from proctor.trial_keeper.linux.files import open_regular_file, remove_file
+from proctor.trial_keeper.linux.files import open_regular_file
 from proctor.trial_keeper.protocol import JsonObject
 
 _LONGEST_LINE = 2 * MAX_RECORD_BYTES  # what is longer is no record of ours

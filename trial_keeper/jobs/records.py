@@ -4,7 +4,6 @@ jobs/<job id>.json      the keeper's: the launch it was told to do, and the stop
 jobs/<job id>.process   the reaper's: who the reaper and the trial are; locked while the reaper lives (ProcessRecord)
 """
 
-import fcntl
 import json
 import os
 from contextlib import suppress
@@ -12,16 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import is_locked, remove_file, replace_file, set_aside, sync_file, sync_folder
 from proctor.sdk.json_input import LATEST_TIME
 from proctor.sdk.protocol import EXIT_FILE
-from proctor.trial_keeper.linux.files import (
-    open_regular_file,
-    read_regular_file,
-    remove_file,
-    replace_file,
-    sync_folder,
-    write_replacement,
-)
+from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, write_replacement
 from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
 
 _RECORD_SUFFIX = ".json"
@@ -116,7 +109,7 @@ class RecordFolder:
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 aside = file.with_suffix(_UNREADABLE_SUFFIX)
                 problems.append(f"the job record {file} cannot be read ({error}); it was set aside as {aside.name}")
-                file.rename(aside)
+                set_aside(file, aside)
         return records, problems
 
     def lost(self) -> list[str]:
@@ -140,22 +133,15 @@ class RecordFolder:
         """Keep a process record that cannot be read, for people; a sentence that says so."""
         path = self.process_file(job_id)
         with suppress(OSError):
-            os.rename(path, path + _UNREADABLE_SUFFIX)
+            set_aside(path, path + _UNREADABLE_SUFFIX)
         return f"the process record {path} could not be read; it was set aside as {path}{_UNREADABLE_SUFFIX}"
 
     def is_claimed(self, job_id: str) -> bool:
         """Whether a living reaper holds the job's process record."""
         try:
-            descriptor = os.open(self.process_file(job_id), os.O_RDONLY | os.O_CLOEXEC)
+            return is_locked(self.process_file(job_id))
         except OSError:
             return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
 
     def _has_process(self, job_id: str) -> bool:
         return os.path.exists(self.process_file(job_id))
@@ -240,7 +226,7 @@ def sync_exit(directory: str) -> None:
     with suppress(OSError):
         descriptor = open_regular_file(os.path.join(directory, EXIT_FILE), os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            sync_file(descriptor)
         finally:
             os.close(descriptor)
     failpoint("keeper.exit.sync.after")

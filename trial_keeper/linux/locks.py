@@ -1,8 +1,7 @@
 """Locks that are files in a directory of all users of the machine: `flock`, which ends with its holder however it dies.
 
 Files are removed when no process needs them. That is safe because a lock counts only if its file is still the one at
-its
-path: who has locked a file that was removed meanwhile begins again. Used by the reaper, so it imports as little as
+its path: who has locked a file that was removed meanwhile begins again. Used by the reaper, so it imports as little as
 possible.
 """
 
@@ -13,6 +12,8 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from proctor.sdk.files import lock_file
 
 SHARED = fcntl.LOCK_SH
 EXCLUSIVE = fcntl.LOCK_EX
@@ -36,16 +37,17 @@ def lock(path: str, kind: int, *, make: bool = True) -> int | None:
     """
     for _ in range(_MOST_TRIES):
         descriptor = _open_or_make(path) if make else _open(path)
+        is_ours = False
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            if not lock_file(descriptor, shared=kind == SHARED):
                 return None
-            raise
-        if _is_at(path, descriptor):
+            is_ours = _is_at(path, descriptor)
+        finally:
+            if not is_ours:
+                os.close(descriptor)
+        if is_ours:
             return descriptor
-        os.close(descriptor)  # it was removed between opening and locking: no other process will open this file
+        # it was removed between opening and locking: no other process will open this file
     raise OSError(errno.EBUSY, "it is made and removed again and again", path)
 
 
@@ -66,14 +68,14 @@ def read_if_locked(path: str) -> bytes | None:
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        with suppress(OSError):  # its file system cannot say
+            if lock_file(descriptor, shared=True):
+                return None
         with suppress(OSError):  # something that is no file
             return os.pread(descriptor, _LONGEST_TEXT, 0)
         return b""
     finally:
         os.close(descriptor)
-    return None
 
 
 def remove_unlocked(path: str) -> bool:

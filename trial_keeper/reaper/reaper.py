@@ -9,7 +9,6 @@ It is forked from the spawner, so it imports as little as possible. What must ho
 * The GPU leases are held by the reaper and, lest its death frees a GPU that is in use, by the trial itself.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -19,6 +18,7 @@ from contextlib import suppress
 
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import open_locked
 from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STDOUT_FILE
 from proctor.sdk.reserve import RESERVE_BYTES, read_content
 from proctor.trial_keeper.linux import processes
@@ -70,11 +70,8 @@ def run(request: "dict[str, Any]", channel: socket.socket) -> None:
 
 def _claim(request: "dict[str, Any]") -> int | None:
     """The locked, still empty process record, or None when the job is not ours to start."""
-    descriptor = os.open(request["process_file"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    descriptor = open_locked(request["process_file"])
+    if descriptor is None:
         return None
     ended = os.path.exists(os.path.join(request["directory"], EXIT_FILE))
     if ended or os.fstat(descriptor).st_size or not os.path.exists(request["record_file"]):

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from proctor.trial_keeper.linux.files import make_folder, replace_file
+from proctor.sdk.files import make_folder, name_beside, replace_file
 
 FILE = "algorithms.json"
 KINDS = ("tuner", "assessor", "advisor")
@@ -120,4 +120,5 @@ def _write(home: Path, algorithms: Mapping[str, RegisteredAlgorithm]) -> None:
     make_folder(str(home))
     body = {"version": 1, "algorithms": [asdict(algorithms[name]) for name in sorted(algorithms)]}
     text = json.dumps(body, indent=2) + "\n"
-    replace_file(str(home / FILE), text.encode(), durable=True, mode=0o600, shared=True)
+    unfinished = name_beside(home / FILE, of_thread=True)
+    replace_file(home / FILE, text.encode(), durable=True, unfinished=unfinished)

@@ -16,6 +16,7 @@ from proctor.manager.dispatcher.client.client import LineChannel
 from proctor.manager.dispatcher.client.liveness import Patience, ProcessStats
 from proctor.manager.open_files import require_spare
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import put_in_place
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ def _copy_end(path: Path, size: int, target: Path) -> None:
             while left > 0 and (block := source.read(min(left, _BLOCK_BYTES))):
                 copy.write(block)
                 left -= len(block)
-        draft.replace(target)
+        put_in_place(draft, target)
     finally:
         draft.unlink(missing_ok=True)
 

@@ -35,8 +35,8 @@ from proctor.manager.dispatcher.host.interface import (
 from proctor.manager.dispatcher.protocol import AlgorithmSpec, from_wire, to_wire
 from proctor.sdk.assessor import Assessor, AssessResult
 from proctor.sdk.errors import NoMoreTrialError
+from proctor.sdk.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
 from proctor.sdk.tuner import Tuner
-from proctor.trial_keeper.linux.files import make_folder, remove_file, replace_file, sync_folder, sync_tree
 
 WATCH_SECONDS = 0.25
 COMPUTING_SHARE = 0.2

@@ -28,9 +28,9 @@ from proctor.manager.store.tables import dispatcher_inputs, events, experiments,
 from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import sync_tree
 from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
-from proctor.trial_keeper.linux.files import sync_tree
 
 _CUT_OFF = "it had not ended when the experiment was saved"
 

@@ -12,7 +12,6 @@ extra thread.
 
 import errno
 import fcntl
-import hashlib
 import os
 import threading
 import warnings
@@ -21,6 +20,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
+from proctor.sdk.files import name_unfinished, replace_file
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning, TrainerError
 
 LOCK_FILE = ".lock"
@@ -28,20 +28,19 @@ LOCK_PATIENCE_SECONDS = 15.0
 _RETRY_SECONDS = 0.25
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 SYNC_PATIENCE_SECONDS = 3600.0
-_BLOCK_BYTES = 1 << 20
 
 _Place = tuple[int, int, int]  # a process, and a folder's device and inode
 _taken: "dict[_Place, FolderLock]" = {}  # what a forked child inherits of it is its parent's, not its own
 
 
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; its content is never in memory as a whole."""
-    digest = hashlib.sha256()
-    block = bytearray(min(_BLOCK_BYTES, max(1, os.stat(path).st_size)))
-    with open(path, "rb", buffering=0) as reader:
-        while count := reader.readinto(block):
-            digest.update(memoryview(block)[:count])
-    return digest.hexdigest()
+def store_file(path: Path, data: "bytes | memoryview", *, place: str) -> None:
+    """Write a durable file into a folder that other hosts may write to as well.
+
+    :param place: what the fail points around the rename are called after.
+    :raises OSError: the disk refuses.
+    """
+    unfinished = name_unfinished(str(path.parent))
+    replace_file(path, data, durable=True, mode=0o644, unfinished=unfinished, place=place)
 
 
 class FolderLock:

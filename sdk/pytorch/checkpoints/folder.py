@@ -17,12 +17,8 @@ from typing import Any
 import torch
 
 from proctor.sdk.disk_errors import PASSING
-from proctor.sdk.files import copy_file, remove_unfinished, replace_file
-from proctor.sdk.pytorch.checkpoints.filesystem import (
-    BackgroundStorage,
-    FolderLock,
-    hash_file,
-)
+from proctor.sdk.files import copy_file, hash_file, remove_unfinished
+from proctor.sdk.pytorch.checkpoints.filesystem import BackgroundStorage, FolderLock, store_file
 from proctor.sdk.pytorch.checkpoints.formats import upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.checkpoints.pointer import (
@@ -163,7 +159,7 @@ class CheckpointFolder:
         def store() -> None:
             self.history.sync()
             digest = hashlib.sha256(data).hexdigest()
-            replace_file(self.path / name, data, place="trainer.checkpoint")
+            store_file(self.path / name, data, place="trainer.checkpoint")
             self._commit(Entry(name, digest, len(data), epoch, iteration, score, position.size))
 
         self._storage.start(name, store)

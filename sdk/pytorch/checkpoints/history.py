@@ -21,6 +21,7 @@ from time import time
 from typing import Any
 
 from proctor.sdk.disk_errors import PASSING
+from proctor.sdk.files import sync_file
 from proctor.sdk.metrics import to_json_word
 from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarning
 
@@ -122,7 +123,7 @@ class History:
         with self._lock:
             self._write()
             if self._descriptor >= 0:
-                os.fsync(self._descriptor)
+                sync_file(self._descriptor)
 
     def close(self) -> None:
         """Write what waits and release the file; a later row opens it again.

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.files import replace_file
-from proctor.sdk.pytorch.checkpoints.filesystem import hash_file
+from proctor.sdk.files import hash_file
+from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
 
 POINTER_FILE = "latest.json"
@@ -124,7 +124,7 @@ def write_pointer(
         document["trial"] = trial
     if superseded:
         document["superseded"] = dict(superseded)
-    replace_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
+    store_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
 
 
 def read_pointer(folder: Path) -> "list[Entry] | None":

@@ -9,8 +9,6 @@ every few seconds and when it ends. The copies that it has superseded are remove
 trial that is just starting may continue from one of them.
 """
 
-import errno
-import fcntl
 import os
 import tempfile
 import warnings
@@ -21,7 +19,7 @@ from time import monotonic, sleep, time
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints
-from proctor.sdk.files import UNFINISHED_PREFIX, name_unfinished, remove_tree
+from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_owner, read_pointer
 from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
@@ -115,16 +113,15 @@ def registering(job_directory: str) -> "Iterator[None]":
         yield
     finally:
         with suppress(OSError):  # explicitly, because a worker that was forked meanwhile holds the folder open too
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            unlock_file(descriptor)
         os.close(descriptor)
 
 
 def _try_lock(descriptor: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        return problem.errno not in {errno.EACCES, errno.EAGAIN}
-    return True
+        return lock_file(descriptor)
+    except OSError:
+        return True
 
 
 class Registrar:
@@ -196,9 +193,7 @@ def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:
     for path in ours[:-KEPT_COUNT]:
         if ages[path] > older_than_seconds:
             del _made_at[path]
-            unfinished = name_unfinished(os.path.dirname(path))
-            os.rename(path, unfinished)  # renamed first, so that half of it is never taken for a checkpoint
-            remove_tree(unfinished)
+            discard(path)
 
 
 def _age(path: str) -> float:

@@ -15,8 +15,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from proctor.sdk.bundle import PACKAGES, bundle_files
+from proctor.sdk.files import name_beside, replace_file
 from proctor.training_services.ssh.errors import RemoteError
-from proctor.trial_keeper.linux.files import replace_file
 
 __all__ = ["OLDEST_PYTHON", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
 
@@ -62,7 +62,8 @@ def build(folder: Path) -> KeeperArchive:
     path = folder / name
     if not path.is_file() or path.read_bytes() != data:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(str(path), data, durable=False, shared=True)  # its bytes are compared before it is used
+        unfinished = name_beside(path, of_thread=True)
+        replace_file(path, data, durable=False, unfinished=unfinished)  # its bytes are compared before it is used
     for other in folder.glob("keeper-*.pyz*"):
         if other.name != name:
             other.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import make_folder, replace_file
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.mirror import PART_SUFFIX, CollectedFiles
 from proctor.training_services.keepers.hub import KeeperHub
@@ -24,7 +25,6 @@ from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Start
 from proctor.training_services.ssh.errors import RemoteError
 from proctor.trial_keeper.files.access import list_files, read_file
-from proctor.trial_keeper.linux.files import make_folder, replace_file
 from proctor.trial_keeper.protocol import FileFacts
 
 __all__ = ["CollectionNote", "Collector", "JobReader", "collect_and_remove", "name_files", "read_left"]

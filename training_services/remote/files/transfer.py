@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proctor.sdk.files import hash_file
 from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper
 from proctor.training_services.ssh.base import NodeConnection, Progress
 from proctor.training_services.ssh.errors import CommandFailed
-from proctor.trial_keeper.commands.unpack import hash_file
 
 __all__ = ["Copy", "Notify", "Start", "TransferQueue", "Transfers", "size_text"]
 

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from proctor.sdk.files import make_folder, replace_file
 from proctor.training_services.providers import RECORD_FILE
 from proctor.training_services.remote.settings import RemoteSettings, read_logins
 from proctor.training_services.ssh.settings import Login, MachineSettings
 from proctor.trial_keeper.linux.backoff import LONGEST_SECONDS
-from proctor.trial_keeper.linux.files import make_folder, replace_file
 
 __all__ = [
     "KIND",

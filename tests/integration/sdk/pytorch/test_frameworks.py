@@ -89,7 +89,7 @@ def check_rest(found: "dict[str, Any]", whole: "dict[str, Any]", *, name: str = 
         ([("batch", 4), ("batch", 9)], {}),
         ([("batch", 8)], {"workers": 2}),
         ([("batch", 11)], {"accumulate": 2}),
-        ([("{}.written", 2), ("{}.renamed", 1)], {}),
+        ([("{}.before", 2), ("{}.after", 1)], {}),
         ([("batch", 4)], {"validate_every": 2}),
     ],
     ids=["twice", "with workers", "inside an optimizer window", "inside a save", "validated in the middle of epochs"],

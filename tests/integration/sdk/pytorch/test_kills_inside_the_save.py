@@ -32,7 +32,7 @@ def test_R3_a_run_killed_inside_a_save_continues_from_a_whole_checkpoint(
     incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path, place: str, save: int
 ) -> None:
     assert incarnations.run(RECIPE, tmp_path, kill=(place, save))["killed"]
-    stored = save if place == "trainer.pointer.renamed" else save - 1  # the pointer decides
+    stored = save if place == "trainer.pointer.after" else save - 1  # the pointer decides
     assert steps(tmp_path) == [2 * number for number in range(stored, 0, -1)]
     check_equal(incarnations.run(RECIPE, tmp_path), uninterrupted)
     assert steps(tmp_path) == [6, 4, 2]
@@ -43,7 +43,7 @@ def test_R3_a_run_killed_inside_a_save_continues_from_a_whole_checkpoint(
 def test_R3_a_run_whose_newest_checkpoint_was_cut_off_ends_alike(
     incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path, size: int
 ) -> None:
-    assert incarnations.run(RECIPE, tmp_path, kill=("trainer.checkpoint.written", 3))["killed"]
+    assert incarnations.run(RECIPE, tmp_path, kill=("trainer.checkpoint.before", 3))["killed"]
     newest = (read_pointer(tmp_path / "run") or [])[0]
     with open(tmp_path / "run" / newest.name, "r+b") as file:
         file.truncate(size)
@@ -64,7 +64,7 @@ def test_R3_a_run_that_is_killed_at_every_save_in_turn_ends_alike(
 def test_R3_a_run_without_its_pointer_continues_from_its_newest_checkpoint(
     incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path
 ) -> None:
-    assert incarnations.run(RECIPE, tmp_path, kill=("trainer.checkpoint.written", 3))["killed"]
+    assert incarnations.run(RECIPE, tmp_path, kill=("trainer.checkpoint.before", 3))["killed"]
     (tmp_path / "run" / POINTER_FILE).unlink()
     found = incarnations.run(RECIPE, tmp_path)
     assert found["resumed"]

@@ -46,15 +46,15 @@ def test_C9_a_checkpoint_that_is_being_written_has_no_name_yet(
     writer: CheckpointWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached, go_on = threading.Event(), threading.Event()
-    replace = os.replace
+    rename = os.rename
 
     def wait(source: Any, target: Any) -> None:
         reached.set()
         assert go_on.wait(60)
-        replace(source, target)
+        rename(source, target)
 
     writer.save(1)
-    monkeypatch.setattr(os, "replace", wait)
+    monkeypatch.setattr(os, "rename", wait)
     thread = threading.Thread(target=writer.save, args=(2,))
     thread.start()
     try:
@@ -249,8 +249,8 @@ def test_C9_a_save_after_one_that_a_full_disk_refused_warns_and_stores(
 
 def test_C9_tensors_may_change_while_they_are_being_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    write = folders.replace_file
-    monkeypatch.setattr(folders, "replace_file", lambda *a, **k: (go_on.wait(60), write(*a, **k)))
+    write = folders.store_file
+    monkeypatch.setattr(folders, "store_file", lambda *a, **k: (go_on.wait(60), write(*a, **k)))
     storage = CheckpointFolder(tmp_path, "run")
     storage.open()
     weight = torch.ones(8)
