@@ -1,7 +1,7 @@
 """Who may do what: the two tokens of a home, and the host names under which the manager answers.
 
 A browser on the user's machine can be made to send requests to the loopback by any page it shows (DNS rebinding, forms
-to other ports). So every request must name a known host, and one that changes something and is authorised by a cookie
+to other ports). So every request must name a known host, and one that changes something and is authorized by a cookie
 must come from our own page.
 """
 

@@ -63,7 +63,7 @@ class LineChannel(ABC):
         return ProcessStats(processor_seconds=None)
 
     async def kill(self) -> None:
-        """End a dispatcher that does not answer: its lines come to their end soon, and this is then cancelled. Only
+        """End a dispatcher that does not answer: its lines come to their end soon, and this is then canceled. Only
         called where there is a `patience`."""
         raise NotImplementedError
 
