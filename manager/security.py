@@ -69,7 +69,7 @@ def _first_equal(given: str | None, known: Mapping[Access, str]) -> Access:
 
 
 def _read_or_make(path: Path) -> str:
-    """The token in the file. Whoever comes first makes it: two starts at once agree on one."""
+    """The token in the file. The first caller makes it: two starts at once agree on one."""
     with suppress(FileNotFoundError):
         if not path.stat().st_size:
             path.unlink()

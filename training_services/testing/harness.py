@@ -91,7 +91,7 @@ class ServiceHarness(ABC):
         that are `SupportsReattach`, when the first one no longer runs."""
 
     async def reattached(self) -> None:  # noqa: B027 - most platforms have nothing to do
-        """Called after `restart`, when the new service was told by `reattach` of all its jobs."""
+        """Called after `restart`, when the new service has received all its jobs by `reattach`."""
 
     @abstractmethod
     async def block(self) -> TrainingService:

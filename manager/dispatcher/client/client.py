@@ -289,7 +289,7 @@ class DispatcherClient:
 
     @staticmethod
     async def _ping(channel: LineChannel, nonce: int, due: float) -> None:
-        """Send a ping. Of a dispatcher that reads nothing it lies in the buffer, and nobody waits for that."""
+        """Send a ping. Of a dispatcher that reads nothing it lies in the buffer, and that is not waited for."""
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout_at(due):
                 await channel.send(protocol.encode(protocol.Ping(nonce)))
