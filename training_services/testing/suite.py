@@ -25,7 +25,6 @@ from proctor.training_services.base import (
     SupportsLogs,
     SupportsReattach,
     TrainingService,
-    TrialJobForm,
     TrialJobStatus,
 )
 from proctor.training_services.errors import SubmissionRefused, UnknownTrialJob
@@ -297,7 +296,7 @@ class TrainingServiceContract:
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
             await recorder.start_of(form.job_id)
-            detail = await harness.service.update_trial_job(form.job_id, _with_duration(form, 0.01))
+            detail = await harness.service.update_trial_job(form.job_id, replace(form, max_duration_seconds=0.01))
             assert detail.form.max_duration_seconds == 0.01
             end = await recorder.end_of(form.job_id)
         assert end.exit is not None
@@ -390,10 +389,6 @@ async def _until_forgotten(service: TrainingService, job_id: str) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while job_id in {job.id for job in await service.list_trial_jobs()}:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-def _with_duration(form: TrialJobForm, seconds: float) -> TrialJobForm:
-    return replace(form, max_duration_seconds=seconds)
 
 
 class _ReattachingService(TrainingService, SupportsReattach, ABC):
