@@ -59,7 +59,7 @@ class SimulatedKeeper:
         )
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until canceled."""
         async with asyncio.TaskGroup() as self._group:
             await self._link.run()
 

@@ -51,7 +51,7 @@ class ChangeFeed:
 async def keep_events_few(
     control: Database, count: Callable[[], Awaitable[None]], *, keep: int = KEPT_EVENTS, batch: int = BATCH
 ) -> None:
-    """Prune until cancelled. `count` is awaited before events go."""
+    """Prune until canceled. `count` is awaited before events go."""
     while True:
         try:
             await count()

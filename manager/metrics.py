@@ -73,7 +73,7 @@ class Measurements:
             await self.count_new_starts(control)
 
     async def measure_loop_lag(self) -> None:
-        """Watch the event loop until cancelled."""
+        """Watch the event loop until canceled."""
         while True:
             asked = time.monotonic() + LAG_INTERVAL_SECONDS
             await asyncio.sleep(LAG_INTERVAL_SECONDS)

@@ -1,7 +1,7 @@
 """Who may do what: the two tokens of a home, and the host names under which the manager answers.
 
 A browser on the user's machine can be made to send requests to the loopback by any page it shows (DNS rebinding, forms
-to other ports). So every request must name a known host, and one that changes something and is authorised by a cookie
+to other ports). So every request must name a known host, and one that changes something and is authorized by a cookie
 must come from our own page.
 """
 
@@ -69,7 +69,7 @@ def _first_equal(given: str | None, known: Mapping[Access, str]) -> Access:
 
 
 def _read_or_make(path: Path) -> str:
-    """The token in the file. Whoever comes first makes it: two starts at once agree on one."""
+    """The token in the file. The first caller makes it: two starts at once agree on one."""
     with suppress(FileNotFoundError):
         if not path.stat().st_size:
             path.unlink()

@@ -12,7 +12,7 @@ __all__ = ["AssessResult", "Assessor"]
 
 
 class AssessResult(Enum):
-    """An assessor's judgement of a running trial."""
+    """An assessor's judgment of a running trial."""
 
     Good = True
     """Go on."""

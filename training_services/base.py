@@ -271,7 +271,7 @@ class TrainingService(ABC):
     @abstractmethod
     async def clean_up(self) -> None:
         """Let go of everything that belongs to this experiment: no process, lock or temporary file of its jobs is left.
-        Nodes, connections and keepers belong to the manager and stay. Called after `run` was cancelled or before it
+        Nodes, connections and keepers belong to the manager and stay. Called after `run` was canceled or before it
         began.
 
         It is owed until it has succeeded: when it raises, or the manager dies meanwhile, it is called again, on a new
@@ -279,7 +279,7 @@ class TrainingService(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Serve until cancelled. Delivers to the listeners.
+        """Serve until canceled. Delivers to the listeners.
 
         On cancellation the jobs of a service that is `SupportsReattach` go on running. Any other service ends its jobs
         before it returns, because nothing could find them again.
@@ -334,7 +334,7 @@ class SupportsLogs(ABC):
         """(relative path, size in bytes) of every file in the job's directory."""
 
 
-class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behaviour, not a method
+class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behavior, not a method
     """A service that finds out by itself whether the place of a job can read the checkpoint of its form.
 
     The engine gives it every registered checkpoint, also one that does not lie on the manager's machine. The service

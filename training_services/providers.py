@@ -105,7 +105,7 @@ class NodeProvider(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Serve until cancelled: connect to claimed nodes, again after every loss; take leave of released ones. On
+        """Serve until canceled: connect to claimed nodes, again after every loss; take leave of released ones. On
         cancellation keepers and trials go on."""
 
     @abstractmethod

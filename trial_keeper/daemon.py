@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """One keeper process. `run` returns when it was told to leave; its jobs go on without it."""
+    """One keeper process. `run` returns when it was asked to leave; its jobs go on without it."""
 
     def __init__(self, directory: Path, settings: KeeperSettings) -> None:
         self._directory = directory
@@ -102,7 +102,7 @@ class Keeper:
         self._link = ManagerSession(
             node_id=settings.node_id,
             pointer=settings.manager_pointer,
-            read_secret=lambda: (directory / settings.secret_file).read_text(encoding="utf-8").strip(),
+            secret_file=directory / settings.secret_file,
             register=self._register,
             on_session=self._begin_session,
             carry_out=self._carry_out,
@@ -248,12 +248,10 @@ class Keeper:
             await self._refresh_devices()
 
     async def _refresh_devices(self) -> None:
-        before, self._facts = self._facts, await asyncio.to_thread(self._survey.read, self._trials())
+        trials = {job.process.trial.pid: job.job_id for job in self._jobs.running() if job.process is not None}
+        before, self._facts = self._facts, await asyncio.to_thread(self._survey.read, trials)
         if self._facts != before:
             self._outbox.set_devices(self._facts.devices)
-
-    def _trials(self) -> dict[int, str]:
-        return {job.process.trial.pid: job.job_id for job in self._jobs.running() if job.process is not None}
 
 
 def serve(directory: Path, *, ready: int | None = None) -> int:

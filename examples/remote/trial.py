@@ -1,4 +1,4 @@
-"""Minimises a bowl, one step after another; a trial that has to move continues from its checkpoint."""
+"""Minimizes a bowl, one step after another; a trial that has to move continues from its checkpoint."""
 
 import json
 import pathlib

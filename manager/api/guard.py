@@ -68,7 +68,7 @@ class Guard:
         bearer, cookie = _bearer(headers), self._cookie(headers)
         access = self._tokens.access(bearer) if bearer is not None else self._tokens.cookie_access(cookie)
         if access is Access.NONE:
-            return _unauthorised(scope, headers, was_given=bool(bearer or cookie or token))
+            return _unauthorized(scope, headers, was_given=bool(bearer or cookie or token))
         if scope["method"] in SAFE_METHODS:
             return None
         return _may_change(access, by_cookie=bearer is None, headers=headers)
@@ -125,7 +125,7 @@ def _unknown_host(host: str) -> Response:
     )
 
 
-def _unauthorised(scope: Scope, headers: Headers, *, was_given: bool) -> Response:
+def _unauthorized(scope: Scope, headers: Headers, *, was_given: bool) -> Response:
     """Ask for a token, or say that the one that `was_given` is not this manager's."""
     if scope["method"] == "GET" and "text/html" in headers.get("accept", "") and not scope["path"].startswith("/api/"):
         return _sign_in_page(headers, was_given=was_given)
@@ -136,7 +136,7 @@ def _unauthorised(scope: Scope, headers: Headers, *, was_given: bool) -> Respons
     )
     return problem_response(
         401,
-        "Not authorised",
+        "Not authorized",
         f"{what}; the token is in the file `token` of the manager's home (for the command line: PROCTOR_TOKEN), and "
         "`proctor webui url` prints a link with it",
         instance=scope["path"],
@@ -170,7 +170,7 @@ def _may_change(access: Access, *, by_cookie: bool, headers: Headers) -> Respons
     if access is not Access.FULL:
         return problem_response(403, "Refused", "This token may only read; changing something needs the full token")
     if by_cookie and not comes_from_our_page(headers):
-        return problem_response(403, "Refused", "A change that is authorised by a cookie must come from our own page")
+        return problem_response(403, "Refused", "A change that is authorized by a cookie must come from our own page")
     return None
 
 

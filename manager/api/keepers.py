@@ -49,7 +49,7 @@ class _KeeperRoutes:
         async def check(request: Request) -> Response:
             scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not self._hub.authenticate(request.path_params["node_id"], bearer.strip()):
-                return problem_response(401, "Not authorised", "the bearer is not this node's secret")
+                return problem_response(401, "Not authorized", "the bearer is not this node's secret")
             return await handler(request)
 
         return check

@@ -505,7 +505,7 @@ class Health(Resource):
 
     status: str = Field(examples=["ok"])
     """ok, or degraded: something cannot be written or loaded, or trials of this machine cannot be started or are not
-    heard of; the reason says which."""
+    reported on; the reason says which."""
     reason: str = ""
 
 

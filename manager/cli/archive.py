@@ -456,7 +456,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: Pat
         shutil.copyfileobj(source, copy)
     if member.external_attr >> 16 & stat.S_IXUSR:
         mode = place.stat().st_mode
-        place.chmod(mode | (mode & 0o444) >> 2)  # whoever may read it may run it
+        place.chmod(mode | (mode & 0o444) >> 2)  # those who may read it may run it
 
 
 def _unmake(made: list[Path]) -> None:

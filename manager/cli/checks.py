@@ -143,7 +143,7 @@ def check_clock(home: Home) -> Check:
         return Check("clock", CheckResult.NOTE, "not compared: the home cannot be written")
     if abs(skew) > MOST_SKEW_SECONDS:
         return Check(
-            "clock", CheckResult.FAIL, f"files are {skew:+.1f} s from the clock", "synchronise the file server"
+            "clock", CheckResult.FAIL, f"files are {skew:+.1f} s from the clock", "synchronize the file server"
         )
     return Check("clock", CheckResult.OK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 

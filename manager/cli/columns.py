@@ -221,7 +221,7 @@ JOBS = (
 
 
 def gpus_in_use(node: Row) -> str:
-    """`3/4`: GPUs that somebody holds, of all; `-` where it is not known."""
+    """`3/4`: GPUs that are held, of all; `-` where it is not known."""
     devices = node["facts"].get("devices")
     return "-" if devices is None else f"{sum(bool(device['held_by']) for device in devices)}/{len(devices)}"
 
@@ -244,7 +244,7 @@ def _limit(seconds: float | None) -> str:
 
 
 def loss(row: Row) -> str:
-    """A report of kind `lost`: how many, or why nobody knows how many."""
+    """A report of kind `lost`: how many, or why that is not known."""
     return str(row["data"]) if row["value"] is None else f"{row['value']:.0f} reports lost: the trial's disk was full"
 
 

@@ -55,7 +55,7 @@ def describe_error(error: BaseException) -> tuple[str, ExitCode] | None:
 
 _CODES = {
     "NotFound": ExitCode.NOT_FOUND,
-    "Unauthorised": ExitCode.NOT_AUTHORIZED,
+    "Unauthorized": ExitCode.NOT_AUTHORIZED,
     "Refused": ExitCode.NOT_AUTHORIZED,
     "Conflict": ExitCode.CONFLICT,
     "BadInput": ExitCode.USAGE,

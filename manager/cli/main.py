@@ -46,7 +46,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, wanted: b
     lazy=COMMANDS,
     aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 not found, 4 not authorised, 5 conflict or ambiguous, "
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 not found, 4 not authorized, 5 conflict or ambiguous, "
     "6 no manager; when waiting for an experiment: 100 it failed, 101 still running, 103 it was stopped; 130 Ctrl-C.",
 )
 @click.option("--home", metavar="DIR", help="The folder of the manager's state  [env: PROCTOR_HOME]")

@@ -32,7 +32,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its title, the text of a row, and optionally the colour of that text.
+    """One column of a table: its title, the text of a row, and optionally the color of that text.
 
     Where the terminal is too narrow, columns with `gives_way` are cut, columns with `wraps` go on in the next line, and
     the others (ids, statuses, numbers) are shown whole.
@@ -158,7 +158,7 @@ def write_csv(rows: Sequence[Row], file: Any) -> None:
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
-    """A table: coloured and fitted to the terminal, or plain columns of full width where there is none."""
+    """A table: colored and fitted to the terminal, or plain columns of full width where there is none."""
     if sys.stdout.isatty():
         from proctor.manager.cli.screen import table
 

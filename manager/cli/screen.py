@@ -1,4 +1,4 @@
-"""The coloured pieces of the terminal screens. The only modules that import rich are this one and the live ones."""
+"""The colored pieces of the terminal screens. The only modules that import rich are this one and the live ones."""
 
 from collections.abc import Sequence
 

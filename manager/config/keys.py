@@ -1,6 +1,6 @@
-"""The table of every NNI v2 key: honoured, accepted with a notice, or refused.
+"""The table of every NNI v2 key: honored, accepted with a notice, or refused.
 
-All rows are rendered into docs/configuration.md, and each is tested. Rows that are not honoured drive the reading of
+All rows are rendered into docs/configuration.md, and each is tested. Rows that are not honored drive the reading of
 configurations: what is refused or has no effect is reported and taken out of the tree (`apply_treatments`).
 """
 
@@ -20,7 +20,7 @@ from proctor.manager.config.version1 import OLD_CLASS_FILE, OLD_KEYS, OLD_MACHIN
 class Treatment(StrEnum):
     """What becomes of a key."""
 
-    HONOURED = "honoured"  # it does what NNI's documentation says, or what its sentence here says
+    HONORED = "honored"  # it does what NNI's documentation says, or what its sentence here says
     NOTICE = "notice"  # accepted, has no effect, and a notice says so
     REFUSED = "refused"  # the experiment is not started
 
@@ -38,7 +38,7 @@ class Key:
     treatment: Treatment
     example: object
     sentence: str = ""
-    """What the user reads; empty for honoured keys, whose field in the model says it."""
+    """What the user reads; empty for honored keys, whose field in the model says it."""
     value: object = ANY
     """Only this value (upper or lower case) is treated so."""
     platform: str | None = None
@@ -75,9 +75,9 @@ STORAGE = "sharedStorage"
 ADDITIONS = "Additions of this project"
 
 
-def _honoured(section: str, examples: dict[str, object], platform: str | None = None) -> Iterator[Key]:
+def _honored(section: str, examples: dict[str, object], platform: str | None = None) -> Iterator[Key]:
     for path, example in examples.items():
-        yield Key(section, path, Treatment.HONOURED, example, platform=platform)
+        yield Key(section, path, Treatment.HONORED, example, platform=platform)
 
 
 _NAS = Key(
@@ -136,9 +136,9 @@ _SHARED_STORAGE = Key(
 
 
 def _experiment() -> Iterator[Key]:
-    yield from _honoured(EXPERIMENT, {"experimentName": "digits", "experimentType": "hpo"})
+    yield from _honored(EXPERIMENT, {"experimentName": "digits", "experimentType": "hpo"})
     yield _NAS
-    yield from _honoured(
+    yield from _honored(
         EXPERIMENT,
         {
             "searchSpaceFile": "space.json",
@@ -158,9 +158,9 @@ def _experiment() -> Iterator[Key]:
     )
     yield Key(EXPERIMENT, "nniManagerIp", Treatment.NOTICE, "10.0.0.1", _NO_MANAGER_ADDRESS)
     yield from (_ANNOTATION, _NO_ANNOTATION)
-    yield from _honoured(EXPERIMENT, {"tuner": {"name": "Evolution"}, "assessor": {"name": "Medianstop"}})
+    yield from _honored(EXPERIMENT, {"tuner": {"name": "Evolution"}, "assessor": {"name": "Medianstop"}})
     yield from _advisor()
-    yield from _honoured(EXPERIMENT, {"trainingService": {"platform": "local", "useActiveGpu": True}})
+    yield from _honored(EXPERIMENT, {"trainingService": {"platform": "local", "useActiveGpu": True}})
     yield from (_LIST_OF_SERVICES, _SHARED_STORAGE)
 
 
@@ -193,7 +193,7 @@ def _algorithms() -> Iterator[Key]:
         "assessor": ("Medianstop", {"start_step": 2}, "assessors.Mine"),
     }
     for kind, (name, class_args, class_name) in arguments.items():
-        yield from _honoured(
+        yield from _honored(
             ALGORITHMS,
             {
                 f"{kind}.name": name,
@@ -202,11 +202,11 @@ def _algorithms() -> Iterator[Key]:
                 f"{kind}.codeDirectory": "code",
             },
         )
-    yield from _honoured(ALGORITHMS, {"tuner.includeIntermediateResults": True})
+    yield from _honored(ALGORITHMS, {"tuner.includeIntermediateResults": True})
 
 
 def _services() -> Iterator[Key]:
-    yield from _honoured(
+    yield from _honored(
         SERVICE,
         {
             "trainingService.platform": "local",
@@ -225,7 +225,7 @@ def _services() -> Iterator[Key]:
         "has no effect: there is one way to run trials, and machines are always reused",
     )
     sharing: dict[str, object] = {"useActiveGpu": True, "maxTrialNumberPerGpu": 2, "gpuIndices": [0, 2]}
-    yield from _honoured(LOCAL, {f"trainingService.{key}": value for key, value in sharing.items()}, "local")
+    yield from _honored(LOCAL, {f"trainingService.{key}": value for key, value in sharing.items()}, "local")
     yield from _remote(sharing)
     for platform in PLATFORMS.values():
         for key in platform.keys:
@@ -264,9 +264,9 @@ def _remote(sharing: dict[str, object]) -> Iterator[Key]:
         "pythonPath": "/opt/python/bin",
         "trustOnFirstUse": True,
     }
-    yield from _honoured(REMOTE, {f"trainingService.{key}": value for key, value in service.items()}, "remote")
+    yield from _honored(REMOTE, {f"trainingService.{key}": value for key, value in service.items()}, "remote")
     machine_keys = {f"trainingService.machineList[].{key}": value for key, value in machine.items()}
-    yield from _honoured(REMOTE, machine_keys, "remote")
+    yield from _honored(REMOTE, machine_keys, "remote")
 
 
 def _storage() -> Iterator[Key]:
@@ -290,7 +290,7 @@ KEYS: tuple[Key, ...] = (
     *_algorithms(),
     *_services(),
     *_storage(),
-    *_honoured(
+    *_honored(
         ADDITIONS,
         {
             "objective": {"direction": "minimize"},
@@ -299,7 +299,7 @@ KEYS: tuple[Key, ...] = (
         },
     ),
     _LIST_OF_OBJECTIVES,
-    *_honoured(
+    *_honored(
         ADDITIONS,
         {
             "maxTrialRetries": 2,
@@ -351,7 +351,7 @@ def without_nulls(node: TreeNode, path: str = "") -> TreeNode:
 def apply_treatments(root: TreeNode, report: ConfigReport) -> TreeNode:
     """The tree less the keys that are refused or have no effect; those are reported with their sentence."""
     for row in KEYS:
-        if row.treatment is Treatment.HONOURED or row.platform is not None or row.path == "advisor":
+        if row.treatment is Treatment.HONORED or row.platform is not None or row.path == "advisor":
             continue
         parent, _, name = row.path.rpartition(".")
         if parent.startswith("sharedStorage"):

@@ -18,7 +18,7 @@ from proctor.manager.config.version1 import MULTI_PHASE, OLD_CLASS_FILE, OLD_KEY
 
 _SERVICES: dict[str | None, type[Section]] = {"local": LocalConfig, "remote": RemoteConfig}
 _TREATMENT_NAMES = {
-    Treatment.HONOURED: "honoured",
+    Treatment.HONORED: "honored",
     Treatment.NOTICE: "accepted with a notice",
     Treatment.REFUSED: "refused",
 }
@@ -62,7 +62,7 @@ def _key_table(rows: list[Key]) -> Iterable[str]:
     yield "|---|---|---|---|"
     for row in rows:
         sentence = row.effective_sentence or field_description(row)
-        if row.effective is Treatment.REFUSED and row.treatment is Treatment.HONOURED:
+        if row.effective is Treatment.REFUSED and row.treatment is Treatment.HONORED:
             sentence = f"{field_description(row)} ({row.effective_sentence})"
         yield f"| `{row.path}` | `{_shown(row.example)}` | {_TREATMENT_NAMES[row.effective]} | {_cell(sentence)} |"
 
@@ -97,7 +97,7 @@ def _old_table() -> Iterable[str]:
 
 
 def field_description(row: Key) -> str:
-    """What the model says of an honoured key; empty for keys without a field."""
+    """What the model says of an honored key; empty for keys without a field."""
     models: list[type[Section]] = [ExperimentConfig]
     description = ""
     for part in row.path.replace("[]", "").split("."):

@@ -38,7 +38,7 @@ class NodeRecords:
                 self._pool.hold(row.id, row.hold)
 
     async def keep(self) -> None:
-        """Write until cancelled."""
+        """Write until canceled."""
         self._pool.on_change(self._changed.set)
         while True:
             async with self._writing:

@@ -127,9 +127,9 @@ class ExperimentSupervisor:
             await self._context.hub.ready(self._may_be_stopped)
 
     async def _may_be_stopped(self, unknown: Sequence[JobReport]) -> set[str] | None:
-        """Of jobs that nobody expects those that the control database explains: it knows how they ended, or has deleted
-        their experiment. Every job was written down before it was launched, so what it has no word of, it has lost.
-        None while the database may be damaged."""
+        """Of unexpected jobs those that the control database explains: it knows how they ended, or has deleted their
+        experiment. Every job was written down before it was launched, so what it does not know, it has lost. None
+        while the database may be damaged."""
         if not self._context.is_whole.is_set():
             return None
 
@@ -220,7 +220,7 @@ class ExperimentSupervisor:
         return await self.loop(experiment_id).inbox.ask(message)
 
     def forget(self, experiment_id: str) -> None:
-        """An experiment is about to be deleted: its keepers are told to stop and forget what they still have of it."""
+        """An experiment is about to be deleted: its keepers must stop and forget what they still have of it."""
         self._unloaded.drop(experiment_id)
         for job_id in self._context.hub.abandon(experiment_id):
             self._context.pool.release(job_id)
@@ -314,7 +314,7 @@ class ExperimentSupervisor:
         if experiment_id not in self._metrics:
             row = await self.experiment(experiment_id)
             database = await self._databases.open(str(Path(row.directory) / METRICS_FILE), "metrics")
-            if experiment_id not in self._metrics:  # nobody was faster
+            if experiment_id not in self._metrics:  # no other call was faster
                 database.on_health_change(lambda health: self._context.feed.notify())
                 self._metrics[experiment_id] = database
         return self._metrics[experiment_id]
@@ -335,12 +335,12 @@ class ExperimentSupervisor:
         return self._clean_ups.describe(experiment_id)
 
     def held_up(self, experiment_id: str) -> str:
-        """Why trials of an experiment are stuck, or are not heard of, as a clause, or ''."""
+        """Why trials of an experiment are stuck, or do not report, as a clause, or ''."""
         running = self._running.get(experiment_id)
         return "" if running is None else held_up(running.loop.state, self._context.pool)
 
     def silence_of(self, trial: TrialRow, node_id: str) -> str:
-        """Why nothing is heard of a trial that runs on a node, as a clause, or ''."""
+        """Why there are no reports from a trial that runs on a node, as a clause, or ''."""
         running = self._running.get(trial.experiment_id)
         if running is not None:
             live = running.loop.state.trials.get(trial.id)
@@ -355,7 +355,7 @@ class ExperimentSupervisor:
             )
         is_known = any(node.id == node_id for node in self._context.pool.nodes())  # plug-ins name nodes of their own
         absence = self._context.pool.absence(node_id) if is_known else ""
-        return f"nothing is heard of it: {absence}" if absence else ""
+        return f"no reports from it: {absence}" if absence else ""
 
     def outlook(self, experiment_id: str) -> Outlook | None:
         """Which machines an experiment can use now; None where that is not known."""

@@ -17,7 +17,7 @@ from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE,
 from proctor.manager.store import identity
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable
-from proctor.manager.store.identity import Identity, read_witness
+from proctor.manager.store.identity import read_witness
 from proctor.manager.store.verification import Found, check_pages, inspect
 
 ACCEPT_OPTION = "--accept-database"
@@ -84,7 +84,8 @@ def _require_same(home: Home, found: Found | None) -> None:
     """Raise StartError where the database is not the one that the home had."""
     witness = read_witness(home.control_witness)
     if found is None:
-        if traces := [*_witnessed(witness), *_traces(home, frozenset())]:
+        used = [] if witness is None else [f"a database with {witness.last_event} events was used here"]
+        if traces := [*used, *_traces(home, frozenset())]:
             raise StartError(_refuse_lost(home, traces))
     elif witness is None:
         if traces := list(_folders(home, found.experiments)):
@@ -93,11 +94,6 @@ def _require_same(home: Home, found: Found | None) -> None:
         raise StartError(_refuse_other(home))
     elif found.identity.last_event < witness.last_event:
         raise StartError(_refuse_older(home, witness.last_event - found.identity.last_event))
-
-
-def _witnessed(witness: Identity | None) -> Iterator[str]:
-    if witness is not None:
-        yield f"a database with {witness.last_event} events was used here"
 
 
 def _traces(home: Home, known: frozenset[str]) -> Iterator[str]:

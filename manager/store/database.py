@@ -139,7 +139,7 @@ class Database:
 
         Writes take effect in the order of the calls; many share a commit. What `function` raises takes back what it
         did, and only that, and is raised here. It may be run more than once (after a full disk), so it must do
-        nothing but use the connection, and never begin or end a transaction. A caller that is cancelled stops waiting;
+        nothing but use the connection, and never begin or end a transaction. A caller that is canceled stops waiting;
         the write goes on.
         """
         future = self._start()
@@ -278,7 +278,7 @@ class Database:
 
     def _resolve(self, future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
         self._change_pending(-1)
-        if future.done():  # its caller was cancelled
+        if future.done():  # its caller was canceled
             return
         if error is None:
             future.set_result(result)
@@ -296,6 +296,6 @@ class Database:
 
 
 def _close_unwanted(opening: "asyncio.Future[sqlite3.Connection]") -> None:
-    """The one who wanted it was cancelled meanwhile."""
+    """The one who wanted it was canceled meanwhile."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

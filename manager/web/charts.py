@@ -1,4 +1,4 @@
-"""Line charts as inline SVG. Colours come from the style sheet, so that they follow the reader's light or dark."""
+"""Line charts as inline SVG. Colors come from the style sheet, so that they follow the reader's light or dark."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ def _draw(series: Series, place: Callable[[Point], Point]) -> str:
 
 
 def share_bar(shares: Sequence[tuple[str, int]], total: int) -> str:
-    """A bar of coloured parts: (name of a style class, how many); the rest up to `total` stays empty."""
+    """A bar of colored parts: (name of a style class, how many); the rest up to `total` stays empty."""
     if total <= 0:
         return ""
     parts, x = [], 0.0

@@ -6,7 +6,7 @@ ProctorError
     ├── ManagerNotStarted      it could not be started; the text says why
     └── ProblemError           the manager answered with a problem document
         ├── BadInput      400, 413, 422
-        ├── Unauthorised  401
+        ├── Unauthorized  401
         ├── Refused       403
         ├── NotFound      404
         ├── Conflict      409
@@ -48,7 +48,7 @@ class BadInput(ProblemError):
     """What was sent is wrong."""
 
 
-class Unauthorised(ProblemError):
+class Unauthorized(ProblemError):
     """The token is missing or not the manager's."""
 
 
@@ -70,7 +70,7 @@ class ManagerFault(ProblemError):
 
 _KIND_OF: "dict[int, type[ProblemError]]" = {
     400: BadInput,
-    401: Unauthorised,
+    401: Unauthorized,
     403: Refused,
     404: NotFound,
     409: Conflict,

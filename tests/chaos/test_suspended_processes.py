@@ -129,7 +129,7 @@ def test_suspended_processes_are_named_wherever_something_waits_for_them(tmp_pat
             scene.go(2)
             scene.until_said(advice)
             assert built.ask(lambda client: client.node("local")["status"]) == "SILENT"
-            assert scene.trial(2)["reason"].startswith("nothing is heard of it: node local is silent")
+            assert scene.trial(2)["reason"].startswith("no reports from it: node local is silent")
             assert advice in scene.trial(2)["reason"]
         built.wait_until_done()
         scene.until_well()

@@ -10,7 +10,7 @@ from proctor.training_services.testing import (
     EXIT_CODE,
     FINAL_VALUE,
     VALUES,
-    Behaviour,
+    Behavior,
     Final,
     Hang,
     InMemoryPlatform,
@@ -33,8 +33,8 @@ class MemoryHarness(ServiceHarness):
         self.is_blocked = False
         self.service: TrainingService = self._make()
 
-    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
-        return make_form(behaviour, name)
+    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
+        return make_form(behavior, name)
 
     def impossible_form(self) -> TrialJobForm:
         return make_form("fly to the moon", "first")
@@ -59,18 +59,18 @@ class MemoryHarness(ServiceHarness):
         return InMemoryTrainingService(self._play, platform=self.platform, retry_seconds=0.001)
 
     def _play(self, form: TrialJobForm) -> Iterator[Step]:
-        if form.command not in {Behaviour.REPORT, Behaviour.FAIL, Behaviour.HANG}:
+        if form.command not in {Behavior.REPORT, Behavior.FAIL, Behavior.HANG}:
             raise SubmissionRefused(f"this platform knows no behavior {form.command!r}")
         while self.is_blocked:
             yield Wait(0.001, "waiting: the platform is blocked")
         match form.command:
-            case Behaviour.REPORT:
+            case Behavior.REPORT:
                 for value in VALUES:
                     yield ScriptedReport(0.001, value)
                 yield Final(0.001, FINAL_VALUE)
-            case Behaviour.FAIL:
+            case Behavior.FAIL:
                 yield ScriptedExit(0.001, EndReason.EXITED_ERROR, code=EXIT_CODE)
-            case Behaviour.HANG:
+            case Behavior.HANG:
                 yield ScriptedReport(0.001, VALUES[0])
                 yield Hang()
 

@@ -18,7 +18,7 @@ from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import (
     COMMANDS,
-    Behaviour,
+    Behavior,
     Recorder,
     ServiceHarness,
     TrainingServiceContract,
@@ -107,8 +107,8 @@ class LocalHarness(ServiceHarness):
         """Close it again."""
         await self._open.aclose()
 
-    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
-        return self._form(COMMANDS[behaviour], name, str(self.work))
+    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
+        return self._form(COMMANDS[behavior], name, str(self.work))
 
     def impossible_form(self) -> TrialJobForm:
         return self._form("true", "first", str(self.work / "missing"))
@@ -207,7 +207,7 @@ class TestLocalTrainingService(TrainingServiceContract):
 
 @pytest.mark.anyio
 async def test_a_keeper_that_is_killed_is_started_again_and_its_trial_goes_on(harness: LocalHarness) -> None:
-    form, recorder = harness.form(Behaviour.HANG), Recorder()
+    form, recorder = harness.form(Behavior.HANG), Recorder()
     recorder.listen(harness.service)
     async with serving(harness.service), asyncio.TaskGroup() as group:
         looking_after = group.create_task(harness.end.keeper.run(), name="local keeper")

@@ -15,7 +15,7 @@ from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext, create, known_platforms
 from proctor.training_services.testing import (
     COMMANDS,
-    Behaviour,
+    Behavior,
     Recorder,
     ServiceHarness,
     TrainingServiceContract,
@@ -45,8 +45,8 @@ class SubprocessHarness(ServiceHarness):
         self.directory = directory
         self.service = self._make()
 
-    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
-        return self._form(COMMANDS[behaviour], name, self.directory)
+    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
+        return self._form(COMMANDS[behavior], name, self.directory)
 
     def impossible_form(self) -> TrialJobForm:
         return self._form("true", "first", self.directory / "missing")
@@ -102,7 +102,7 @@ class TestSubprocessTrainingService(TrainingServiceContract):
 
 @pytest.mark.anyio
 async def test_the_jobs_of_a_killed_manager_are_ended_by_the_next_service(harness: SubprocessHarness) -> None:
-    form, recorder = harness.form(Behaviour.DETACH), Recorder()
+    form, recorder = harness.form(Behavior.DETACH), Recorder()
     recorder.listen(harness.service)
     async with serving(harness.service):
         await harness.service.submit_trial_job(form)

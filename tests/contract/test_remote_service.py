@@ -19,7 +19,7 @@ from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.testing import (
     COMMANDS,
-    Behaviour,
+    Behavior,
     Recorder,
     ServiceHarness,
     TrainingServiceContract,
@@ -71,8 +71,8 @@ class RemoteHarness(ServiceHarness):
         """The manager is gone."""
         await self._open.aclose()
 
-    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
-        return self.form_of(f"test -f trial.py && {{ {COMMANDS[behaviour]}; }}", name)
+    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
+        return self.form_of(f"test -f trial.py && {{ {COMMANDS[behavior]}; }}", name)
 
     def form_of(self, command: str, name: str = "first") -> TrialJobForm:
         """A job that runs this command."""

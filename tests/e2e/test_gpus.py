@@ -208,24 +208,24 @@ def test_after_a_kill_of_the_manager_gpus_are_still_held(machine: Machine) -> No
 
 
 @pytest.fixture
-def neighbour(machine: Machine, tmp_path: Path) -> Iterator[Machine]:
+def neighbor(machine: Machine, tmp_path: Path) -> Iterator[Machine]:
     """Another manager on the same machine, with the same GPUs."""
-    (tmp_path / "told by the neighbour").mkdir()
-    with real_manager(tmp_path / "neighbour", environment=machine.gpus.environment) as manager:
+    (tmp_path / "told by the neighbor").mkdir()
+    with real_manager(tmp_path / "neighbor", environment=machine.gpus.environment) as manager:
         manager.until(lambda: devices(manager), "the node's GPUs")
-        yield Machine(manager, machine.gpus, machine.uuids, tmp_path / "told by the neighbour")
+        yield Machine(manager, machine.gpus, machine.uuids, tmp_path / "told by the neighbor")
 
 
 def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
-    machine: Machine, neighbour: Machine
+    machine: Machine, neighbor: Machine
 ) -> None:
     first = machine.create(trialGpuNumber=1, maxTrialNumber=2)
     running, _ = machine.settled(first, running=2, waiting=0)
-    neighbour.manager.until(
-        lambda: all(device["leases"] for device in devices(neighbour.manager)), "the leases of the first manager"
+    neighbor.manager.until(
+        lambda: all(device["leases"] for device in devices(neighbor.manager)), "the leases of the first manager"
     )
-    second = neighbour.create(trialGpuNumber=1)
-    _, waiting = neighbour.settled(second, running=0, waiting=4)
+    second = neighbor.create(trialGpuNumber=1)
+    _, waiting = neighbor.settled(second, running=0, waiting=4)
     for trial in waiting:
         for holder in running:
             assert re.search(
@@ -233,21 +233,21 @@ def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
                 rf"trial {holder['sequence_id']}, since \d{{4}}-\d\d-\d\dT",
                 trial["reason"],
             )
-    assert [trial["jobs"] for trial in neighbour.manager.trials(second)] == [0] * 4
+    assert [trial["jobs"] for trial in neighbor.manager.trials(second)] == [0] * 4
     machine.release_trials()
     assert machine.manager.until_status(first, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
-    neighbour.settled(second, running=2, waiting=2)
-    neighbour.release_trials()
-    assert neighbour.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
-    assert {neighbour.given(trial) for trial in neighbour.manager.trials(second)} == set(machine.uuids)
+    neighbor.settled(second, running=2, waiting=2)
+    neighbor.release_trials()
+    assert neighbor.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    assert {neighbor.given(trial) for trial in neighbor.manager.trials(second)} == set(machine.uuids)
     assert not [path for name in machine.uuids for path in Path(default_lock_folder()).glob(f"{name}.*")]
 
 
-def test_two_managers_that_race_for_the_same_gpus_run_all_their_trials(machine: Machine, neighbour: Machine) -> None:
+def test_two_managers_that_race_for_the_same_gpus_run_all_their_trials(machine: Machine, neighbor: Machine) -> None:
     """Whoever is told by the machine that the other one was faster, tries again, at nobody's charge."""
     machine.release_trials()
-    neighbour.release_trials()
-    both = [(each, each.create(trialGpuNumber=2, maxTrialNumber=6)) for each in (machine, neighbour)]
+    neighbor.release_trials()
+    both = [(each, each.create(trialGpuNumber=2, maxTrialNumber=6)) for each in (machine, neighbor)]
     for each, experiment in both:
         assert each.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
         for trial in each.manager.trials(experiment):

@@ -57,7 +57,7 @@ class FakeKeeper:
         self._answers = FileAnswers(str(self.directory), self._places)
 
     async def serve(self, *jobs: JobReport, devices: list[Device] | None = None) -> None:
-        """Register and take commands until cancelled."""
+        """Register and take commands until canceled."""
         registration = Registration("k", 1, "boot", self.node_id, "1", "3.11", devices or [], list(jobs))
         self.session = (await self.hub.register(self.node_id, registration)).session
         cursor = 0

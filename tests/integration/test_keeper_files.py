@@ -109,16 +109,16 @@ async def test_the_directory_of_a_job_may_be_read_wherever_it_lies(node: Node) -
 
 
 async def test_the_experiments_of_another_node_in_the_same_home_may_be_read_only(node: Node) -> None:
-    neighbour = node.keeper_directory.parent / "neighbour"
+    neighbor = node.keeper_directory.parent / "neighbor"
     for folder in ("experiments/e1", "jobs"):
-        (neighbour / folder).mkdir(parents=True)
-        (neighbour / folder / "file").write_text("shared")
-    answer, data = await node.manager.ask(ReadFile("read", str(neighbour / "experiments" / "e1"), "file", 0, 10))
+        (neighbor / folder).mkdir(parents=True)
+        (neighbor / folder / "file").write_text("shared")
+    answer, data = await node.manager.ask(ReadFile("read", str(neighbor / "experiments" / "e1"), "file", 0, 10))
     assert (answer.error, data) == ("", b"shared")
-    for request in (ListFiles("list", str(neighbour / "jobs")), RemoveFolder("no", str(neighbour / "experiments/e1"))):
+    for request in (ListFiles("list", str(neighbor / "jobs")), RemoveFolder("no", str(neighbor / "experiments/e1"))):
         answer, _ = await node.manager.ask(request)
         assert answer.error
-    assert (neighbour / "experiments" / "e1" / "file").exists()
+    assert (neighbor / "experiments" / "e1" / "file").exists()
 
 
 async def test_a_folder_is_removed_with_all_that_is_in_it_and_twice_is_once(node: Node) -> None:

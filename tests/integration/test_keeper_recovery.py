@@ -379,7 +379,7 @@ async def keep_alive(node: Node) -> None:
 
 
 async def _start_whole(node: Node) -> None:
-    """A start goes on in its thread when it is cancelled: then its end is awaited, or its keeper would be left."""
+    """A start goes on in its thread when it is canceled: then its end is awaited, or its keeper would be left."""
     start = asyncio.ensure_future(node.start())
     try:
         await asyncio.shield(start)

@@ -98,7 +98,7 @@ class FileRequests:
         await self._ask(RemoveFolder(_new_request(), folder), timeout_seconds)
 
     def answer(self, answer: FileAnswer, data: bytes) -> None:
-        """The keeper's answer; perhaps its request was cancelled meanwhile."""
+        """The keeper's answer; perhaps its request was canceled meanwhile."""
         waiting = self._waiting.get(answer.request)
         if waiting is not None and not waiting.done():
             waiting.set_result((answer, data))
@@ -140,10 +140,10 @@ class FileRequests:
             return await waiting
         finally:
             del self._waiting[request.request]
-            if waiting.cancelled():  # the time is over, or the caller was cancelled
+            if waiting.cancelled():  # the time is over, or the caller was canceled
                 self._withdraw(request.request)
             elif waiting.done():
-                waiting.exception()  # retrieved, so that the loop does not warn when this is cancelled too
+                waiting.exception()  # retrieved, so that the loop does not warn when this is canceled too
 
     def _ended(self) -> ServiceUnavailable:
         return ServiceUnavailable(

@@ -65,7 +65,7 @@ class LocalKeeper:
         )
 
     async def run(self) -> None:
-        """Keep a keeper running until cancelled; on cancellation it goes on, with its trials."""
+        """Keep a keeper running until canceled; on cancellation it goes on, with its trials."""
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE_SECONDS
         while True:

@@ -78,7 +78,7 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs):
         self._settings = self._settings.replace(key, value)
 
     async def get_cluster_metadata(self, key: str) -> Any:
-        return self._metadata()[key]
+        return vars(self._settings)[key]
 
     async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
         return await asyncio.to_thread(read_file, form.directory, path, offset, limit)
@@ -97,6 +97,3 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs):
 
     def launch(self, form: TrialJobForm) -> Launch:
         return write_launch(form, platform="local", owner=self._owner, rules=self._settings.rules)
-
-    def _metadata(self) -> Mapping[str, Any]:
-        return vars(self._settings)

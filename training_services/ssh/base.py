@@ -138,7 +138,7 @@ class SessionSlots:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._open < self._limit)
         finally:
-            self._open += 1  # also when cancelled: `take` gives it back
+            self._open += 1  # also when canceled: `take` gives it back
         return True
 
     async def _notify(self) -> None:

@@ -19,15 +19,15 @@ from proctor.training_services.base import (
 
 PATIENCE_SECONDS = 60.0
 VALUES = (0.25, 0.5, 0.75)
-"""The intermediate metrics of a `Behaviour.REPORT` job; its final metric is `FINAL_VALUE`."""
+"""The intermediate metrics of a `Behavior.REPORT` job; its final metric is `FINAL_VALUE`."""
 FINAL_VALUE = 1.5
 EXIT_CODE = 3
-"""The exit code of a `Behaviour.FAIL` job."""
+"""The exit code of a `Behavior.FAIL` job."""
 OUTSIDE = "/etc/passwd"
-"""A file outside every job's directory; a `Behaviour.LINK` job makes a link to it."""
+"""A file outside every job's directory; a `Behavior.LINK` job makes a link to it."""
 
 
-class Behaviour(StrEnum):
+class Behavior(StrEnum):
     """What a job of the suite does; the harness turns it into a form."""
 
     REPORT = "REPORT"  # report `VALUES` as intermediate metrics and `FINAL_VALUE` as the final one, then exit with 0
@@ -54,14 +54,14 @@ _IMPORT = (
     f"nni.report_final_result({FINAL_VALUE})"
 )
 
-COMMANDS: Mapping[Behaviour, str] = {
-    Behaviour.REPORT: f"{_REPORT_ALL}true",
-    Behaviour.FAIL: f"exit {EXIT_CODE}",
-    Behaviour.HANG: _HANG,
-    Behaviour.IMPORT: f'python3 -S -c "{_IMPORT}"',  # -S: without what is installed in its environment
-    Behaviour.DETACH: _CHILD + _HANG,
-    Behaviour.LEAVE: f"{_CHILD}{_REPORT_ALL}true",
-    Behaviour.LINK: f'echo kept > "$PROCTOR_OUTPUT_DIR/kept"; ln -s {OUTSIDE} "$PROCTOR_OUTPUT_DIR/link"',
+COMMANDS: Mapping[Behavior, str] = {
+    Behavior.REPORT: f"{_REPORT_ALL}true",
+    Behavior.FAIL: f"exit {EXIT_CODE}",
+    Behavior.HANG: _HANG,
+    Behavior.IMPORT: f'python3 -S -c "{_IMPORT}"',  # -S: without what is installed in its environment
+    Behavior.DETACH: _CHILD + _HANG,
+    Behavior.LEAVE: f"{_CHILD}{_REPORT_ALL}true",
+    Behavior.LINK: f'echo kept > "$PROCTOR_OUTPUT_DIR/kept"; ln -s {OUTSIDE} "$PROCTOR_OUTPUT_DIR/link"',
 }
 """A `trialCommand` for each behavior, for platforms that run commands."""
 
@@ -77,7 +77,7 @@ class ServiceHarness(ABC):
     and HANG; the tests that need processes are skipped for it."""
 
     @abstractmethod
-    def form(self, behaviour: Behaviour, name: str = "first") -> TrialJobForm:
+    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
         """A form for a job with this behavior, with the command that `COMMANDS` has for it. The same name gives the
         same job id and token; a job's directory is its own."""
 
@@ -91,7 +91,7 @@ class ServiceHarness(ABC):
         that are `SupportsReattach`, when the first one no longer runs."""
 
     async def reattached(self) -> None:  # noqa: B027 - most platforms have nothing to do
-        """Called after `restart`, when the new service was told by `reattach` of all its jobs."""
+        """Called after `restart`, when the new service has received all its jobs by `reattach`."""
 
     @abstractmethod
     async def block(self) -> TrainingService:
@@ -220,7 +220,7 @@ class Recorder:
 
 @asynccontextmanager
 async def serving(service: TrainingService) -> AsyncIterator[None]:
-    """Run a service in the background; it is cancelled on leaving."""
+    """Run a service in the background; it is canceled on leaving."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(service.run(), name="training service")
         try:

@@ -25,7 +25,6 @@ from proctor.training_services.base import (
     SupportsLogs,
     SupportsReattach,
     TrainingService,
-    TrialJobForm,
     TrialJobStatus,
 )
 from proctor.training_services.errors import SubmissionRefused, UnknownTrialJob
@@ -35,7 +34,7 @@ from proctor.training_services.testing.harness import (
     OUTSIDE,
     PATIENCE_SECONDS,
     VALUES,
-    Behaviour,
+    Behavior,
     Recorder,
     ServiceHarness,
     serving,
@@ -47,7 +46,7 @@ class TrainingServiceContract:
     """The suite. A subclass gives the fixture `harness`."""
 
     async def test_a_job_runs_to_its_end_and_its_metrics_come_before_it(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        form, recorder = harness.form(Behavior.REPORT), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             detail = await harness.service.submit_trial_job(form)
@@ -59,7 +58,7 @@ class TrainingServiceContract:
         assert (end.exit.reason, end.exit.code, end.token) == (EndReason.EXITED_OK, 0, form.token)
 
     async def test_a_job_that_fails_says_how(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.FAIL), Recorder()
+        form, recorder = harness.form(Behavior.FAIL), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -68,7 +67,7 @@ class TrainingServiceContract:
         assert (end.exit.reason, end.exit.code) == (EndReason.EXITED_ERROR, EXIT_CODE)
 
     async def test_submitting_twice_is_submitting_once(self, harness: ServiceHarness) -> None:
-        form, other, recorder = harness.form(Behaviour.REPORT), harness.form(Behaviour.REPORT, "second"), Recorder()
+        form, other, recorder = harness.form(Behavior.REPORT), harness.form(Behavior.REPORT, "second"), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -81,7 +80,7 @@ class TrainingServiceContract:
         assert len({change.time for change in recorder.of(form.job_id) if change.exit}) == 1
 
     async def test_jobs_are_listed_and_found_by_id(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.HANG), Recorder()
+        form, recorder = harness.form(Behavior.HANG), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -95,14 +94,14 @@ class TrainingServiceContract:
             await recorder.end_of(form.job_id)
 
     async def test_asking_for_an_unknown_job_is_an_error(self, harness: ServiceHarness) -> None:
-        form = harness.form(Behaviour.HANG)
+        form = harness.form(Behavior.HANG)
         with pytest.raises(UnknownTrialJob, match=form.job_id):
             await harness.service.get_trial_job(form.job_id)
         with pytest.raises(UnknownTrialJob, match=form.job_id):
             await harness.service.update_trial_job(form.job_id, form)
 
     async def test_cancelling_stops_a_job_and_may_be_asked_of_anything_again(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.HANG), Recorder()
+        form, recorder = harness.form(Behavior.HANG), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.cancel_trial_job("never.1")
@@ -116,7 +115,7 @@ class TrainingServiceContract:
         assert end.exit.reason is EndReason.CANCELED
 
     async def test_a_job_that_was_just_submitted_can_be_cancelled(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.HANG), Recorder()
+        form, recorder = harness.form(Behavior.HANG), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -126,7 +125,7 @@ class TrainingServiceContract:
         assert end.exit.reason is EndReason.CANCELED
 
     async def test_what_a_listener_refuses_is_delivered_again_in_order(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.REPORT), Recorder(refusals=2)
+        form, recorder = harness.form(Behavior.REPORT), Recorder(refusals=2)
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -136,7 +135,7 @@ class TrainingServiceContract:
         assert recorder.statuses(form.job_id) == [TrialJobStatus.RUNNING, TrialJobStatus.ENDED]
 
     async def test_a_job_whose_metrics_are_refused_is_stopped_and_forgotten(self, harness: ServiceHarness) -> None:
-        refused, other = harness.form(Behaviour.HANG), harness.form(Behaviour.REPORT, "second")
+        refused, other = harness.form(Behavior.HANG), harness.form(Behavior.REPORT, "second")
         recorder = Recorder(fenced={refused.job_id})
         recorder.listen(harness.service)
         async with serving(harness.service):
@@ -150,7 +149,7 @@ class TrainingServiceContract:
         assert recorder.records(other.job_id) == _all_records()
 
     async def test_a_job_that_cannot_start_yet_says_why(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        form, recorder = harness.form(Behavior.REPORT), Recorder()
         service = await harness.block()
         recorder.listen(service)
         async with serving(service):
@@ -165,7 +164,7 @@ class TrainingServiceContract:
         assert recorder.records(form.job_id) == _all_records()
 
     async def test_a_job_that_cannot_start_yet_can_be_canceled(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        form, recorder = harness.form(Behavior.REPORT), Recorder()
         service = await harness.block()
         recorder.listen(service)
         async with serving(service):
@@ -179,10 +178,10 @@ class TrainingServiceContract:
         assert recorder.statuses(form.job_id) == [TrialJobStatus.ENDED]
 
     async def test_an_unknown_job_can_be_canceled(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        form, recorder = harness.form(Behavior.REPORT), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
-            await harness.service.cancel_trial_job(harness.form(Behaviour.HANG, "second").job_id)
+            await harness.service.cancel_trial_job(harness.form(Behavior.HANG, "second").job_id)
             await harness.service.submit_trial_job(form)
             await recorder.end_of(form.job_id)
         assert {change.job_id for change in recorder.changes} == {form.job_id}
@@ -190,7 +189,7 @@ class TrainingServiceContract:
     async def test_a_trial_imports_proctor_and_nni_and_reads_its_parameters(self, harness: ServiceHarness) -> None:
         _require_commands(harness)
         parameters = '{"parameter_id":0,"parameter_source":"algorithm","parameters":{"x":0.125},"parameter_index":0}'
-        form, recorder = replace(harness.form(Behaviour.IMPORT), parameter_file=parameters), Recorder()
+        form, recorder = replace(harness.form(Behavior.IMPORT), parameter_file=parameters), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -201,7 +200,7 @@ class TrainingServiceContract:
 
     async def test_canceling_a_job_ends_processes_in_sessions_of_their_own(self, harness: ServiceHarness) -> None:
         _require_commands(harness)
-        form, recorder = harness.form(Behaviour.DETACH), Recorder()
+        form, recorder = harness.form(Behavior.DETACH), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -214,7 +213,7 @@ class TrainingServiceContract:
 
     async def test_what_a_job_leaves_behind_when_it_exits_is_ended(self, harness: ServiceHarness) -> None:
         _require_commands(harness)
-        form, recorder = harness.form(Behaviour.LEAVE), Recorder()
+        form, recorder = harness.form(Behavior.LEAVE), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -229,7 +228,7 @@ class TrainingServiceContract:
         service = harness.service
         if not isinstance(service, SupportsLogs):
             pytest.skip("the service does not support reading files")
-        form, recorder = harness.form(Behaviour.LINK), Recorder()
+        form, recorder = harness.form(Behavior.LINK), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -258,7 +257,7 @@ class TrainingServiceContract:
     ) -> None:
         if isinstance(harness.service, SupportsReattach):
             pytest.skip("the service supports re-attaching")
-        form, recorder = harness.form(Behaviour.HANG), Recorder()
+        form, recorder = harness.form(Behavior.HANG), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -266,7 +265,7 @@ class TrainingServiceContract:
         assert await harness.processes() == []
 
     async def test_a_removed_listener_hears_nothing(self, harness: ServiceHarness) -> None:
-        form, recorder, deaf = harness.form(Behaviour.REPORT), Recorder(), Recorder()
+        form, recorder, deaf = harness.form(Behavior.REPORT), Recorder(), Recorder()
         assert isinstance(harness.service, SupportsEvents)
         harness.service.remove_trial_job_metric_listener(deaf.take_metrics)  # never added: no error
         harness.service.remove_status_listener(deaf.take_changes)
@@ -291,13 +290,13 @@ class TrainingServiceContract:
             await harness.service.set_cluster_metadata("no_such_key", 1)
 
     async def test_a_shorter_duration_ends_a_running_job(self, harness: ServiceHarness) -> None:
-        form, recorder = harness.form(Behaviour.HANG), Recorder()
+        form, recorder = harness.form(Behavior.HANG), Recorder()
         assert form.max_duration_seconds is None
         recorder.listen(harness.service)
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
             await recorder.start_of(form.job_id)
-            detail = await harness.service.update_trial_job(form.job_id, _with_duration(form, 0.01))
+            detail = await harness.service.update_trial_job(form.job_id, replace(form, max_duration_seconds=0.01))
             assert detail.form.max_duration_seconds == 0.01
             end = await recorder.end_of(form.job_id)
         assert end.exit is not None
@@ -314,7 +313,7 @@ class TrainingServiceContract:
         assert recorder.changes == []
 
     async def test_cleaning_up_leaves_nothing(self, harness: ServiceHarness) -> None:
-        forms, recorder = [harness.form(Behaviour.HANG, name) for name in ("first", "second")], Recorder()
+        forms, recorder = [harness.form(Behavior.HANG, name) for name in ("first", "second")], Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
             for form in forms:
@@ -332,7 +331,7 @@ class TrainingServiceContract:
         assert harness.service.is_multi_phase_job_supported in {True, False}
 
     async def test_a_running_job_is_found_again_after_a_restart(self, harness: ServiceHarness) -> None:
-        form, before, after = harness.form(Behaviour.HANG), Recorder(), Recorder()
+        form, before, after = harness.form(Behavior.HANG), Recorder(), Recorder()
         before.listen(_require_reattach(harness.service))
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -351,7 +350,7 @@ class TrainingServiceContract:
         assert end.exit.started_at == pytest.approx(started.timestamp(), abs=0.001)  # the same process
 
     async def test_what_was_not_taken_before_a_restart_is_delivered_after_it(self, harness: ServiceHarness) -> None:
-        form, before, after = harness.form(Behaviour.REPORT), Recorder(refusals=10**9), Recorder()
+        form, before, after = harness.form(Behavior.REPORT), Recorder(refusals=10**9), Recorder()
         before.listen(_require_reattach(harness.service))
         async with serving(harness.service):
             await harness.service.submit_trial_job(form)
@@ -366,7 +365,7 @@ class TrainingServiceContract:
 
     async def test_a_job_that_never_arrived_is_started_after_a_restart(self, harness: ServiceHarness) -> None:
         _require_reattach(harness.service)
-        form, recorder = harness.form(Behaviour.REPORT), Recorder()
+        form, recorder = harness.form(Behavior.REPORT), Recorder()
         service = await harness.restart()
         recorder.listen(service)
         await _require_reattach(service).reattach([form], [])
@@ -390,10 +389,6 @@ async def _until_forgotten(service: TrainingService, job_id: str) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while job_id in {job.id for job in await service.list_trial_jobs()}:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-
-
-def _with_duration(form: TrialJobForm, seconds: float) -> TrialJobForm:
-    return replace(form, max_duration_seconds=seconds)
 
 
 class _ReattachingService(TrainingService, SupportsReattach, ABC):

@@ -161,7 +161,7 @@ def _remove_directory(directory: Path, grace_seconds: float) -> tuple[int, list[
 
 
 def _check_that_it_is_ours(directory: Path) -> None:
-    """Nothing but a keeper's directory may be removed, whatever a manager was told."""
+    """Nothing but a keeper's directory may be removed, whatever a manager asks for."""
     if directory.is_dir() and not directory.is_symlink():
         names = os.listdir(directory)
         if not names or any(name in _OURS for name in names) or any(directory.glob(_ARCHIVES)):

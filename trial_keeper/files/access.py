@@ -29,7 +29,7 @@ class FilePlaces:
         """
         root, found = self._real(self._directory), self._real(folder)
         in_jobs = any(_is_within(found, self._real(job)) for job in jobs)
-        if not (_is_below(found, root) or in_jobs or _is_of_neighbour(found, root)):
+        if not (_is_below(found, root) or in_jobs or _is_of_neighbor(found, root)):
             raise PlaceRefused(f"{folder} lies neither below the keeper's directory {root} nor in one of its jobs")
         if not os.path.isdir(found):
             raise FileNotFoundError(f"{folder} is not there" if not os.path.exists(found) else f"{folder} is no folder")
@@ -69,7 +69,7 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or _is_below(path, folder)
 
 
-def _is_of_neighbour(path: str, root: str) -> bool:
+def _is_of_neighbor(path: str, root: str) -> bool:
     """Whether it belongs to an experiment of a keeper whose directory lies beside ours."""
     parent = os.path.dirname(root)
     return _is_below(path, parent) and os.path.relpath(path, parent).split(os.sep)[1:2] == [EXPERIMENTS_FOLDER]

@@ -57,7 +57,7 @@ def end_leftovers(
 
     def find() -> list[ProcessFacts]:
         found = find_members(tag, ancestors=() if session is None else (session,), session=session)
-        found += _itself(session) if session is not None else []
+        found += filter(None, [survey().get(session)]) if session is not None else []
         found += _find_orphans(tag, adopters) if adopters else []
         return list({member.pid: member for member in found}.values())
 
@@ -178,11 +178,6 @@ def _command_line(pid: int) -> list[bytes]:
             return file.read().split(b"\0")
     except OSError:
         return []
-
-
-def _itself(pid: int) -> list[ProcessFacts]:
-    found = survey().get(pid)
-    return [] if found is None else [found]
 
 
 def can_save(launch: Launch) -> bool:

@@ -8,7 +8,6 @@ of these files, so what no SDK writes is left out.
 import errno
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from proctor.sdk.files import remove_file
@@ -118,7 +117,7 @@ def _read_end(directory: str, member: str, entries: list[JsonObject]) -> _Journa
     kept = dict.fromkeys(entry["record"] for entry in entries if _is_line(entry.get("record")))
     records = [record for record in kept if record not in journal.finals]
     waiting = {entry["waiting"] for entry in entries if isinstance(entry.get("waiting"), str)}
-    never = [end for end in waiting if not _any_ends_with((*journal.finals, *kept), end)]
+    never = [end for end in waiting if not any(line.endswith(end) for line in (*journal.finals, *kept))]
     return _JournalEnd(
         lost=max(counted, journal.lost) + len(never),
         untold=max(counted - journal.lost, 0) + len(never),
@@ -163,10 +162,6 @@ def _count(value: object) -> int:
 
 def _is_line(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.endswith("\n") and value.count("\n") == 1
-
-
-def _any_ends_with(lines: Iterable[str], end: str) -> bool:
-    return any(line.endswith(end) for line in lines)
 
 
 def _read_reserve(directory: str) -> tuple[bytes, float]:

@@ -133,7 +133,7 @@ class Outbox:
         return report
 
     def settle(self, report: KeeperReport, answer: ReportAnswer) -> bool:
-        """Take the manager's answer to a report; returns whether anything that was told is now done with."""
+        """Take the manager's answer to a report; returns whether anything that was reported is now done with."""
         for job in report.started:
             job.start_reported = True
         known = {job.job_id: job for job in (*self._dirty.values(), *report.ended)}
@@ -207,8 +207,8 @@ class Outbox:
             report.started.append(job)
 
     def _clean(self, report: KeeperReport) -> None:
-        """Forget what has been told; what remains goes into the next report. A line that is still being written wakes
-        us by itself when it is whole."""
+        """Forget what has been reported; what remains goes into the next report. A line that is still being written
+        wakes us by itself when it is whole."""
         for job in list(self._dirty.values()):
             more = any(tail.is_behind for tail in job.tails.values())
             if job.exit is not None or (more and job.job_id in report.sent):

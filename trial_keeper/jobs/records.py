@@ -1,6 +1,6 @@
 """What a keeper has written down about each of its jobs, so that another keeper process can go on with them.
 
-jobs/<job id>.json      the keeper's: the launch it was told to do, and the stop, if any (JobRecord)
+jobs/<job id>.json      the keeper's: the launch it was sent, and the stop, if any (JobRecord)
 jobs/<job id>.process   the reaper's: who the reaper and the trial are; locked while the reaper lives (ProcessRecord)
 """
 

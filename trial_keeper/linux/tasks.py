@@ -12,7 +12,7 @@ _CANCEL_SECONDS = 0.25
 
 
 class TaskGroup:
-    """Named tasks that end together: when one fails, the others are cancelled and its exception is raised.
+    """Named tasks that end together: when one fails, the others are canceled and its exception is raised.
 
     The body of `async with` starts tasks; leaving it waits for all of them, those started meanwhile included.
     """
@@ -24,7 +24,7 @@ class TaskGroup:
         self._ending = False
 
     def start(self, work: Coroutine[Any, Any, Any], name: str, *, ends_group: bool = False) -> None:
-        """Run `work` as a task of this group; with `ends_group`, all others are cancelled when it returns."""
+        """Run `work` as a task of this group; with `ends_group`, all others are canceled when it returns."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._done)

@@ -259,19 +259,17 @@ class _Reaper:
 
     def _ending(self, left: list[int]) -> Ending:
         stop = self._stop or {}
+        stderr = os.path.join(self._request["directory"], STDERR_FILE)
         ending = classify(
             self._wait_status if self._wait_status is not None else 0,
             stop_reason=stop.get("reason"),
             stop_detail=stop.get("detail", ""),
             out_of_memory=processes.oom_kills() > self._killed_for_memory,
-            last_line="" if self._wait_status == 0 else self._last_line(),
+            last_line="" if self._wait_status == 0 else last_line_of(stderr),
         )
         if left:
             ending.detail += f" (processes that do not react to SIGKILL: {', '.join(map(str, left))})"
         return ending
-
-    def _last_line(self) -> str:
-        return last_line_of(os.path.join(self._request["directory"], STDERR_FILE))
 
     def _record(self, ending: Ending) -> None:
         """Write the end down, within the room that was allocated for it. What the trial has made of its folder is put

@@ -9,6 +9,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, TypeVar
 
 from proctor.sdk.failpoints import failpoint
@@ -52,7 +53,7 @@ class ManagerSession:
         *,
         node_id: str,
         pointer: str,
-        read_secret: Callable[[], str],
+        secret_file: Path,
         register: Callable[[], Registration],
         on_session: Callable[[RegistrationAnswer], None],
         carry_out: Callable[[list[Command]], Awaitable[None]],
@@ -61,7 +62,7 @@ class ManagerSession:
     ) -> None:
         self._base_path = f"/api/v1/keepers/{node_id}"
         self._pointer = pointer
-        self._read_secret = read_secret
+        self._secret_file = secret_file
         self._register = register
         self._on_session = on_session
         self._carry_out = carry_out
@@ -110,7 +111,7 @@ class ManagerSession:
         """A connection to a manager that has proved that it knows our secret, before we show it."""
         try:
             path = self._read_pointer()
-            secret = self._read_secret()
+            secret = self._secret_file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise LinkError(f"{error.filename} cannot be read: {error.strerror}") from error
         except ValueError as error:

@@ -27,7 +27,7 @@ root_router = APIRouter(tags=["system"])
 @router.get("/health", summary="Whether the manager is well (no token needed)")
 async def get_health(context: Context) -> models.Health:
     """`degraded`: it answers, but something cannot be written or loaded, or trials of this machine cannot be started
-    or are not heard of; the reason says what."""
+    or are not reported on; the reason says what."""
     return models.Health(status="degraded" if context.manager.problem else "ok", reason=context.manager.problem)
 
 

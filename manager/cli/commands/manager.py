@@ -154,7 +154,7 @@ def webui() -> None:
 @experiment_argument
 @with_session
 def url(session: CliSession, experiment: str | None) -> None:
-    """Print the URL of the page, with the token: whoever has it may do everything."""
+    """Print the URL of the page, with the token, which allows everything."""
     session.client.health()
     path = "/" if experiment is None else f"/experiments/{find_experiment(session.client, experiment)['id']}"
     echo(session.client.page_url(path))

@@ -1,7 +1,7 @@
 """The contract of a built-in algorithm, and what several of them need.
 
 A built-in algorithm is a function of its inputs: the same calls in the same order give exactly the same suggestions
-and judgements. It keeps no clock, reads no file and draws no number from a shared generator. So a dispatcher that was
+and judgments. It keeps no clock, reads no file and draws no number from a shared generator. So a dispatcher that was
 killed is brought back by making the same calls again, with `restore` in the place of every `suggest` that had
 been answered.
 """
@@ -109,7 +109,7 @@ def read_value(value: Any) -> float:
 
 
 def loss_of(value: float, maximize: bool) -> float:
-    """Return what is to be minimised: infinity for everything that is not a finite number."""
+    """Return what is to be minimized: infinity for everything that is not a finite number."""
     if not math.isfinite(value):
         return math.inf
     return -value if maximize else value

@@ -197,13 +197,13 @@ BUILTINS = (
             aliases=("CMA-ES", "CMAES"), extra="cmaes", modules=("cmaes",)),
     Builtin(ASSESSOR, "Medianstop", "assessors.medianstop:MedianstopAssessor",
             "stops trials whose best is worse than the median of the finished ones at the same step",
-            (_mode("maximize"), Argument("start_step", int, 0, "no judgement before this many metrics", minimum=0))),
+            (_mode("maximize"), Argument("start_step", int, 0, "no judgment before this many metrics", minimum=0))),
     Builtin(
         ASSESSOR, "Curvefitting", "assessors.curvefitting:CurvefittingAssessor",
         "stops trials whose predicted end is worse than the best so far",
         (
             Argument("epoch_num", int, 20, "the number of metrics of a whole trial", minimum=1, required=True),
-            Argument("start_step", int, 6, "no judgement before this many metrics", minimum=0),
+            Argument("start_step", int, 6, "no judgment before this many metrics", minimum=0),
             Argument("threshold", float, 0.95, "share of the best that the prediction has to reach", minimum=0),
             Argument("gap", int, 1, "judge every so many metrics", minimum=1),
             _mode("maximize"),

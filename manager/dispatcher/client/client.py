@@ -63,7 +63,7 @@ class LineChannel(ABC):
         return ProcessStats(processor_seconds=None)
 
     async def kill(self) -> None:
-        """End a dispatcher that does not answer: its lines come to their end soon, and this is then cancelled. Only
+        """End a dispatcher that does not answer: its lines come to their end soon, and this is then canceled. Only
         called where there is a `patience`."""
         raise NotImplementedError
 
@@ -289,7 +289,7 @@ class DispatcherClient:
 
     @staticmethod
     async def _ping(channel: LineChannel, nonce: int, due: float) -> None:
-        """Send a ping. Of a dispatcher that reads nothing it lies in the buffer, and nobody waits for that."""
+        """Send a ping. Of a dispatcher that reads nothing it lies in the buffer, and that is not waited for."""
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout_at(due):
                 await channel.send(protocol.encode(protocol.Ping(nonce)))

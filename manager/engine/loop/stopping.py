@@ -96,7 +96,7 @@ def held_up(state: ExperimentState, pool: NodePool) -> str:
         stopped[1:] = [f"and {len(stopped) - 1} more trials"]
     numbers = Counter(node_id for _, node_id, _ in placed if pool.absence(node_id))
     absent = [
-        f"nothing is heard of {'1 trial' if number == 1 else f'{number} trials'}: {pool.absence(node_id)}"
+        f"no reports from {'1 trial' if number == 1 else f'{number} trials'}: {pool.absence(node_id)}"
         for node_id, number in numbers.items()
     ]
     return "; ".join([*stopped, *absent])

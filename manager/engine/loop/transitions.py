@@ -161,7 +161,7 @@ def end_trial(
     _move(step, trial, ENDS[status], reason, ended_at=step.now)
     del state.trials[trial.row.id]
     state.count_end(status, cause, has_final=trial.has_final)
-    state.exhausted = False  # a tuner that had nothing to suggest may have learnt something
+    state.exhausted = False  # a tuner that had nothing to suggest may have learned something
     value, has_value = outcome(trial, status, counts_intermediate=state.counts_intermediate_results)
     message = protocol.TrialEnd(
         state.take_position(),

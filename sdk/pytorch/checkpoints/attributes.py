@@ -53,7 +53,7 @@ _LARGEST_BYTES = 64 << 20
 _MOST_OBJECTS = 100_000
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx", "torch._dynamo")
-"""Where networks are defined that wrap others, and whose own attributes are nobody else's business."""
+"""Where networks are defined that wrap others, and whose own attributes are their own business."""
 _LIBRARIES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")})
 
 

@@ -3,7 +3,7 @@
 Four streams are global: torch's, CUDA's (of the current device), `random`'s, and the package's own NumPy generator.
 NumPy's legacy generator (`np.random.seed`) is left alone in the training process. Everything else (shuffles, workers,
 ranks) draws from private streams, each seeded by a hash of the run's seed and of what the stream is for, so that
-neighbouring seeds and epochs share nothing.
+neighboring seeds and epochs share nothing.
 
 NumPy is imported when it is first needed; without it the other streams work.
 """

@@ -225,9 +225,9 @@ class _Messages:
             child.pipe.close()
             return
         except Exception as problem:
-            self._add_failure(
-                child, RankFailedError(f"what rank {child.rank} handed over cannot be read here: {problem!r}.")
-            )
+            text = f"what rank {child.rank} handed over cannot be read here: {problem!r}."
+            child.has_failed = True
+            self.failures.append(Failure(child.rank, time.monotonic(), False, text, "", None))
             return
         self._take(child, kind, body)
 
@@ -251,10 +251,6 @@ class _Messages:
         child.has_ended = True
         if not child.has_failed and not child.has_result:
             self.failures.append(describe_death(child.rank, child.process.exitcode, has_begun=child.has_begun))
-
-    def _add_failure(self, child: Child, problem: Exception) -> None:
-        child.has_failed = True
-        self.failures.append(Failure(child.rank, time.monotonic(), False, str(problem), "", None))
 
 
 def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> None:

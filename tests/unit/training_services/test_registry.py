@@ -36,7 +36,7 @@ def broken(context: ServiceContext) -> InMemoryTrainingService:
 
 
 def refusing(context: ServiceContext) -> InMemoryTrainingService:
-    raise SubmissionRefused("no licence")
+    raise SubmissionRefused("no license")
 
 
 def wrong(context: ServiceContext) -> str:
@@ -106,7 +106,7 @@ def test_a_service_that_does_not_push_status_changes_is_refused_by_name(
 def test_an_error_of_ours_passes_as_it_is(context: ServiceContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EntryPoint, "load", lambda entry: refusing)
     install(monkeypatch, ("slurm", "somewhere:refusing"))
-    with pytest.raises(SubmissionRefused, match="no licence"):
+    with pytest.raises(SubmissionRefused, match="no license"):
         create("slurm", context)
 
 

@@ -95,7 +95,9 @@ class Inspection:
                 async with self._context.gate:
                     await self._inspect(connection)
         done = {step.name for step in self.steps}
-        self.steps.extend(_skipped(self.name, name) for name in STEPS if name not in done)
+        self.steps.extend(
+            CheckStep(self.name, name, CheckVerdict.SKIPPED, "not reached") for name in STEPS if name not in done
+        )
 
     async def _inspect(self, connection: NodeConnection) -> None:
         keeper: NodeKeeper | None = None
@@ -265,10 +267,6 @@ def _failure(machine: str, name: str, error: Exception) -> CheckStep:
     """The advice is the last clause of an error's text."""
     found, _, advice = str(error).rpartition("; ")
     return CheckStep(machine, name, CheckVerdict.FAIL, found or advice, advice if found else "")
-
-
-def _skipped(machine: str, name: str) -> CheckStep:
-    return CheckStep(machine, name, CheckVerdict.SKIPPED, "not reached")
 
 
 # ---- cleaning

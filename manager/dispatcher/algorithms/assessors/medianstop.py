@@ -40,7 +40,7 @@ class _Curve:
 class MedianstopAssessor(AssessorAlgorithm):
     """Judges at every step from `start_step` on. NaN and infinities count as the worst there is.
 
-    The means of finished trials are kept sorted for every step, so a judgement costs the same whatever their number.
+    The means of finished trials are kept sorted for every step, so a judgment costs the same whatever their number.
     """
 
     def __init__(self, *, optimize_mode: str = "maximize", start_step: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Bayesian optimisation with a Gaussian process, by Optuna. Needs the extra `gp`."""
+"""Bayesian optimization with a Gaussian process, by Optuna. Needs the extra `gp`."""
 
 import warnings
 from typing import Any

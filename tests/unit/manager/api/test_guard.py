@@ -20,7 +20,7 @@ async def test_health_needs_no_token_and_everything_else_does(api: Any) -> None:
     for path in ("/api/v1/experiments", "/metrics", "/", "/api/v1/nonesuch", "/api/v1/openapi.json"):
         answer = await api.anonymous.get(path)
         assert answer.status_code == 401, path
-        assert answer.json()["title"] == "Not authorised"
+        assert answer.json()["title"] == "Not authorized"
 
 
 async def test_a_wrong_token_is_no_token(api: Any) -> None:

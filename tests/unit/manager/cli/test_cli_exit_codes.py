@@ -32,7 +32,7 @@ def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
     "arguments",
     [
         ("trail",),
-        ("trial", "ls", "--sort", "colour"),
+        ("trial", "ls", "--sort", "color"),
         ("create",),
         ("create", "--config", "nowhere.yml"),
         ("update", "duration", "-v", "1x"),

@@ -110,14 +110,14 @@ def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(rest: Fa
     assert "t0" in shown
 
 
-@pytest.mark.parametrize(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_colours_are_for_terminals_and_can_be_turned_off(
-    rest: FakeRest, home: Path, environment: dict[str, str], coloured: bool
+@pytest.mark.parametrize(("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_colors_are_for_terminals_and_can_be_turned_off(
+    rest: FakeRest, home: Path, environment: dict[str, str], colored: bool
 ) -> None:
     rest.add_experiment("e")
     shown = run_on_a_terminal(home, "experiment", "list", environment={"TERM": "xterm-256color", **environment})
     assert "RUNNING" in shown
-    assert bool(re.search(r"\x1b\[[0-9;]*3\d", shown)) is coloured
+    assert bool(re.search(r"\x1b\[[0-9;]*3\d", shown)) is colored
 
 
 EVIL = "x\x1b]0;title\x07y\x1b[2J\x9b31m\u202ez"

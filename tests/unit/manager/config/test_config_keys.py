@@ -90,8 +90,8 @@ def attempt(mapping: dict[str, Any], directory: Path) -> LoadedExperiment | Conf
         return error
 
 
-@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONOURED], ids=name_of)
-def test_an_honoured_key_reaches_the_configuration(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
+@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONORED], ids=name_of)
+def test_an_honored_key_reaches_the_configuration(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
     loaded = outcome(row, small_mapping, directory)
     assert isinstance(loaded, LoadedExperiment), loaded
     secret = row.path.rpartition(".")[2] in ("password", "sshPassphrase")
@@ -132,7 +132,7 @@ def test_a_refused_key_is_refused_with_its_sentence_and_nothing_else(
         assert sentences == [row.sentence]
 
 
-@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONOURED], ids=name_of)
+@pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONORED], ids=name_of)
 def test_what_was_understood_is_understood_again(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
     loaded = outcome(row, small_mapping, directory)
     assert isinstance(loaded, LoadedExperiment), loaded
@@ -200,8 +200,8 @@ def test_every_field_of_the_models_has_a_row() -> None:
     assert model_paths(ExperimentConfig) - {row.path for row in KEYS} == set()
 
 
-def test_every_honoured_key_has_a_field_that_describes_it() -> None:
-    rows = [row for row in KEYS if row.treatment is Treatment.HONOURED]
+def test_every_honored_key_has_a_field_that_describes_it() -> None:
+    rows = [row for row in KEYS if row.treatment is Treatment.HONORED]
     assert [row.path for row in rows if not field_description(row)] == []
 
 

@@ -322,7 +322,7 @@ def test_a_missing_key_of_a_section_is_told_at_the_section(problems: Problems, s
     )
 
 
-def test_gpus_without_use_active_gpu_are_honoured_with_a_notice(load: Load, small: str) -> None:
+def test_gpus_without_use_active_gpu_are_honored_with_a_notice(load: Load, small: str) -> None:
     loaded = load(small + "trialGpuNumber: 2\n")
     assert loaded.config.trial_gpu_number == 2
     assert [(notice.place.line, notice.key) for notice in loaded.notices] == [(8, "trialGpuNumber")]

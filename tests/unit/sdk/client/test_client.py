@@ -68,7 +68,7 @@ def test_pages_are_asked_for_only_when_they_are_read(rest: FakeRest, client: Cli
     ("status", "kind"),
     [
         (400, client_errors.BadInput),
-        (401, client_errors.Unauthorised),
+        (401, client_errors.Unauthorized),
         (403, client_errors.Refused),
         (404, client_errors.NotFound),
         (409, client_errors.Conflict),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.sdk.client import Client
-from proctor.sdk.client.errors import ManagerUnreachable, Unauthorised
+from proctor.sdk.client.errors import ManagerUnreachable, Unauthorized
 from proctor.sdk.client.events import EventStream, Message, Watch, parse_messages
 from proctor.sdk.client.transport import Transport
 
@@ -47,7 +47,7 @@ def test_a_manager_that_stays_away_is_told(rest: FakeRest) -> None:
 
 
 def test_a_refusal_is_not_tried_again(rest: FakeRest) -> None:
-    with Transport(rest.url, "wrong") as transport, pytest.raises(Unauthorised):
+    with Transport(rest.url, "wrong") as transport, pytest.raises(Unauthorized):
         next(iter(EventStream(transport)))
     assert len(rest.requests("GET")) == 1
 
@@ -68,5 +68,5 @@ def test_a_watch_ends_its_thread_while_it_waits(rest: FakeRest, client: Client) 
 
 def test_a_watch_raises_what_has_ended_its_stream(rest: FakeRest) -> None:
     with Client(rest.url, "wrong") as stranger, Watch(stranger.events()) as watch:
-        with pytest.raises(Unauthorised):
+        with pytest.raises(Unauthorized):
             watch.wait(10.0)

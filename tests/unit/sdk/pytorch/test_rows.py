@@ -1,6 +1,6 @@
-"""Every behaviour that the trainer promises has a row, and every row a test that is called after it.
+"""Every behavior that the trainer promises has a row, and every row a test that is called after it.
 
-The rows are those of the behaviours of a reproducible trainer, in the groups seeding (S), data (D), checkpoints (C),
+The rows are those of the behaviors of a reproducible trainer, in the groups seeding (S), data (D), checkpoints (C),
 counting and stopping (T), devices and logs (X), proofs (R). A test of row D9 is called `test_D9_…`.
 """
 

@@ -56,7 +56,7 @@ def test_a_pattern_brings_back_what_is_left_out_by_default(code: Path) -> None:
     assert paths(code) == [".proctorignore", ".venv", ".venv/settings", "trial.py"]
 
 
-def test_both_ignore_files_are_honoured_and_ours_has_the_last_word(code: Path) -> None:
+def test_both_ignore_files_are_honored_and_ours_has_the_last_word(code: Path) -> None:
     write(code, "data/big", "data/small", "runs/1", "note.txt")
     (code / ".nniignore").write_text("/runs\n*.txt\n/data/*\n")
     (code / ".proctorignore").write_text("!note.txt\n!/data/small\n.nniignore\n")

@@ -15,8 +15,8 @@ def job(tmp_path: Path) -> Path:
     (job / "stdout").write_bytes(b"0123456789")
     (job / "output" / "model").write_bytes(b"weights")
     (tmp_path / "secret").write_bytes(b"token")
-    (tmp_path / "jobs-neighbour").mkdir()
-    (tmp_path / "jobs-neighbour" / "stdout").write_bytes(b"another")
+    (tmp_path / "jobs-neighbor").mkdir()
+    (tmp_path / "jobs-neighbor" / "stdout").write_bytes(b"another")
     return job
 
 
@@ -30,7 +30,7 @@ def test_a_part_of_a_file_is_read(job: Path, offset: int, limit: int, expected: 
 
 @pytest.mark.parametrize(
     "path",
-    ["../secret", "output/../../secret", "../jobs-neighbour/stdout", "", ".", "..", "missing", "output", "a\0b"],
+    ["../secret", "output/../../secret", "../jobs-neighbor/stdout", "", ".", "..", "missing", "output", "a\0b"],
 )
 def test_what_is_not_a_file_inside_is_not_found(job: Path, path: str) -> None:
     with pytest.raises(FileNotFoundError):

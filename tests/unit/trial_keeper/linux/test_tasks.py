@@ -16,7 +16,7 @@ async def test_a_failure_cancels_the_others_and_is_raised_itself() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append("cancelled")
+            ended.append("canceled")
 
     async def fail() -> None:
         raise ValueError("mine")
@@ -25,7 +25,7 @@ async def test_a_failure_cancels_the_others_and_is_raised_itself() -> None:
         async with TaskGroup() as group:
             group.start(wait(), "wait")
             group.start(fail(), "fail")
-    assert ended == ["cancelled"]
+    assert ended == ["canceled"]
 
 
 async def test_leaving_waits_for_tasks_started_by_tasks() -> None:
@@ -66,20 +66,20 @@ async def test_the_first_to_end_ends_the_rest() -> None:
 
 
 async def test_cancelling_from_outside_reaches_the_tasks() -> None:
-    started, cancelled = asyncio.Event(), asyncio.Event()
+    started, canceled = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
         started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            cancelled.set()
+            canceled.set()
 
     async with TaskGroup() as outer:
         outer.start(until_first_ends(wait=wait()), "inner")
         await started.wait()
         outer.cancel()
-    assert cancelled.is_set()
+    assert canceled.is_set()
 
 
 async def test_a_task_that_loses_its_first_cancellation_is_cancelled_again() -> None:

@@ -67,7 +67,7 @@ def test_the_name_of_a_built_in_is_taken(invoke, meta: Path) -> None:
         ({"algoType": "thing"}, "expected tuner, assessor or advisor"),
         ({"className": "NoModule"}, "expected module.Class"),
         ({"builtinName": ""}, "builtinName: expected text"),
-        ({"colour": "red"}, "unknown key 'colour'"),
+        ({"color": "red"}, "unknown key 'color'"),
         ({"codeDirectory": "nowhere"}, "there is no folder"),
     ],
 )

@@ -10,7 +10,7 @@ from proctor.manager.dispatcher.algorithms.assessors.medianstop import Mediansto
 
 
 def report(assessor, trial, values, start=0):
-    """Judgements one by one."""
+    """Judgments one by one."""
     return [assessor.assess(trial, index, value) for index, value in enumerate(values, start)]
 
 
@@ -134,7 +134,7 @@ def test_losses_are_judged_the_other_way_round():
     assert report(assessor, "good", [2.0 * math.exp(-t / 4) + 0.05 for t in range(1, 11)])[9] is True
 
 
-def test_a_gap_skips_judgements():
+def test_a_gap_skips_judgments():
     assessor = CurvefittingAssessor(epoch_num=20, start_step=3, gap=3)
     finish(assessor, "best", [0.9] * 20)
     verdicts = report(assessor, "bad", [0.1] * 9)

@@ -181,7 +181,7 @@ def test_S6_every_rank_gets_the_stream_of_its_own_gpu_back(monkeypatch: pytest.M
     assert later.streams == [11, 10, 22]  # one that was not there keeps what it was seeded with
 
 
-def test_seeds_of_neighbours_share_nothing() -> None:
+def test_seeds_of_neighbors_share_nothing() -> None:
     seeds = {derive_seed(seed, purpose, number) for seed in range(40) for purpose in "ab" for number in range(40)}
     assert len(seeds) == 40 * 2 * 40
     assert all(0 <= seed < 2**63 for seed in seeds)
