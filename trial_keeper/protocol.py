@@ -31,7 +31,7 @@ _MOST_NUMBER = 2**63 - 1
 
 
 class EndReason(str, Enum):
-    """Why a trial job ended. `manager/lifecycle/reasons.py` says what each means for the trial."""
+    """Why a trial job ended. `manager/lifecycle/retries.py` says what each means for the trial."""
 
     EXITED_OK = "EXITED_OK"  # exit code 0
     EXITED_ERROR = "EXITED_ERROR"  # another exit code, or a signal of its own making (SIGSEGV, SIGABRT, …)

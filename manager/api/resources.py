@@ -11,7 +11,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.json_types import utc, utc_or_none
 from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.engine.feasibility import Outlook
-from proctor.manager.lifecycle.failures import most_frequent
+from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, trials

@@ -27,7 +27,7 @@ from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
-from proctor.manager.lifecycle.failures import NO_ENDS
+from proctor.manager.lifecycle.experiment_failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.store.database import Database

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from proctor.manager.lifecycle.failures import NO_ENDS, TrialEnds, fatal_failures
+from proctor.manager.lifecycle.experiment_failures import NO_ENDS, TrialEnds, fatal_failures
 from proctor.manager.lifecycle.machine import Lifecycle
 from proctor.manager.lifecycle.states import ExperimentStatus as Status
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from proctor.manager.lifecycle.failures import TrialEnds
+from proctor.manager.lifecycle.experiment_failures import TrialEnds
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.statements import decode, encode, query, query_with

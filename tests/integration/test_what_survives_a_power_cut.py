@@ -22,7 +22,7 @@ from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.machines.records import NodeDirectory, NodeRecord
 from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder
-from proctor.trial_keeper.journal import Anchor, write_anchor
+from proctor.trial_keeper.journal_tail import Anchor, write_anchor
 from proctor.trial_keeper.protocol import Launch
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from proctor.training_services.base import EndReason, Exit, JournalChunk, StatusChange, TrialJobStatus
 from proctor.training_services.errors import MalformedReport, ServiceUnavailable
 from proctor.training_services.keepers.jobs import ExpectedJob
-from proctor.trial_keeper.journal import MOST_RANK, is_rank
+from proctor.trial_keeper.journal_tail import MOST_RANK, is_rank
 from proctor.trial_keeper.protocol import Acknowledgement, Chunk, End, ReportHeader, Start
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from proctor.trial_keeper.jobs.losses import Losses
 from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord
-from proctor.trial_keeper.journal import FIRST_MEMBER, JournalTail, find_members
+from proctor.trial_keeper.journal_tail import FIRST_MEMBER, JournalTail, find_members
 from proctor.trial_keeper.protocol import Exit, JobReport
 
 

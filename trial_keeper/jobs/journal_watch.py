@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.journal import is_journal
+from proctor.trial_keeper.journal_tail import is_journal
 from proctor.trial_keeper.linux.inotify import IN_CREATE, IN_IGNORED, IN_MODIFY, IN_MOVED_TO, Inotify
 
 POLL_INTERVAL_SECONDS = 1.0

@@ -11,7 +11,7 @@ from proctor.manager.engine.code import SNAPSHOT_FOLDER, CodeWatch
 from proctor.manager.engine.loop.reservations import Placer
 from proctor.manager.engine.loop.stopping import save_time
 from proctor.manager.events import ChangeFeed
-from proctor.manager.lifecycle.reasons import RetryPolicy
+from proctor.manager.lifecycle.retries import RetryPolicy
 from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow

@@ -119,12 +119,12 @@ def _arguments(chunk: JournalChunk, resumed: int) -> dict[str, Any]:
         "job": int(number),
         "member": chunk.member,
         "offset": chunk.offset,
-        "data": _whole_lines(chunk.data),
+        "data": _end_last_line(chunk.data),
         "first_sequence": resumed,
     }
 
 
-def _whole_lines(data: bytes) -> bytes:
+def _end_last_line(data: bytes) -> bytes:
     """Only the last chunk of a trial that was killed while it wrote ends within a line: that line is stored too, so
     that it is seen (as unreadable, most often) rather than silently dropped."""
     return data if data.endswith(b"\n") else data + b"\n"

@@ -14,7 +14,7 @@ from typing import Any
 from proctor.manager.config import TunerConfig
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
-from proctor.manager.lifecycle.failures import count_end
+from proctor.manager.lifecycle.experiment_failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
 from proctor.manager.store.tables import dispatcher_inputs, events

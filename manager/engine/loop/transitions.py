@@ -13,9 +13,9 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop.messages import HeldUp
 from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
-from proctor.manager.lifecycle.failures import cause_of_failure, is_worth_a_notice
+from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
-from proctor.manager.lifecycle.reasons import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
+from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
 from proctor.manager.store.rows import TrialJobRow, TrialRow

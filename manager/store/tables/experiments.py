@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Collection
 from typing import Any
 
-from proctor.manager.lifecycle.failures import NO_ENDS
+from proctor.manager.lifecycle.experiment_failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import identity
 from proctor.manager.store.errors import RowNotFound

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.sdk.protocol import MAX_RECORD_BYTES
-from proctor.trial_keeper.journal import JournalTail, find_members, journal_path, whole_lines
+from proctor.trial_keeper.journal_tail import JournalTail, find_members, journal_path, whole_lines
 
 
 @settings(deadline=None)

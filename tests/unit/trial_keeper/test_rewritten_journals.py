@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proctor.sdk.journal import Journal
-from proctor.trial_keeper.journal import JournalTail, read_anchor
+from proctor.trial_keeper.journal_tail import JournalTail, read_anchor
 
 
 class Told:

@@ -1,5 +1,5 @@
 -- Version 9 of the control database: what is counted of the trials that end, since the experiment was created or resumed
--- last. See manager/lifecycle/failures.py.
+-- last. See manager/lifecycle/experiment_failures.py.
 ALTER TABLE experiments ADD COLUMN resumes INTEGER NOT NULL DEFAULT 0;        -- how often it was resumed
 ALTER TABLE experiments ADD COLUMN ended_trials INTEGER NOT NULL DEFAULT 0;   -- those that count
 ALTER TABLE experiments ADD COLUMN failed_trials INTEGER NOT NULL DEFAULT 0;

@@ -17,7 +17,7 @@ from proctor.manager.lifecycle.experiment import (
 )
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.machine import InvalidTransition
-from proctor.manager.lifecycle.reasons import MEANINGS, Charge, RetryPolicy, judge, settled_reason
+from proctor.manager.lifecycle.retries import MEANINGS, Charge, RetryPolicy, judge, settled_reason
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
 from proctor.training_services.base import EndReason, TrialJobStatus

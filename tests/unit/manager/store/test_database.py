@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.lifecycle.failures import NO_ENDS, TrialEnds
+from proctor.manager.lifecycle.experiment_failures import NO_ENDS, TrialEnds
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase, ReadTimeout

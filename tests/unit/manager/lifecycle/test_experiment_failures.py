@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.manager.lifecycle.failures import (
+from proctor.manager.lifecycle.experiment_failures import (
     FAILURES,
     FIRST_ENDS,
     NO_ENDS,
@@ -18,7 +18,7 @@ from proctor.manager.lifecycle.failures import (
     most_frequent,
     normalized,
 )
-from proctor.manager.lifecycle.reasons import MEANINGS
+from proctor.manager.lifecycle.retries import MEANINGS
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.training_services.base import EndReason
 

@@ -1,4 +1,4 @@
-"""What the end of a trial job means for its trial: the one table, and the pure rule that applies it."""
+"""What the end of a trial job means for its trial: whether it is retried, which budget pays, and how long it waits."""
 
 from dataclasses import dataclass
 from enum import StrEnum
