@@ -1,7 +1,8 @@
 """Who brings keepers to the nodes of one kind: manager-wide, shared by the experiments.
 
 A training service whose nodes are not simply there (platform `remote`) has a `NodeProvider` behind it. Experiments
-claim nodes and release them; a node without a claim is cleaned. A provider is made when it is
+claim nodes and release them; a node without a claim is cleaned, but files that could not be collected stay on it until
+somebody has them collected. A provider is made when it is
 first asked for, so that a manager whose experiments are all local never loads its libraries.
 """
 
@@ -11,9 +12,9 @@ import importlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,16 @@ from proctor.training_services.errors import UnknownNode, UnknownPlatform
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 
-__all__ = ["CheckStep", "CheckVerdict", "NodeProvider", "ProviderContext", "ProviderFactory", "Providers"]
+__all__ = [
+    "CheckStep",
+    "CheckVerdict",
+    "FileCollection",
+    "NodeProvider",
+    "ProviderContext",
+    "ProviderFactory",
+    "Providers",
+    "UncollectedFiles",
+]
 
 SECRETS_FILE = "secrets.json"
 """In the folder of an experiment: the secrets of its configuration by their path in it, for a provider's logins."""
@@ -52,6 +62,31 @@ class CheckStep:
     verdict: CheckVerdict
     found: str
     advice: str = ""
+
+
+@dataclass(frozen=True)
+class UncollectedFiles:
+    """Files of an experiment that has released a node before all of them were collected. They stay on the node until
+    they are collected, or the experiment is deleted, or the node is forgotten."""
+
+    experiment_id: str
+    node_id: str
+    place: str  # where they are, for people: "on bob@gpu-3:2222 in ~/.proctor/nodes/…"
+    why: str  # a clause
+
+
+@dataclass
+class FileCollection:
+    """The files of one experiment that are being collected from a node: how many were copied so far, of those that are
+    not here. `problem` says why not all of them could be, once `ended` is set."""
+
+    experiment_id: str = ""
+    files: int = 0
+    total_files: int = 0
+    bytes: int = 0
+    total_bytes: int = 0
+    problem: str = ""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True)
@@ -87,21 +122,34 @@ class NodeProvider(ABC):
 
     @abstractmethod
     async def release(self, experiment_id: str) -> None:
-        """An experiment no longer needs its nodes. Does not wait until they are cleaned; does nothing without a
-        claim."""
+        """An experiment that has no jobs any more needs its nodes no longer. Files of it that are only there are
+        collected first, from the nodes that are connected; see `uncollected` for the others. Does not wait until the
+        nodes are cleaned; does nothing without a claim."""
 
-    async def forget(self, experiment_id: str) -> None:  # noqa: B027
-        """An experiment is about to be deleted: from now on nothing is written to its folder. It has released its
-        nodes."""
+    def uncollected(self) -> Sequence[UncollectedFiles]:
+        """The files that released nodes still have, as far as is known. Returns at once."""
+        return ()
+
+    def collect(self, node_id: str, experiment_id: str) -> FileCollection:
+        """Begin to collect the files of an experiment that are `uncollected` on a node, then remove them there; when
+        it is being done already, that. Returns at once. Raises UnknownNode where it has none, ServiceUnavailable."""
+        raise UnknownNode(f"node {node_id} has no files that were not collected")
+
+    async def end_collections(self, experiment_id: str) -> None:  # noqa: B027
+        """An experiment is about to be resumed or deleted: when this returns, nothing of it is being collected. What
+        was not collected stays on its node."""
+
+    async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:  # noqa: B027
+        """Release an experiment's nodes and collect nothing, because it is about to be deleted, or because none of its
+        jobs ran there. From now on nothing is written to its folder.
+
+        :param keep: the nodes for which that is not so.
+        """
 
     def hold(self, experiment_id: str) -> None:  # noqa: B027
         """Keep the nodes that an experiment had claimed when the manager was last running, as they are written down:
-        the experiment is not loaded, and its jobs go on. Does nothing without a record of them. Idempotent; `claim` and
-        `unhold` end it."""
-
-    async def unhold(self, experiment_id: str) -> None:  # noqa: B027
-        """An experiment that was never loaded needs its nodes no more. They are left; files that are still there are
-        collected before. Does not wait for that; does nothing for an experiment that has none."""
+        the experiment is not loaded, and its jobs go on, or it is still to be cleaned up after. Does nothing without a
+        record of them. Idempotent; `claim`, `release` and `forget` end it."""
 
     @abstractmethod
     def has(self, node_id: str) -> bool:
@@ -113,8 +161,8 @@ class NodeProvider(ABC):
 
     @abstractmethod
     def abandon(self, node_id: str) -> None:
-        """Forget a node that no experiment claims and that was not left yet, because it is gone for good: what is there
-        stays there, and files that were not collected are abandoned. Raises UnknownNode, NodeInUse."""
+        """Forget a node that no experiment claims and that was not cleaned yet, because it is gone for good: what is
+        there stays there, and files that were not collected are abandoned. Raises UnknownNode, NodeInUse."""
 
     def address(self, node_id: str) -> str:
         """How one of its nodes is reached, as the user wrote it: "bob@gpu-3:2222". Raises UnknownNode."""
@@ -179,16 +227,20 @@ class Providers:
         for provider in self._made.values():
             provider.hold(experiment_id)
 
-    async def unhold(self, experiment_id: str) -> None:
-        """An experiment that was never loaded needs its nodes no more."""
+    async def end_collections(self, experiment_id: str) -> None:
+        """An experiment is about to be resumed."""
         for provider in self._made.values():
-            await provider.unhold(experiment_id)
+            await provider.end_collections(experiment_id)
 
-    async def forget(self, experiment_id: str) -> None:
-        """An experiment is about to be deleted: nothing of it is collected any more."""
+    async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:
+        """An experiment is about to be deleted, or none of its jobs ran on its nodes: see `NodeProvider.forget`."""
         for provider in self._made.values():
-            await provider.unhold(experiment_id)
-            await provider.forget(experiment_id)
+            await provider.forget(experiment_id, keep=keep)
+
+    def uncollected(self, *, experiment_id: str = "", node_id: str = "") -> list[UncollectedFiles]:
+        """What released nodes still have of an experiment, or what one node still has of all."""
+        found = (each for provider in self._made.values() for each in provider.uncollected())
+        return [each for each in found if experiment_id == each.experiment_id or node_id == each.node_id]
 
     def of_node(self, node_id: str) -> NodeProvider:
         """The provider of a node. Raises UnknownNode where there is none (node `local` looks after

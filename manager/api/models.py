@@ -433,7 +433,7 @@ class Node(Resource):
     id: str = Field(examples=["gpu-3"])
     kind: str = Field(examples=["remote"])
     status: str = Field(examples=["CONNECTED"])
-    """CONNECTING, CONNECTED, SILENT, LOST or FAILED."""
+    """CONNECTING, CONNECTED, SILENT, LOST, FAILED or RELEASED."""
     reason: str = Field(default="", examples=["login as bob was refused; tried the agent (2 keys); tried again in 8 s"])
     """Why it is in this status."""
     hold: str = Field(default="", examples=["drained: its disk is replaced"])
@@ -442,12 +442,29 @@ class Node(Resource):
     """How it is reached; empty for one that is simply there."""
     experiments: list[str] = Field(default_factory=list, examples=[["Ab3dE5f7"]])
     """The experiments that are going on and may use it."""
+    uncollected: list[str] = Field(default_factory=list, examples=[[]])
+    """The stopped experiments that may have files there which were not collected."""
     reservations: list[NodeReservation] = Field(default_factory=list)
     """What trial jobs of this manager hold there."""
     facts: JsonObject = Field(default_factory=dict)
     """What its keeper has told: host name, versions, free disk, and its devices: each with the processes on it, with
     `held_by` (phrases for people) and with `leases`, the shares of it that jobs of any manager and user hold."""
     seen_at: Time | None = None
+
+
+class FileCollection(Resource):
+    """How far the files of a stopped experiment are collected from a machine."""
+
+    experiment_id: str = Field(examples=["Ab3dE5f7"])
+    files: int = Field(examples=[3])
+    """So many were copied until now."""
+    total_files: int = Field(examples=[12])
+    """Of so many that were only there, as far as is known."""
+    bytes: int = Field(examples=[1048576])
+    total_bytes: int = Field(examples=[4194304])
+    problem: str = Field(default="", examples=["the machine is away: its SSH server does not answer"])
+    """Why not all of them could be collected: then they stay there."""
+    is_finished: bool
 
 
 class CheckStep(Resource):

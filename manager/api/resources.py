@@ -18,7 +18,7 @@ from proctor.manager.store.tables import events, trials
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.training_services.capacity import GpuCapacity
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
-from proctor.training_services.providers import CheckStep
+from proctor.training_services.providers import CheckStep, FileCollection
 from proctor.trial_keeper.protocol import to_json
 
 MOST_REASONS = 100
@@ -48,7 +48,10 @@ def reason_of(context: ApiContext, row: ExperimentRow) -> str:
     if waits := context.manager.awaited(row) or context.manager.held_up(row):
         return waits
     outlook = context.manager.outlook(row)
-    return "; ".join(filter(None, (row.reason, "" if outlook is None else outlook.clause)))
+    clauses = [row.reason, "" if outlook is None else outlook.clause]
+    for left in context.manager.uncollected(experiment_id=row.id):
+        clauses.append(f"files were not collected from node {left.node_id}: `proctor nodes collect {left.node_id}`")
+    return "; ".join(filter(None, clauses))
 
 
 def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row: ExperimentRow) -> models.Experiment:
@@ -224,9 +227,23 @@ def node_resource(context: ApiContext, node: Node) -> models.Node:
         hold=node.hold,
         address=manager.node_address(node.id),
         experiments=manager.experiments_on(node.id),
+        uncollected=[left.experiment_id for left in manager.uncollected(node_id=node.id)],
         reservations=[_reservation_resource(reservation) for reservation in pool.reservations(node.id)],
         facts=facts,
         seen_at=utc_or_none(node.seen_at),
+    )
+
+
+def collection_resource(collection: FileCollection) -> models.FileCollection:
+    """How far a collection is now."""
+    return models.FileCollection(
+        experiment_id=collection.experiment_id,
+        files=collection.files,
+        total_files=collection.total_files,
+        bytes=collection.bytes,
+        total_bytes=collection.total_bytes,
+        problem=collection.problem,
+        is_finished=collection.ended.is_set(),
     )
 
 

@@ -23,6 +23,7 @@ STYLES = {
     "CONNECTED": "green",
     "CONNECTING": "cyan",
     "SILENT": "yellow",
+    "RELEASED": "yellow",
     "LOST": "red",
 }
 

@@ -8,6 +8,7 @@ reports, is cleaned up after when these are stored, or given up: after its next 
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from proctor.manager.engine.retries import error_clause, growing_pause, is_passi
 from proctor.manager.errors import Unavailable
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
-from proctor.manager.store.tables import experiments, jobs
+from proctor.manager.store.tables import events, experiments, jobs
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import TrainingService
 
@@ -67,12 +68,36 @@ class CleanUps:
                 entry.task.cancel()
 
     async def carry_out(self, experiment_id: str, service: TrainingService) -> None:
-        """Clean up now, and write down that it was done. Raises what the service raises."""
+        """Clean up now, and write down that it was done, with the files that are still on nodes. Raises what the
+        service raises."""
         failpoint("manager.clean_up.before")
         await service.clean_up()
         failpoint("manager.clean_up.after")
+        notices = await self._describe_uncollected(experiment_id)
+        now = self._context.clock.now()
+
+        def note(connection: sqlite3.Connection) -> None:
+            experiments.end_clean_up(connection, experiment_id)
+            for text in notices:
+                data = {"text": text}
+                events.append(connection, time=now, kind=events.NOTICE, data=data, experiment_id=experiment_id)
+
         with suppress(RowNotFound):
-            await self._context.control.write(lambda c: experiments.end_clean_up(c, experiment_id))
+            await self._context.control.write(note)
+
+    async def _describe_uncollected(self, experiment_id: str) -> list[str]:
+        """Sentences about the files of an experiment that are still on nodes. Nodes on which no job of it ran have
+        none."""
+        providers = self._context.providers
+        if providers is None or not providers.uncollected(experiment_id=experiment_id):
+            return []
+        ran_on = await self._context.control.read(lambda c: jobs.nodes(c, experiment_id))
+        await providers.forget(experiment_id, keep=ran_on)
+        return [
+            f"when it was stopped, files on node {each.node_id} were not collected: {each.why}; they stay there, "
+            f"{each.place}, until `proctor nodes collect {each.node_id}` fetches them or the experiment is deleted"
+            for each in providers.uncollected(experiment_id=experiment_id)
+        ]
 
     def add(self, experiment_id: str, error: Exception | None = None) -> None:
         """Try until it is done: at once, or after a pause because of `error`. Does nothing while the manager leaves."""

@@ -40,7 +40,7 @@ from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.errors import TrainingServiceError, UnknownNode
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import Node, NodePool
-from proctor.training_services.providers import NodeProvider, Providers
+from proctor.training_services.providers import FileCollection, NodeProvider, Providers, UncollectedFiles
 from proctor.training_services.registry import create as create_service
 
 log = logging.getLogger(__name__)
@@ -266,6 +266,8 @@ class Manager:
     async def _start_again(self, row: ExperimentRow) -> None:
         """Read an experiment back first, so that it stays where it is when that fails."""
         await self._supervisor.leave(row.id)
+        if self.providers is not None:
+            await self.providers.end_collections(row.id)
         try:
             loaded = await self._supervisor.load(row.id)
         except Exception as error:
@@ -298,11 +300,11 @@ class Manager:
         await self._require_deletable(row)
         await self._supervisor.leave(experiment_id)
         row = await self.experiment(experiment_id)
+        if self.providers is not None:
+            await self.providers.forget(experiment_id)
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
             await self._supervisor.settle(row)
         await self._supervisor.close_metrics(experiment_id)
-        if self.providers is not None:
-            await self.providers.forget(experiment_id)
         failpoint("manager.delete.before")
         try:
             await asyncio.to_thread(creation.remove_folder, Path(row.directory))
@@ -411,6 +413,23 @@ class Manager:
         if leaving := self._supervisor.leaving((node_id,)):
             raise Conflict(f"node {node_id} is in use: {'; '.join(leaving.values())}; ask again when it has left")
         self._provider(node_id).abandon(node_id)
+
+    async def collect_files(self, node_id: str, experiment_id: str | None = None) -> list[FileCollection]:
+        """Begin to collect what stopped experiments, or one of them, still have on a node, or join in; empty where that
+        is nothing. Raises UnknownNode, NotFound, Unavailable, and Conflict for an experiment that uses the node."""
+        self.pool.node(node_id)
+        if experiment_id is not None:
+            await self.experiment(experiment_id)
+            if experiment_id in self.experiments_on(node_id):
+                text = f"experiment {experiment_id} uses node {node_id}; its files are collected when it is stopped"
+                raise Conflict(text)
+        found = [each.experiment_id for each in self.uncollected(node_id=node_id)]
+        wanted = [name for name in found if experiment_id in (None, name)]
+        return [self._provider(node_id).collect(node_id, name) for name in wanted]
+
+    def uncollected(self, **of: str) -> list[UncollectedFiles]:
+        """What nodes still have of a stopped experiment (`experiment_id`), or what a node (`node_id`) has of all."""
+        return [] if self.providers is None else self.providers.uncollected(**of)
 
     def _provider(self, node_id: str) -> NodeProvider:
         if self.providers is None:

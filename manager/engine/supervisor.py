@@ -112,10 +112,12 @@ class ExperimentSupervisor:
                     await running.loop.attached.wait()
 
     async def _hold_nodes(self) -> None:
-        """Keep the nodes of experiments that are not loaded, and of those that were stopped while they were not."""
+        """Keep the nodes of experiments that are not loaded, of those that were stopped while they were not, and of
+        those that are still to be cleaned up after."""
         if self._context.providers is not None:
             live = {job.experiment_id for job, _ in await self._context.control.read(jobs.all_live)}
-            for experiment_id in sorted({*live, *self._unloaded.ids()} - self._running.keys()):
+            pending = await self._context.control.read(experiments.needing_clean_up)
+            for experiment_id in sorted({*live, *pending, *self._unloaded.ids()} - self._running.keys()):
                 self._context.providers.hold(experiment_id)
 
     async def _review_unknown_jobs(self) -> None:

@@ -301,8 +301,6 @@ class Unloaded:
         await self._commit(state, step)
         for job_id in state.by_job:
             self._context.pool.release(job_id)
-        if not state.by_job and self._context.providers is not None:
-            await self._context.providers.unhold(state.row.id)
         self.drop(state.row.id)
         if not state.by_job:
             self._clean_ups.add(state.row.id)

@@ -154,6 +154,10 @@ SELECT * FROM trial_jobs WHERE trial_id = :trial_id ORDER BY number;
 -- name: jobs.live
 SELECT * FROM trial_jobs WHERE experiment_id = :experiment_id AND status <> 'ENDED' ORDER BY trial_id, number;
 
+-- name: jobs.nodes
+SELECT DISTINCT trial_jobs.node_id FROM trials JOIN trial_jobs ON trial_jobs.trial_id = trials.id
+WHERE trials.experiment_id = :experiment_id AND trial_jobs.node_id IS NOT NULL;
+
 -- name: jobs.all_live
 -- of every experiment, with the numbers of their trials
 SELECT trial_jobs.*, trials.sequence_id

@@ -94,6 +94,13 @@ class Client:
         """Give a drained or quarantined machine jobs again."""
         return self._post(_path("nodes", node_id, "resume"))
 
+    def collect_node(self, node_id: str, *, experiment_id: str | None = None) -> Iterator[JsonObject]:
+        """Collect the files that stopped experiments, or one of them, still have on a machine. Yields how far that is,
+        every few seconds, one experiment after the other, until `is_finished`; `problem` says why files stay there. It
+        goes on when the caller stops iterating."""
+        query = {"experiment_id": experiment_id}
+        return self._transport.json_lines("POST", _path("nodes", node_id, "collect"), query=query)
+
     def forget_node(self, node_id: str) -> None:
         """Forget a machine that no experiment uses and that cannot be cleaned up; what is there stays there."""
         self._transport.request("POST", _path("nodes", node_id, "forget"))

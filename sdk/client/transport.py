@@ -1,5 +1,6 @@
 """One HTTP connection to a manager: asks, translates what goes wrong, and nothing else."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -88,23 +89,34 @@ class Transport:
 
     @contextmanager
     def stream(
-        self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
         """An answer whose body is still coming. Reading it may raise httpx.TransportError."""
         timeout = httpx.Timeout(self._timeout.read, connect=self._timeout.connect, read=STREAM_SILENCE_SECONDS)
-        with self._translated(f"GET {path}"):
+        with self._translated(f"{method} {path}"):
             request = self._client.build_request(
-                "GET", path.lstrip("/"), params=_without_none(query), headers=headers, timeout=timeout
+                method, path.lstrip("/"), params=_without_none(query), headers=headers, timeout=timeout
             )
             response = self._client.send(request, stream=True)
             if response.is_error:
                 response.read()
                 response.close()
-                raise problem_error(response.status_code, _document(response), f"GET {path}")
+                raise problem_error(response.status_code, _document(response), f"{method} {path}")
         try:
             yield response
         finally:
             response.close()
+
+    def json_lines(self, method: str, path: str, *, query: Query | None = None) -> Iterator[Any]:
+        """The JSON documents of an answer, a line each, as they come."""
+        with self._translated(f"{method} {path}"), self.stream(path, method=method, query=query) as response:
+            for line in response.iter_lines():
+                yield json.loads(line)
 
     def _send(
         self, method: str, path: str, query: Query | None, body: Any, *, timeout_seconds: float | None = None

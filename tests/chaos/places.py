@@ -36,7 +36,10 @@ KILLED_AT = frozenset().union(
     *(OF_DELETING, OF_LOADING, OF_EXHAUSTION, OF_A_TUNER_THAT_RAISES, OF_A_SUSPENDED_DISPATCHER, OF_A_DEAD_REAPER),
 )
 
-ELSEWHERE = {"trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch"}
+ELSEWHERE = {
+    "trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch",
+    "manager.collect.": "it takes machines: tests/e2e/remote/test_collecting.py",
+}
 """Prefixes of places that these tests leave out, and why."""
 
 

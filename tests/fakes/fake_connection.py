@@ -79,6 +79,10 @@ class FakeMachine:
         self.files.clear()
         self.exists = self.keeper = False
 
+    def experiments(self) -> list[str] | None:
+        """Whose folders are there; None: its keeper is an older one, which does not say."""
+        return []
+
     def register(self) -> None:
         """Its keeper registers with the manager."""
         self.pool.connect(self.node_id, [], driver_note="", hostname="fake", version="0", seen_at=self.now)
@@ -225,7 +229,9 @@ class FakeConnection:
 
     def _stop(self, given: dict[str, Any]) -> dict[str, Any]:
         self._machine.keeper = False
-        return {"jobs": 0, "left": self._machine.left if given["kill_jobs"] else []}
+        if not given["kill_jobs"]:
+            return {"jobs": 0, "left": []}
+        return {"jobs": 0, "left": self._machine.left, "experiments": self._machine.experiments()}
 
     def _remove(self, given: dict[str, Any]) -> dict[str, Any]:
         if not self._machine.left:

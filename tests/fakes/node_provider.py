@@ -1,11 +1,18 @@
 """A provider of nodes that reaches nothing: it remembers what it was asked and answers what a test has put in."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from proctor.training_services.errors import NodeInUse, UnknownNode
-from proctor.training_services.providers import CheckStep, CheckVerdict, NodeProvider, ProviderContext
+from proctor.training_services.providers import (
+    CheckStep,
+    CheckVerdict,
+    FileCollection,
+    NodeProvider,
+    ProviderContext,
+    UncollectedFiles,
+)
 
 
 class FakeProvider(NodeProvider):
@@ -20,6 +27,11 @@ class FakeProvider(NodeProvider):
         self.forgotten: list[str] = []
         self.asked: list[tuple[str, Mapping[str, Any], Mapping[str, str]]] = []
         self.trial_gpu_number: int | None = None
+        self.left: list[UncollectedFiles] = []
+        """Files that were not collected."""
+        self.collections: dict[tuple[str, str], FileCollection] = {}
+        """By node and experiment: what is being collected."""
+        self.ended_collections: list[str] = []
         self.verdicts: dict[str, CheckVerdict] = {}
         """By host: what its last step finds."""
 
@@ -40,8 +52,19 @@ class FakeProvider(NodeProvider):
     async def release(self, experiment_id: str) -> None:
         return
 
-    async def forget(self, experiment_id: str) -> None:
-        self.forgotten.append(experiment_id)
+    async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:
+        self.left = [each for each in self.left if each.experiment_id != experiment_id or each.node_id in keep]
+        if not keep:
+            self.forgotten.append(experiment_id)
+
+    def uncollected(self) -> Sequence[UncollectedFiles]:
+        return self.left
+
+    def collect(self, node_id: str, experiment_id: str) -> FileCollection:
+        return self.collections.setdefault((node_id, experiment_id), FileCollection(experiment_id))
+
+    async def end_collections(self, experiment_id: str) -> None:
+        self.ended_collections.append(experiment_id)
 
     def has(self, node_id: str) -> bool:
         return node_id in self.addresses

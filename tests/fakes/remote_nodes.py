@@ -5,15 +5,18 @@ import asyncio
 import json
 import shutil
 import tarfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proctor.training_services.errors import ServiceUnavailable, UnknownNode
+from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownNode
 from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.providers import FileCollection
+from proctor.training_services.remote.files.collection import collect_and_remove
+from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import (
@@ -167,7 +170,7 @@ class FakeProvider:
         self.machines: dict[str, FakeMachine] = {}
         self.claims: list[str] = []
         self.secrets_files: list[Path | None] = []
-        self.uncollected: set[str] = set()  # which nodes still had files when they were released last
+        self.uncollected: dict[str, str] = {}  # which nodes still had files when they were released last, and why
 
     def add(self, node_id: str, home: Path) -> FakeKeeper:
         """Make a machine; it is known to pool and hub once it is claimed."""
@@ -188,15 +191,23 @@ class FakeProvider:
     ) -> tuple[str, ...]:
         self.claims.append(experiment_id)
         self.secrets_files.append(secrets_file)
+        if secrets_file is not None:
+            self.directory = secrets_file.parent
         for node_id in self.node_ids_of(settings):
             self.pool.add(node_id, "remote", reason="it is being connected")
             self.hub.add_node(node_id, "secret", lost_after_seconds=600)
         return self.node_ids_of(settings)
 
-    async def release(self, experiment_id: str, *, uncollected: Collection[str] = ()) -> None:
+    async def release(self, experiment_id: str) -> None:
+        self.uncollected = {}
         if experiment_id in self.claims:
             self.claims.remove(experiment_id)
-        self.uncollected = set(uncollected)
+            for node_id in self.machines:
+                paths = ExperimentPaths(experiment_id, self.directory)
+                try:
+                    await collect_and_remove(self.hub, node_id, paths, FileCollection())
+                except TrainingServiceError as error:
+                    self.uncollected[node_id] = str(error)
 
     def machine(self, node_id: str) -> FakeMachine:
         if node_id not in self.machines:

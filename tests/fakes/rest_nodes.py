@@ -30,6 +30,8 @@ class NodesOfRest:
         self.refused = ""
         """Why machines cannot be asked about."""
         self.handed_over: Row = {}
+        self.collections: dict[str, list[Row]] = {}
+        """What a collection of files says, one after the other, by node."""
 
     def emit(self, kind: str, *, data: Row | None = None, **ids: Any) -> None:
         """A change, to every stream."""
@@ -64,6 +66,9 @@ class NodesOfRest:
                     raise Answer(409, f"node {name} is not reached over a network")
             case "POST", "drain":
                 row["hold"] = f"drained: {body['reason']}" if body["reason"] else "drained"
+            case "POST", "collect":
+                states = self.collections.get(name, [])
+                return b"".join(models.FileCollection(**state).model_dump_json().encode() + b"\n" for state in states)
             case "POST", "resume":
                 row["hold"] = ""
             case "POST", "forget":

@@ -123,7 +123,7 @@ async def test_jobs_that_are_killed_with_their_keeper_are_reported_by_the_next_o
         await start_job(node, "T.1")
         await start_job(node, "U.1")
         answer = await node.command("stop", kill_jobs=True, grace_seconds=0.5)
-        assert answer == {"jobs": 2, "left": []}
+        assert answer == {"jobs": 2, "left": [], "experiments": ["Ab3dE5f7"]}
         assert node.processes() == []
         for job_id in ("T.1", "U.1"):
             end = read_exit(str(node.job_directory(job_id)))
@@ -132,7 +132,7 @@ async def test_jobs_that_are_killed_with_their_keeper_are_reported_by_the_next_o
                 EndReason.CANCELED,
                 "canceled: the node was removed from the experiment",
             )
-        assert await node.command("stop", kill_jobs=True) == {"jobs": 0, "left": []}
+        assert await node.command("stop", kill_jobs=True) == {"jobs": 0, "left": [], "experiments": ["Ab3dE5f7"]}
         await node.start()
         assert (await node.manager.end_of("T.1", seconds=SECONDS)).reason == EndReason.CANCELED
         assert (await node.manager.end_of("U.1", seconds=SECONDS)).reason == EndReason.CANCELED
@@ -184,7 +184,8 @@ async def test_a_stopped_reaper_does_not_keep_its_trial_alive(tmp_path: Path) ->
         record = RecordFolder(node.directory / "jobs").read_process("T.1")
         assert record is not None
         os.kill(record.reaper.pid, signal.SIGSTOP)
-        assert (await node.command("stop", kill_jobs=True, grace_seconds=0.5)) == {"jobs": 1, "left": []}
+        answer = await node.command("stop", kill_jobs=True, grace_seconds=0.5)
+        assert answer == {"jobs": 1, "left": [], "experiments": ["Ab3dE5f7"]}
         assert node.processes() == []
         assert (await node.remove())["removed"]
 
@@ -203,7 +204,7 @@ async def test_what_may_not_be_removed_is_told_and_removed_when_it_may(tmp_path:
 
 async def test_commands_on_a_directory_that_is_not_there(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
-        assert await node.command("stop", kill_jobs=True) == {"jobs": 0, "left": []}
+        assert await node.command("stop", kill_jobs=True) == {"jobs": 0, "left": [], "experiments": []}
         assert await node.remove() == {"removed": True, "jobs": 0, "left": []}
         assert (await node.start())["started"], "what it needs is made"
         assert (await node.remove())["removed"]

@@ -79,7 +79,7 @@ async def test_a_machine_that_is_claimed_gets_a_keeper_and_a_released_one_is_lef
     await manager.until_job("job.1", TrialJobStatus.RUNNING)
     assert any("sleep 1000" in process.command for process in machine.processes())
 
-    await manager.provider.release(EXPERIMENT)
+    await manager.provider.forget(EXPERIMENT)  # its job still runs, and its files are not needed
     await until_left(manager, group, node_id)
 
 

@@ -27,6 +27,7 @@ MIRRORS = {
     "ManagerNotStarted",
     "Node",
     "NodeCodeConfig",
+    "FileCollection",
     "NotFound",
     "ObjectiveConfig",
     "Refused",

@@ -20,6 +20,7 @@ from proctor.sdk.disk_errors import advise
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.sessions import MOST_BYTES
+from proctor.training_services.providers import FileCollection
 from proctor.trial_keeper.linux.files import remove_file, sync_folder
 from proctor.trial_keeper.protocol import FileFacts
 
@@ -242,12 +243,15 @@ class CollectedFiles:
         self._mirror = MirrorFolder(local_folder)
         self._piece = _FIRST_BYTES
 
-    async def collect(self, *, largest: int | None = None, durable: bool = False) -> Collection:
+    async def collect(
+        self, *, largest: int | None = None, durable: bool = False, progress: FileCollection | None = None
+    ) -> Collection:
         """Fetch what is missing here or has another size or modification time, small files first. An interrupted
         copy is continued. A folder that is not on the node has no files.
 
         :param largest: leave files over so many bytes; None: none.
         :param durable: everything that is here survives a power cut when this returns.
+        :param progress: kept up to date meanwhile; one that has counted other files goes on counting.
         :raises ServiceUnavailable: the node's keeper is away; what is here stays, try again.
         :raises CollectionFailed: our disk is full or cannot be written to; no half file is left.
         """
@@ -258,29 +262,34 @@ class CollectedFiles:
         lacking = await asyncio.to_thread(self._mirror.lacking, files)
         left = [file for file in lacking if largest is not None and file.size > largest]
         wanted = sorted((file for file in lacking if largest is None or file.size <= largest), key=lambda f: f.size)
-        fetched = await self._fetch_all(wanted, left)
+        progress = progress or FileCollection()
+        before = progress.files, progress.bytes
+        progress.total_files = progress.files + len(wanted)
+        progress.total_bytes = progress.bytes + sum(file.size for file in wanted)
+        await self._fetch_all(wanted, left, progress)
         if durable:
             lacks = {file.path for file in left}
             await asyncio.to_thread(self._mirror.sync, [file for file in files if file.path not in lacks])
-        return Collection(len(fetched), sum(fetched), left)
+        return Collection(progress.files - before[0], progress.bytes - before[1], left)
 
-    async def _fetch_all(self, wanted: Sequence[FileFacts], left: list[FileFacts]) -> list[int]:
-        """Fetch files; returns how many bytes each has brought, and adds to `left` those that cannot be copied."""
-        fetched: list[int] = []
+    async def _fetch_all(self, wanted: Sequence[FileFacts], left: list[FileFacts], progress: FileCollection) -> None:
+        """Fetch files; adds to `left` those that cannot be copied."""
         for batch in self._batches(wanted):
             contents = await self._read_together(batch) if len(batch) > 1 else {}
             together = [file for file in batch if file.path in contents]
             unusable = await asyncio.to_thread(self._store, together, contents) if together else []
-            fetched += [len(contents[file.path]) for file in together if file not in unusable]
+            stored = [len(contents[file.path]) for file in together if file not in unusable]
+            progress.files += len(stored)
+            progress.bytes += sum(stored)
             left += unusable
             for file in batch:
                 if file.path not in contents:
-                    await self._fetch(file, fetched, left)
-        return fetched
+                    await self._fetch(file, left, progress)
 
-    async def _fetch(self, file: FileFacts, fetched: list[int], left: list[FileFacts]) -> None:
+    async def _fetch(self, file: FileFacts, left: list[FileFacts], progress: FileCollection) -> None:
         try:
-            fetched.append(await self._copy(file))
+            await self._copy(file, progress)
+            progress.files += 1
         except FileNotFoundError:
             self._mirror.abandon(file)
             log.info("file %s of %s is gone from node %s", file.path, self._folder, self._node_id)
@@ -305,17 +314,17 @@ class CollectedFiles:
         if batch:
             yield batch
 
-    async def _copy(self, file: FileFacts) -> int:
-        """Copy one file piece by piece; returns how many bytes were fetched."""
-        begin = offset = await asyncio.to_thread(self._mirror.begin, file)
+    async def _copy(self, file: FileFacts, progress: FileCollection) -> None:
+        """Copy one file piece by piece."""
+        offset = await asyncio.to_thread(self._mirror.begin, file)
         while offset < file.size:
             data = await self._read(file.path, offset, min(self._piece, file.size - offset))
             if not data:
                 break  # it has become shorter; the next collection sees that
             await asyncio.to_thread(self._mirror.append, file, offset, data)
             offset += len(data)
+            progress.bytes += len(data)
         await asyncio.to_thread(self._mirror.finish, file)
-        return offset - begin
 
     def _store(self, files: Sequence[FileFacts], contents: Mapping[str, bytes]) -> list[FileFacts]:
         """In a thread: store whole files; returns those whose names cannot be used here."""

@@ -102,6 +102,7 @@ class NodeStatus(StrEnum):
     SILENT = "SILENT"  # some heartbeats of its keeper are missing; its jobs are assumed to run
     LOST = "LOST"  # silent for longer than its limit; its jobs were abandoned
     FAILED = "FAILED"  # its keeper cannot be started; the reason says what to do
+    RELEASED = "RELEASED"  # no experiment uses it; files that were not collected are there, and nothing of ours runs
 
 
 @dataclass(frozen=True)

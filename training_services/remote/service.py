@@ -169,13 +169,8 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
         await super().reattach(forms, ended)
 
     async def clean_up(self) -> None:
-        uncollected = frozenset(self._node_ids)
-        try:
-            await super().clean_up()
-            if self._is_claimed:
-                uncollected = await self._collector.release(self._node_ids)
-        finally:
-            await self._provider.release(self._experiment_id, uncollected=uncollected)
+        await super().clean_up()
+        await self._provider.release(self._experiment_id)
 
     # ---- jobs
 

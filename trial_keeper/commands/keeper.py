@@ -28,6 +28,7 @@ from proctor.trial_keeper.settings import (
     ARCHIVE,
     CONFIG_FILE,
     ENV_KEEPER,
+    EXPERIMENTS_FOLDER,
     LOCK_FILE,
     KeeperSettings,
     default_lock_folder,
@@ -112,7 +113,8 @@ def stop(given: CommandInput) -> dict[str, Any]:
         return {"jobs": count_running(directory), "left": []}
     with no_keeper(directory):
         jobs, left = end_jobs(directory, grace_seconds=given.number("grace_seconds", GRACE_SECONDS))
-    return {"jobs": jobs, "left": left}
+    files = directory / EXPERIMENTS_FOLDER
+    return {"jobs": jobs, "left": left, "experiments": sorted(os.listdir(files)) if files.is_dir() else []}
 
 
 @contextlib.contextmanager

@@ -28,7 +28,8 @@ start    Make sure that a keeper of this very archive, with these settings, runs
 
 stop     Have the keeper leave. With `kill_jobs` every job of it ends with all its processes, its end written down.
     in   {"directory": …, "kill_jobs"?: false, "grace_seconds"?: 5.0}       grace: between SIGTERM and SIGKILL
-    out  {"jobs": 2, "left": []}        jobs: how many were ended, or go on; left: sentences on what could not be ended
+    out  {"jobs": 2, "left": [],        jobs: how many were ended, or go on; left: sentences on what could not be ended
+          "experiments"?: ["Ab3dE5f7"]} with `kill_jobs`: whose folders are there, with what was not collected
 
 remove   `stop` with `kill_jobs`, then leave no trace: the directory, ~/.proctor/nodes and ~/.proctor when they are
          empty, temporary socket folders, unused lock files of GPUs.

@@ -1,13 +1,23 @@
-"""The machines on which trials run: shown, tried again, drained and resumed, forgotten.
+"""The machines on which trials run: shown, tried again, drained and resumed, files collected from them, forgotten.
 
 Also those of a configuration, without an experiment: every hop to them tried, or cleaned.
 """
 
-from fastapi import APIRouter
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import StreamingResponse
 
 from proctor.manager.api import models
+from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context
-from proctor.manager.api.resources import check_resource, node_resource
+from proctor.manager.api.resources import check_resource, collection_resource, node_resource
+from proctor.manager.api.stream import wait_for_any
+from proctor.training_services.providers import FileCollection
+
+JSON_LINES = "application/x-ndjson"
+PROGRESS_SECONDS = 5.0
 
 nodes = APIRouter(tags=["nodes"])
 platforms = APIRouter(tags=["platforms"])
@@ -42,6 +52,34 @@ async def drain_node(context: Context, node_id: str, body: models.DrainNode | No
 async def resume_node(context: Context, node_id: str) -> models.Node:
     """One that gets them already stays as it is."""
     return node_resource(context, await context.manager.nodes.resume(node_id))
+
+
+@nodes.post(
+    "/nodes/{node_id}/collect",
+    summary="Collect the files that stopped experiments still have on a machine",
+    response_class=StreamingResponse,
+    responses={200: {"content": {JSON_LINES: {}}, "model": models.FileCollection, "description": "A line each."}},
+)
+async def collect_files(
+    context: Context,
+    node_id: str,
+    experiment_id: Annotated[str | None, Query(description="Only the files of this experiment.")] = None,
+) -> StreamingResponse:
+    """Because it was away when they were stopped, or the files could not be stored. Connects the machine, copies the
+    files to where they belong, and removes them there. The answer is a line of JSON every few seconds until
+    `is_finished`, for one experiment after the other; none where there is nothing to collect. It goes on when the
+    client goes; a further request joins in."""
+    collections = await context.manager.collect_files(node_id, experiment_id)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_progress(context, collections), media_type=JSON_LINES, headers=headers)
+
+
+async def _progress(context: ApiContext, collections: Sequence[FileCollection]) -> AsyncIterator[bytes]:
+    for collection in collections:
+        is_over = False
+        while not is_over:
+            is_over = await wait_for_any(PROGRESS_SECONDS, collection.ended, context.closing)
+            yield collection_resource(collection).model_dump_json().encode() + b"\n"
 
 
 @nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Give up a machine that cannot be left")

@@ -1,4 +1,4 @@
-"""`proctor nodes`: the machines trials run on; tried again, drained, resumed, forgotten."""
+"""`proctor nodes`: the machines trials run on; tried again, drained, resumed, files collected from them, forgotten."""
 
 import time
 from typing import TYPE_CHECKING
@@ -7,6 +7,7 @@ import click
 
 from proctor.manager.cli.columns import NODES
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import find_experiment
 from proctor.manager.cli.output import Format, Row, confirm, echo, output_option, print_list
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 45.0
 """How long `check` waits for what comes of it."""
-SETTLED = ("CONNECTED", "FAILED", "LOST")
+SETTLED = ("CONNECTED", "FAILED", "LOST", "RELEASED")
 UNDER_WAY = "being tried"
 """In the reason of a node that cannot be used: nothing has come of the next try yet."""
 
@@ -83,6 +84,31 @@ def resume(session: CliSession, node: str) -> None:
 
 
 @nodes.command()
+@click.argument("node", metavar="[ID]", required=False)
+@click.option("-e", "--experiment", metavar="ID", help="Only the files of this experiment.")
+@with_session
+def collect(session: CliSession, node: str | None, experiment: str | None) -> int:
+    """Fetch the files that stopped experiments still have on a machine, or on all.
+
+    A machine that was away when its experiment was stopped keeps them until then. They are copied to where the other
+    files of the experiment are, and removed there. The exit code is 1 when some could not be fetched; try again then.
+    """
+    client = session.client
+    only = None if experiment is None else find_experiment(client, experiment, ended_too=True)["id"]
+    found = [find_node(client, node)] if node is not None else [each for each in client.nodes() if each["uncollected"]]
+    last: dict[tuple[str, str], Row] = {}
+    for each in found:
+        for state in client.collect_node(each["id"], experiment_id=only):
+            last[each["id"], state["experiment_id"]] = state
+            session.report(f"Node {each['id']}, experiment {state['experiment_id']}: {_progress(state)}.")
+    if not last:
+        where = "No node has" if node is None else f"Node {found[0]['id']} has no"
+        session.report(f"{where} files that were not collected.")
+    is_complete = all(state["is_finished"] and not state["problem"] for state in last.values())
+    return ExitCode.OK if is_complete else ExitCode.FAILED
+
+
+@nodes.command()
 @node_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @with_session
@@ -131,6 +157,16 @@ def _check_and_wait(client: "Client", node_id: str) -> Row:
             if any(data["status"] in SETTLED and UNDER_WAY not in data["reason"] for data in changes):
                 break
     return client.node(node_id)
+
+
+def _progress(state: Row) -> str:
+    copied = f"{state['files']} of {state['total_files']} files"
+    size = f"{state['bytes'] / 1e6:.1f} of {state['total_bytes'] / 1e6:.1f} MB"
+    if not state["is_finished"]:
+        return f"{copied} are here, {size}" if state["total_files"] else "it is being connected"
+    if state["problem"]:
+        return f"{copied} were fetched; the others stay there: {state['problem']}"
+    return f"{state['files']} files were fetched, {state['bytes'] / 1e6:.1f} MB; all of them are here now"
 
 
 def _state(node: Row) -> str:

@@ -39,6 +39,11 @@ def live(connection: sqlite3.Connection, experiment_id: str) -> list[TrialJobRow
     return [TrialJobRow.from_row(row) for row in rows]
 
 
+def nodes(connection: sqlite3.Connection, experiment_id: str) -> list[str]:
+    """The nodes on which jobs of the experiment have run, or may have."""
+    return [row[0] for row in connection.execute(query("jobs.nodes"), {"experiment_id": experiment_id})]
+
+
 def all_live(connection: sqlite3.Connection) -> list[tuple[TrialJobRow, int]]:
     """The jobs of all experiments that have not ended, with the sequence ids of their trials. For the start of a
     manager."""

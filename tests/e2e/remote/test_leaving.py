@@ -1,7 +1,6 @@
 """Stop and delete leave nothing behind, whatever the trials have started."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fakes.machines.person import PASSWORD
@@ -10,12 +9,6 @@ from fakes.nvidia import find_compiler
 
 pytestmark = pytest.mark.slow
 
-MODEL = bytes(range(256)) * 4000
-MAKING = (
-    "import os\n"
-    "model = os.path.join(os.environ['PROCTOR_OUTPUT_DIR'], 'model.bin')\n"
-    "open(model, 'wb').write(bytes(range(256)) * 4000)\n" + TRIAL
-)
 CHILDREN = (
     "import subprocess, sys\n"
     "subprocess.Popen(['sleep', '1000'])\n"
@@ -57,33 +50,6 @@ def test_an_experiment_that_is_deleted_while_a_machine_is_away_is_forgotten_ther
     assert scene.group.leavings.find() != []
     away.heal()
     scene.expect_nothing_left()
-
-
-@pytest.mark.parametrize("restart", [False, True], ids=["", "the manager is started again meanwhile"])
-def test_files_of_a_trial_that_was_stopped_while_its_machine_was_away_come_when_it_answers_again(
-    stage: Callable[..., Scene], tmp_path: Path, restart: bool
-) -> None:
-    scene = stage(2)
-    away, _ = scene.machines
-    experiment, trials = scene.spread(2, script=MAKING, trainingService={"nodeTimeout": 3})
-    [trial] = [trial for trial in trials if scene.machine_of(trial) is away]
-    away.cut()
-    scene.manager.command_line("stop", experiment)
-    scene.manager.until_status(experiment, "STOPPED")
-    reason = f"released, but files of experiment {experiment} may still be there"
-    scene.until_node(away, "FAILED", "CONNECTING", "LOST", reason=reason)
-    assert "model.bin" not in scene.manager.attempt("trial", "files", trial["id"]).stdout
-    if restart:
-        scene.manager.kill()
-        scene.manager.start()
-    away.heal()
-    scene.expect_nothing_left()
-    scene.until_left()
-    [path] = [file["path"] for file in scene.manager.client.files(trial["id"]) if "model.bin" in file["path"]]
-    assert path in scene.manager.command_line("trial", "files", trial["id"])
-    scene.manager.command_line("trial", "download", trial["id"], "--path", path, "-d", tmp_path / "saved")
-    assert (tmp_path / "saved" / path).read_bytes() == MODEL
-    assert scene.manager.command_line("trial", "log", trial["id"]).startswith("trial begins\n")
 
 
 def test_machines_that_were_never_entered_are_forgotten_with_their_experiment(stage: Callable[..., Scene]) -> None:

@@ -6,6 +6,7 @@ interpreter less for the machine to start.
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -113,9 +114,14 @@ class NodeKeeper:
         """Stop the keeper; its jobs go on."""
         await self.ask("stop", {"kill_jobs": False}, timeout_seconds=_STOP_SECONDS)
 
-    async def end_jobs(self) -> str:
-        """Stop the keeper, and end every job with all its processes; returns what could not be ended and why, or ""."""
-        return "; ".join((await self.ask("stop", {"kill_jobs": True}, timeout_seconds=_STOP_SECONDS))["left"])
+    async def end_jobs(self) -> Sequence[str] | None:
+        """Stop the keeper, and end every job with all its processes. Returns the ids of the experiments whose files are
+        there; None where an older keeper does not say. Raises CommandFailed too for what could not be ended."""
+        answer = await self.ask("stop", {"kill_jobs": True}, timeout_seconds=_STOP_SECONDS)
+        if answer["left"]:
+            raise CommandFailed(f"its trials cannot be stopped: {'; '.join(answer['left'])}")
+        found: Sequence[str] | None = answer.get("experiments")
+        return found
 
     async def remove(self) -> str:
         """Stop it with its jobs and remove everything of it; returns what is left and why, or ""."""

@@ -1,5 +1,5 @@
 """The files of ended jobs, collected to the manager's disk: small ones as soon as a job has ended, all of them when the
-experiment releases its machines. `JobReader` reads them wherever they are.
+experiment releases its machines (`collect_and_remove`). `JobReader` reads them wherever they are.
 
 What of a job's files was collected is noted beside the copy, in `jobs/<n>.collected.json`.
 """
@@ -9,29 +9,33 @@ import json
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from proctor.sdk.failpoints import failpoint
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.mirror import PART_SUFFIX, CollectedFiles
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Start
+from proctor.training_services.ssh.errors import RemoteError
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.linux.files import make_folder, replace_file
 from proctor.trial_keeper.protocol import FileFacts
 
-__all__ = ["CollectionNote", "Collector", "JobReader", "collect_rest", "name_files"]
+__all__ = ["CollectionNote", "Collector", "JobReader", "collect_and_remove", "name_files", "read_left"]
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".collected.json"
 PAUSE_SECONDS = 5.0
 DISK_PAUSE_SECONDS = 60.0
-RELEASE_ATTEMPTS = 5
-RELEASE_PAUSE_SECONDS = 1.0
+ATTEMPTS = 5
+ATTEMPT_PAUSE_SECONDS = 1.0
 MOST_NAMED = 5
 _LIST_SECONDS = 60.0
 _READ_SECONDS = 30.0
@@ -43,10 +47,12 @@ class CollectionNote:
 
     left: (path, size) of the files that are on the machine only; None: the job was not collected yet.
     whole: folders that are here completely, whatever `left` says.
+    node_id: of the machine; "" where an earlier version has collected the job.
     """
 
     left: tuple[tuple[str, int], ...] | None = None
     whole: tuple[str, ...] = ()
+    node_id: str = ""
 
     @classmethod
     def read(cls, directory: Path) -> "CollectionNote":
@@ -54,21 +60,19 @@ class CollectionNote:
         try:
             body = json.loads(_note_path(directory).read_text(encoding="utf-8"))
             left = body["left"]
-            return cls(
-                None if left is None else tuple((str(path), int(size)) for path, size in left), tuple(body["whole"])
-            )
+            sizes = None if left is None else tuple((str(path), int(size)) for path, size in left)
+            return cls(sizes, tuple(body["whole"]), str(body.get("node_id", "")))
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
 
     def write(self, directory: Path) -> None:
         """Replace the note on a job's directory. Raises OSError."""
         make_folder(str(directory.parent), mode=0o777)
-        body = json.dumps({"left": self.left, "whole": self.whole})
-        replace_file(str(_note_path(directory)), body.encode(), durable=True)
+        replace_file(str(_note_path(directory)), json.dumps(asdict(self)).encode(), durable=True)
 
-    def with_left(self, left: Iterable[FileFacts]) -> "CollectionNote":
+    def with_left(self, left: Iterable[FileFacts], node_id: str) -> "CollectionNote":
         """The job was collected but for these."""
-        return replace(self, left=tuple((file.path, file.size) for file in left))
+        return replace(self, left=tuple((file.path, file.size) for file in left), node_id=node_id)
 
     def with_whole(self, folder: str) -> "CollectionNote":
         """All of a folder is here."""
@@ -112,7 +116,6 @@ class Collector:
         self._paths = paths
         self._largest = largest
         self._start = start
-        self._experiment_id = experiment_id
         self._extra = {"action": "files.collect", "experiment_id": experiment_id}
         self._queues: dict[str, deque[tuple[str, Path]]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -147,52 +150,6 @@ class Collector:
         job, inner = self._split(folder)
         return job is not None and folder.is_dir() and CollectionNote.read(job).has_all(inner)
 
-    async def collect_all(self, node_id: str) -> Sequence[FileFacts]:
-        """Collect everything that is still on a node; returns what cannot be copied.
-
-        Raises ServiceUnavailable, CollectionFailed.
-        """
-        async with self._lock(node_id):
-            return await collect_rest(self._hub, node_id, self._paths)
-
-    async def release(self, node_ids: Iterable[str]) -> frozenset[str]:
-        """Collect everything from the experiment's nodes and remove its folder there, all nodes at once. It has no jobs
-        any more. Returns the nodes that still have files of it; the log says why."""
-        async with asyncio.TaskGroup() as group:
-            tasks = {id: group.create_task(self._release(id), name=f"release of node {id}") for id in node_ids}
-        return frozenset(node_id for node_id, task in tasks.items() if not task.result())
-
-    async def _release(self, node_id: str) -> bool:
-        """Whether everything was collected and removed."""
-        if absence := self._pool.absence(node_id):
-            self._warn(node_id, f"what was not collected yet is collected when that answers again: {absence}")
-            return False
-        try:
-            left = await self.collect_all(node_id)
-            if left:
-                self._warn(node_id, f"{name_files(left)} cannot be copied and stay there")
-                return False
-            await self._remove(node_id)
-        except (TrainingServiceError, OSError) as error:
-            self._warn(node_id, f"its files there are not all collected and removed: {error}")
-            return False
-        return True
-
-    async def _remove(self, node_id: str) -> None:
-        """Retries: a job that has ended may still be running for the keeper, for a moment."""
-        for attempt in range(1, RELEASE_ATTEMPTS + 1):
-            try:
-                await self._hub.remove_folder(node_id, self._paths.folder)
-                return
-            except TrainingServiceError:
-                if attempt == RELEASE_ATTEMPTS or self._pool.absence(node_id):
-                    raise
-                await asyncio.sleep(RELEASE_PAUSE_SECONDS)
-
-    def _warn(self, node_id: str, clause: str) -> None:
-        extra = {"action": "node.release", "node_id": node_id, "experiment_id": self._experiment_id}
-        log.warning("experiment %s releases node %s: %s", self._experiment_id, node_id, clause, extra=extra)
-
     # ---- one node
 
     async def _serve(self, node_id: str, queue: deque[tuple[str, Path]]) -> None:
@@ -214,7 +171,7 @@ class Collector:
                 mirror = CollectedFiles(self._hub, node_id, folder=folder, local_folder=directory)
                 collection = await mirror.collect(largest=self._largest)
                 note = await asyncio.to_thread(CollectionNote.read, directory)
-                await asyncio.to_thread(note.with_left(collection.left).write, directory)
+                await asyncio.to_thread(note.with_left(collection.left, node_id).write, directory)
         except ServiceUnavailable as error:
             log.info("files of %s are collected later: %s", directory, error, extra=self._extra)
             return PAUSE_SECONDS
@@ -244,29 +201,61 @@ class Collector:
         return self._locks.setdefault(node_id, asyncio.Lock())
 
 
-async def collect_rest(hub: KeeperHub, node_id: str, paths: ExperimentPaths) -> Sequence[FileFacts]:
-    """Collect all files of an experiment's jobs that are still on a node; returns what cannot be copied. No other copy
-    of files of that experiment from there may run meanwhile.
+async def collect_and_remove(hub: KeeperHub, node_id: str, paths: ExperimentPaths, progress: FileCollection) -> None:
+    """Collect all files of an experiment's jobs that are still on a node, then remove its folder there. No other copy
+    of files of that experiment from there may run meanwhile. Idempotent; can be repeated after it was broken off.
 
-    Raises ServiceUnavailable, CollectionFailed, OSError.
+    Tried again for a moment: a job that has ended may still be running for the keeper, or its session be a new one.
+    Raises ServiceUnavailable, CollectionFailed, OSError; RemoteError for files that cannot be copied.
     """
-    folder, directory = paths.trials, paths.directory / "trials"
-    collection = await CollectedFiles(hub, node_id, folder=folder, local_folder=directory).collect(durable=True)
-    try:
-        there = await hub.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
-    except FileNotFoundError:
-        return []
-    await asyncio.to_thread(_note_all, paths, there, collection.left)
-    return collection.left
+    for pauses in reversed(range(ATTEMPTS)):
+        try:
+            failpoint("manager.collect.before")
+            await _collect_rest(hub, node_id, paths, progress)
+            failpoint("manager.collect.after")
+            try:
+                return await hub.remove_folder(node_id, paths.folder)
+            except asyncio.CancelledError:  # the experiment may begin anew: what was begun must be over by then
+                await hub.remove_folder(node_id, paths.folder)
+                raise
+        except TrainingServiceError as error:
+            if not pauses or isinstance(error, (CollectionFailed, RemoteError)):
+                raise
+        await asyncio.sleep(ATTEMPT_PAUSE_SECONDS)
 
 
-def name_files(files: Sequence[FileFacts]) -> str:
+async def _collect_rest(hub: KeeperHub, node_id: str, paths: ExperimentPaths, progress: FileCollection) -> None:
+    mirror = CollectedFiles(hub, node_id, folder=paths.trials, local_folder=paths.directory / "trials")
+    for _ in range(ATTEMPTS):  # a trial that was just ended may have written meanwhile
+        collection = await mirror.collect(durable=True, progress=progress)
+        if not collection.files:
+            break
+    with suppress(FileNotFoundError):
+        there = await hub.list_files(node_id, paths.trials, timeout_seconds=_LIST_SECONDS)
+        await asyncio.to_thread(_note_all, paths, node_id, there, collection.left)
+    if collection.left:
+        names = name_files([file.path for file in collection.left])
+        raise RemoteError(f"{names} cannot be copied, see the manager's log; make them readable there")
+
+
+def read_left(paths: ExperimentPaths, node_id: str) -> list[str]:
+    """The files that are known to be on a node only, of jobs that had ended before it went away. Blocks."""
+    trials = paths.directory / "trials"
+    found = []
+    for path in sorted(trials.glob(f"*/jobs/*{SUFFIX}")):
+        job = path.with_name(path.name.removesuffix(SUFFIX))
+        note = CollectionNote.read(job)
+        found += [f"{job.relative_to(trials)}/{name}" for name, _ in note.left or () if note.node_id == node_id]
+    return found
+
+
+def name_files(paths: Sequence[str]) -> str:
     """For people: "2 files (1-abc/jobs/1/a, 1-abc/jobs/1/b)"."""
-    names = ", ".join(file.path for file in files[:MOST_NAMED]) + (", …" if len(files) > MOST_NAMED else "")
-    return f"{len(files)} {'file' if len(files) == 1 else 'files'} ({names})"
+    names = ", ".join(paths[:MOST_NAMED]) + (", …" if len(paths) > MOST_NAMED else "")
+    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} ({names})"
 
 
-def _note_all(paths: ExperimentPaths, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
+def _note_all(paths: ExperimentPaths, node_id: str, there: Sequence[FileFacts], left: Sequence[FileFacts]) -> None:
     """A note for every job that has files on a node."""
     trials = paths.directory / "trials"
     lacking: dict[Path, list[FileFacts]] = {}
@@ -278,7 +267,7 @@ def _note_all(paths: ExperimentPaths, there: Sequence[FileFacts], left: Sequence
             inner = (trials / file.path).relative_to(job).as_posix()
             lacking.setdefault(job, []).append(FileFacts(inner, file.size, file.modified))
     for job, found in lacking.items():
-        CollectionNote.read(job).with_left(found).write(job)
+        CollectionNote.read(job).with_left(found, node_id).write(job)
 
 
 class JobReader:

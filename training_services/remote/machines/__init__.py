@@ -1,5 +1,5 @@
 """The machines of experiments: claimed, connected, held, released.
 
 Entry: `provider`. Reading order: provider (which experiment claims which machine), machine (one machine and its
-reconnects), keeper_session (one connection from login to its end), records, uncollected, checks (`doctor`, `clean`).
+reconnects), keeper_session (one connection from login to its end), records, checks (`doctor`, `clean`).
 """

@@ -1,12 +1,12 @@
 """One connection to one machine, from the login to its end: the keeper is installed, started and watched; or, once no
-experiment uses the machine, everything of this manager is removed from it."""
+experiment uses the machine, its trials are ended and everything of this manager is removed from it."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, PreparedNode
@@ -16,11 +16,12 @@ from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
-__all__ = ["KeeperSession", "is_installed", "remove_keeper"]
+__all__ = ["KeeperSession", "end_trials", "remove_keeper"]
 
 log = logging.getLogger(__name__)
 
 REGISTRATION_SECONDS = 60.0
+T = TypeVar("T")
 
 
 class KeeperSession:
@@ -74,8 +75,7 @@ class KeeperSession:
 
     async def end_trials(self) -> None:
         """End all jobs that run there."""
-        if left := await self._keeper.end_jobs():
-            raise CommandFailed(f"its trials cannot be stopped: {left}")
+        await self._keeper.end_jobs()
 
     async def prepare(self) -> None:
         """Make the keeper's folders, and connect its socket to the manager's. Files can be copied there from now on."""
@@ -89,12 +89,12 @@ class KeeperSession:
         """Start the keeper if it does not run."""
         await self._start(self._keeper)
 
-    async def hold(self, *, until: Callable[[], Coroutine[Any, Any, None]], on_registered: Callable[[], None]) -> None:
-        """Watch the keeper until `until` returns. Raises ConnectionEnded, or whatever makes the keeper unusable.
+    async def hold(self, *, until: asyncio.Event, on_registered: Callable[[], None]) -> None:
+        """Watch the keeper until an event. Raises ConnectionEnded, or whatever makes the keeper unusable.
 
         :param on_registered: called whenever the keeper has registered.
         """
-        await until_first_ends(serve=self._until_broken(), watch=self._watch(on_registered), until=until())
+        await until_first_ends(serve=self._until_broken(), watch=self._watch(on_registered), until=until.wait())
 
     async def _until_broken(self) -> None:
         raise ConnectionEnded(await self._until_tunnel_ends())
@@ -133,19 +133,30 @@ class KeeperSession:
         )
 
 
-async def is_installed(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> bool:
-    """Whether the keeper's directory is on the machine. Raises RemoteError."""
-    async with open_contact(connection, site.key, python_path=site.python_path, now=now) as contact:
-        return contact.facts.exists
+async def end_trials(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> Sequence[str] | None:
+    """End the keeper and all jobs there; files stay. Returns as `NodeKeeper.end_jobs`. Raises RemoteError."""
+    return await _carry_out(NodeKeeper.end_jobs, connection, site, now=now, if_missing=())
 
 
 async def remove_keeper(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> str:
     """Remove the keeper with its jobs and its directory; returns what is left and why, or "". Raises RemoteError."""
+    return await _carry_out(NodeKeeper.remove, connection, site, now=now, if_missing="")
+
+
+async def _carry_out(
+    command: Callable[[NodeKeeper], Awaitable[T]],
+    connection: NodeConnection,
+    site: Site,
+    *,
+    now: Callable[[], float],
+    if_missing: T,
+) -> T:
+    """The answer to a command of a keeper that may be there; its disk may be full, and any version can end itself."""
     async with open_contact(connection, site.key, python_path=site.python_path, now=now) as contact:
         facts = contact.facts
         if not facts.exists:
-            return ""
+            return if_missing
         if site.archive.name in facts.archives or not facts.archives:
-            return await (await contact.install_keeper(site.archive)).remove()
-    path = f"{facts.directory}/{facts.archives[-1]}"  # its disk may be full, and any version can remove itself
-    return await NodeKeeper(connection, facts.python, path, facts.directory).remove()
+            return await command(await contact.install_keeper(site.archive))
+    path = f"{facts.directory}/{facts.archives[-1]}"
+    return await command(NodeKeeper(connection, facts.python, path, facts.directory))

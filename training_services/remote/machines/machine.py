@@ -1,35 +1,29 @@
 """One machine: connected, given a keeper, and again after every loss, for as long as an experiment uses it.
 
 Every failure becomes the node's reason and a pause; none of it affects another machine. When the last experiment has
-released the machine, everything of this manager is removed from it, as soon as it can be reached. Files that were not
-collected come first: its jobs are ended, and its keeper serves once more to copy them here. A machine to which nothing
-was ever copied is forgotten at once.
+released the machine, everything of this manager is removed from it, as soon as it can be reached. Where files are there
+that were not collected, its jobs are ended and the files stay, until a user has them collected: for that time their
+experiment uses the machine again. A machine to which nothing was ever copied is forgotten at once.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.nodes.pool import NodeStatus
-from proctor.training_services.providers import ProviderContext
+from proctor.training_services.providers import FileCollection, ProviderContext
 from proctor.training_services.remote.bootstrap.archive import KeeperArchive
 from proctor.training_services.remote.bootstrap.node import Site
+from proctor.training_services.remote.files.collection import collect_and_remove, name_files, read_left
+from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Transfers
-from proctor.training_services.remote.machines.keeper_session import KeeperSession, remove_keeper
-from proctor.training_services.remote.machines.records import (
-    KIND,
-    Claim,
-    MachineRecord,
-    NodeDirectory,
-    NodeRecord,
-    keeper_folder,
-)
-from proctor.training_services.remote.machines.uncollected import UncollectedFiles, name_experiments
+from proctor.training_services.remote.machines.keeper_session import KeeperSession, end_trials, remove_keeper
+from proctor.training_services.remote.machines.records import KIND, Claim, NodeDirectory, NodeRecord, keeper_folder
 from proctor.training_services.ssh.base import NodeConnection, Progress
 from proctor.training_services.ssh.errors import (
     ConnectionEnded,
@@ -44,7 +38,7 @@ from proctor.training_services.ssh.settings import MachineSettings
 from proctor.trial_keeper.linux.backoff import LONGEST_SECONDS, BackOff
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
-__all__ = ["REFUSALS", "Connect", "Machine", "MachineContext", "advise", "describe"]
+__all__ = ["REFUSALS", "Connect", "Machine", "MachineContext"]
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +70,11 @@ class Machine:
         self._context = context
         self._pool, self._hub = context.provider.pool, context.provider.hub
         self._folder = NodeDirectory(context.provider.nodes_directory, record.node_id)
-        self._record = MachineRecord(record, self._folder)
-        self._uncollected = UncollectedFiles(record.node_id, self._record, hub=self._hub, pool=self._pool)
+        self._record = record
         self._backoff = BackOff()
         self._woken = asyncio.Event()  # it is to be tried now
-        self._reconsidered = asyncio.Event()  # its claims have changed
+        self._failed = asyncio.Event()  # an attempt to connect it
+        self._problem = ""  # of the last attempt; "" once it has succeeded
         self._released = asyncio.Event()
         self._dropped = asyncio.Event()  # `run` is to end now
         self._is_forgotten = False
@@ -106,41 +100,50 @@ class Machine:
         """The experiments that claim it."""
         return self._record.experiments
 
+    @property
+    def uncollected(self) -> tuple[Claim, ...]:
+        """See `NodeRecord.uncollected`."""
+        return self._record.uncollected
+
+    def has_claim(self, experiment_id: str) -> bool:
+        """Whether an experiment claims it, or has released it and may have files there."""
+        return experiment_id in {*self.experiments, *(claim.experiment_id for claim in self.uncollected)}
+
     def claim(self, claim: Claim) -> None:
         """An experiment uses it; a further claim of the same experiment replaces the first. Raises OSError."""
-        is_new = self._record.is_released or self._arrival is None
-        self._record.claim(claim)
+        is_unused = not self.experiments
+        is_new = is_unused or self._arrival is None
+        self._save(self._record.claimed(claim))
+        if is_unused:
+            self._pool.remove(self.node_id)  # its status was that of a released one
         self._is_forgotten = False
         self._dropped.clear()
         self._released.clear()
         self.announce(arriving=is_new)
-        self._reconsider()
+        self.wake()
 
-    def release(self, experiment_id: str, *, uncollected: bool = False) -> None:
-        """An experiment no longer uses it; when the last one has released it, it is cleaned.
+    def release(self, *experiments: str, uncollected: str = "") -> None:
+        """Experiments no longer use it; when the last one has released it, it is cleaned.
 
-        :param uncollected: files of the experiment are still there, and must be collected before it is cleaned.
+        :param uncollected: as in `Claim`: files of theirs may be there, and stay. "" for an experiment that has
+            released it before: they are collected, or not needed any more.
         """
-        if experiment_id not in self.experiments:
-            return
-        self._record.release(experiment_id, uncollected=uncollected)
+        record = self._record.released(*experiments, uncollected=uncollected if self._record.installed else "")
+        try:
+            self._save(record)
+        except OSError as error:  # it is released nevertheless: after a restart no experiment claims it
+            extra = {"action": "node.fail", "node_id": self.node_id}
+            log.error("the record of node %s cannot be written: %s", self.node_id, error, extra=extra)
+            self._record = record
         if self.experiments:
             self.announce()
+        elif self._record.installed:
+            self._released.set()
+            self.wake()
         else:
-            self._after_release()
-
-    def release_all(self) -> None:
-        """No experiment that claimed it exists any more: clean it, after the files it may still have were collected."""
-        self._record.release_all()
-        self._after_release()
-
-    async def forget(self, experiment_id: str) -> None:
-        """An experiment is deleted; nothing of it is collected. When this returns nothing more is written to its
-        folder."""
-        if any(claim.experiment_id == experiment_id for claim in self._record.uncollected):
-            self._record.drop_uncollected(experiment_id)
-            self._reconsider()
-            await self._uncollected.wait_idle()
+            self.drop()
+            extra = {"action": "node.remove", "node_id": self.node_id}
+            log.info("node %s is forgotten: nothing was ever copied there", self.node_id, extra=extra)
 
     def drop(self) -> None:
         """Forget it and end `run`: nothing of this manager is there, or what is there is abandoned. No experiment must
@@ -155,14 +158,17 @@ class Machine:
         """
         self._pool.add(self.node_id, KIND, reason="it is being connected", arriving=arriving)
         if arriving:
-            self._limit_arrival()
-        limit = min(claim.node_timeout_seconds for claim in self._record.claims)
+            if self._arrival is not None:
+                self._arrival.cancel()
+            loop = asyncio.get_running_loop()
+            self._arrival = loop.call_later(ARRIVAL_SECONDS, self._pool.end_arrival, self.node_id)
+        limit = min(claim.node_timeout_seconds for claim in self._record.users or self._record.claims)
         self._hub.add_node(self.node_id, self._folder.secret(), lost_after_seconds=limit)
 
     @property
     def is_cleaning(self) -> bool:
         """Whether it is connected and everything of this manager is being removed, or about to be."""
-        return self._is_connected and self._record.is_released and not self._record.uncollected
+        return self._is_connected and not self.experiments
 
     def wake(self) -> None:
         """Try it now rather than after its pause."""
@@ -198,6 +204,57 @@ class Machine:
             raise ServiceUnavailable(self._pool.obstacle(self.node_id) or f"node {self.node_id} is being connected")
         return self._transfers
 
+    # ---- files from it
+
+    async def leave(self, experiment_id: str) -> None:
+        """Collect the files of an experiment that has no jobs any more, then release the machine. While it is away, or
+        where they cannot be collected, they stay there."""
+        while self._record.installed and self._pool.node(self.node_id).arriving:
+            await self._pool.wait_changed()
+        await self._collect(self._claim_of(experiment_id), FileCollection(experiment_id))
+
+    async def collect(self, progress: FileCollection) -> None:
+        """Collect the files of an experiment that has released it; connects it if it is not connected. `progress` says
+        what was in the way; then the files stay there."""
+        claim = self._claim_of(progress.experiment_id)
+        try:
+            self.claim(replace(claim, released=False))
+            self._failed.clear()
+            await until_first_ends(connected=self._pool.wait_connected(self.node_id), failed=self._failed.wait())
+            await self._collect(claim, progress)
+        except Exception as error:
+            log.exception("node %s", self.node_id, extra={"action": "files.collect", "node_id": self.node_id})
+            progress.problem = f"{error!r}; see the manager's log"
+        finally:
+            if claim.experiment_id in self.experiments:
+                self.release(claim.experiment_id, uncollected=claim.uncollected)
+
+    async def _collect(self, claim: Claim, progress: FileCollection) -> None:
+        """Collect the files if the machine is connected, and release it."""
+        paths = ExperimentPaths(claim.experiment_id, claim.experiment_directory)
+        extra = {"action": "files.collect", "node_id": self.node_id, "experiment_id": claim.experiment_id}
+        try:
+            if self._record.installed:
+                if absence := self._pool.absence(self.node_id):
+                    known = await asyncio.to_thread(read_left, paths, self.node_id)
+                    away = f"the machine is away: {self._problem or absence}"
+                    raise ServiceUnavailable(f"{away}; known are {name_files(known)}" if known else away)
+                await collect_and_remove(self._hub, self.node_id, paths, progress)
+        except (TrainingServiceError, OSError) as error:
+            progress.problem = str(error)
+            text = "files of experiment %s stay on node %s: %s"
+            log.warning(text, claim.experiment_id, self.node_id, error, extra=extra)
+        self.release(claim.experiment_id, uncollected=progress.problem)
+
+    async def remove_files(self, experiment_id: str) -> None:
+        """Remove what an experiment that is deleted has there, while others use the machine. What cannot be removed
+        goes when the machine is cleaned."""
+        with suppress(TrainingServiceError):
+            await self._hub.remove_folder(self.node_id, ExperimentPaths(experiment_id, Path()).folder)
+
+    def _claim_of(self, experiment_id: str) -> Claim:
+        return next(claim for claim in self._record.claims if claim.experiment_id == experiment_id)
+
     # ---- its life
 
     async def run(self) -> None:
@@ -207,21 +264,23 @@ class Machine:
 
     async def _serve_or_pause(self) -> None:
         self._woken.clear()
-        self._reconsidered.clear()
         try:
             await self._serve()
+            if not self.experiments and not self._is_forgotten:
+                await self._woken.wait()
         except ConnectionEnded as error:
-            rest = "" if self._record.is_released else "; its trials go on"
+            rest = "; its trials go on" if self.experiments else ""
             await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}", is_away=True)
         except (TrainingServiceError, OSError) as error:
-            advice = f"; {advise(self.node_id, error)}" if self._record.is_released else ""
+            advice = "" if self.experiments else f"; {advise(self.node_id, error)}"
             await self._pause(NodeStatus.FAILED, f"{error}{advice}", is_away=isinstance(error, Unreachable))
         except Exception as error:
             log.exception("node %s", self.node_id, extra={"action": "node.fail", "node_id": self.node_id})
             await self._pause(NodeStatus.FAILED, f"an error of this program: {error!r}; see the manager's log")
 
     async def _serve(self) -> None:
-        """One connection. Returns when the machine was released and cleaned, raises in all other cases."""
+        """One connection. Returns when the machine was released and cleaned, as far as no files must stay there; raises
+        in all other cases."""
         async with AsyncExitStack() as stack:
             connection = await self._connect(stack)
             self._is_connected = True
@@ -229,13 +288,11 @@ class Machine:
             stack.callback(self._on_disconnected)
             lock = self._context.locks[self.node_id]
             async with lock, self._context.gate:
-                site = self._site(await self._context.archive())
-                is_released = self._record.is_released
-                collects = is_released and await self._uncollected.exist(connection, site, now=self._context.now)
-                session = await self._start_keeper(connection, site) if collects or not is_released else None
+                key = keeper_folder(self._context.provider.manager_id, self.node_id)
+                site = Site(self.node_id, key, self.settings.python_path, await self._context.archive())
+                session = await self._start_keeper(connection, site) if self.experiments else None
             if session is not None:
-                until = self._until_collected if collects else self._until_released
-                await session.hold(until=until, on_registered=self._on_registered)
+                await session.hold(until=self._released, on_registered=self._on_registered)
                 self._transfers = None
             async with lock:
                 await self._clean(connection, site)
@@ -243,7 +300,7 @@ class Machine:
     async def _connect(self, stack: AsyncExitStack) -> NodeConnection:
         """With the newest claim whose login works: experiments may have named different keys for the same machine."""
         failure: RemoteError | None = None
-        logins = {(claim.machine, claim.login): claim for claim in (*self._record.uncollected, *self._record.claims)}
+        logins = {(claim.machine, claim.login): claim for claim in self._record.claims}
         for claim in reversed(logins.values()):
             try:
                 return await stack.enter_async_context(self._context.connect(claim, None))
@@ -260,9 +317,11 @@ class Machine:
             secret=self._folder.secret(),
             socket_pointer=self._context.provider.socket_pointer,
         )
-        for_files_only = self._record.is_released
+        for_files_only = not self._record.users
         async with session.connect(now=self._context.now, check=not for_files_only):
-            self._before_install()
+            if self._is_forgotten:
+                raise ConnectionEnded("no experiment uses it")
+            self._save(replace(self._record, installed=True))  # on the disk before anything is there
             if not session.has_archive:
                 self._set_status(NodeStatus.CONNECTING, "the keeper is being copied there")
             await session.install()
@@ -278,49 +337,46 @@ class Machine:
         return session
 
     async def _clean(self, connection: NodeConnection, site: Site) -> None:
-        """Remove everything from a machine that is released. Raises RemoteError while something is left there."""
-        if not self._record.is_released or self._record.uncollected:
+        """End all trials on a machine that is released, and remove everything, unless files must stay there. Raises
+        RemoteError while something is left that must not be."""
+        if self.experiments:
             return
         clause = "released: no experiment uses this node; removing files"
         self._pool.set_status(self.node_id, NodeStatus.CONNECTING, clause)
-        left = await remove_keeper(connection, site, now=self._context.now)
-        if left:
-            raise RemoteError(f"something could not be removed there: {left}")
-        self._codes.clear()
-        if self._record.is_released:  # not claimed again meanwhile
-            self._forget()
-            extra = {"action": "node.remove", "node_id": self.node_id}
-            log.info("node %s is released and cleaned", self.node_id, extra=extra)
+        folders = {claim.experiment_id: claim.experiment_directory for claim in self.uncollected}
+        if folders:
+            there = await end_trials(connection, site, now=self._context.now)
+            gone = [name for name in folders if there is not None and name not in there]
+            gone += [name for name, folder in folders.items() if not await asyncio.to_thread(folder.is_dir)]
+            self._record = self._record.released(*gone)  # written when it changes next, or found again
+        if self.uncollected and not self.experiments:
+            self._hub.remove_node(self.node_id)
+            clause = f"{name_experiments(self.uncollected)} has files here that were not collected"
+            advice = f"`proctor nodes collect {self.node_id}` fetches them"
+            self._pool.set_status(self.node_id, NodeStatus.RELEASED, f"{clause}; {advice}")
+        elif not self.experiments:
+            if left := await remove_keeper(connection, site, now=self._context.now):
+                raise RemoteError(f"something could not be removed there: {left}")
+            self._codes.clear()
+            if not self.experiments:  # not claimed again meanwhile
+                self._forget()
+                extra = {"action": "node.remove", "node_id": self.node_id}
+                log.info("node %s is released and cleaned", self.node_id, extra=extra)
 
     # ---- parts
 
-    def _limit_arrival(self) -> None:
-        if self._arrival is not None:
-            self._arrival.cancel()
-        loop = asyncio.get_running_loop()
-        self._arrival = loop.call_later(ARRIVAL_SECONDS, self._pool.end_arrival, self.node_id)
-
-    def _before_install(self) -> None:
-        """Record that something is about to be copied there. Raises OSError; ConnectionEnded where the machine is
-        forgotten already."""
-        if self._is_forgotten:
-            raise ConnectionEnded("no experiment uses it")
-        self._record.mark_installed()
-
-    def _after_release(self) -> None:
-        """No experiment uses it any more."""
-        if self._record.is_installed:
-            self._released.set()
-            self._reconsider()
-        else:
-            self.drop()
-            extra = {"action": "node.remove", "node_id": self.node_id}
-            log.info("node %s is forgotten: nothing was ever copied there", self.node_id, extra=extra)
+    def _save(self, record: NodeRecord) -> None:
+        """Its claims have changed. Raises OSError, and then they have not."""
+        if record != self._record or not self._folder.path.exists():
+            self._folder.write(record)
+            self._record = record
 
     def _forget(self) -> None:
         """Delete its record, and remove it from pool and hub."""
+        everyone = (claim.experiment_id for claim in self._record.claims)
+        self._record = replace(self._record.released(*everyone), installed=False)
         try:
-            self._record.remove()
+            self._folder.remove()
         except OSError as error:
             extra = {"action": "node.fail", "node_id": self.node_id}
             log.error("the record of node %s cannot be removed: %s", self.node_id, error, extra=extra)
@@ -331,24 +387,13 @@ class Machine:
         self._codes.clear()
         self._is_forgotten = True
 
-    def _reconsider(self) -> None:
-        self._reconsidered.set()
-        self.wake()
-
-    async def _until_released(self) -> None:
-        await self._released.wait()
-
-    async def _until_collected(self) -> None:
-        """Collect all files, or until the claims of the machine have changed."""
-        await until_first_ends(collect=self._uncollected.collect(), reconsidered=self._reconsidered.wait())
-
     def _on_disconnected(self) -> None:
         self._is_connected = False
         self._transfers = None
 
     def _on_registered(self) -> None:
-        if not self._record.is_released:  # files that cannot be collected are tried less and less often
-            self._backoff.reset()
+        self._backoff.reset()
+        self._problem = ""
         log.info("node %s is connected", self.node_id, extra={"action": "node.connect", "node_id": self.node_id})
 
     async def _pause(self, status: NodeStatus, clause: str, *, is_away: bool = False) -> None:
@@ -359,9 +404,11 @@ class Machine:
         """
         if self._is_forgotten:  # just now
             return
+        self._problem = clause
+        self._failed.set()
         self._pool.end_arrival(self.node_id)
-        retries_soon = is_away and not self._record.is_released and self._pool.reservations(self.node_id)
-        pauses = [claim.longest_pause_seconds for claim in self._record.claims] if retries_soon else []
+        retries_soon = is_away and self._pool.reservations(self.node_id)
+        pauses = [claim.longest_pause_seconds for claim in self._record.users] if retries_soon else []
         seconds = self._backoff.take(min(pauses, default=LONGEST_SECONDS))
         extra = {"action": "node.fail", "node_id": self.node_id}
         log.warning("node %s: %s; tried again in %.0f s", self.node_id, clause, seconds, extra=extra)
@@ -375,23 +422,18 @@ class Machine:
         """Show the node's status. One whose trials were abandoned stays LOST until its keeper is back."""
         if self._is_forgotten:  # just now
             return
-        clause = describe(self._record, clause)
+        if not self.experiments:
+            may_have_files = f"files of {name_experiments(self.uncollected)} may still be there"
+            left = may_have_files if self.uncollected else "its files could not be removed yet"
+            clause = f"released, but {left}: {clause}"
         if self._pool.node(self.node_id).status is NodeStatus.LOST:
             status, clause = NodeStatus.LOST, f"its trials were abandoned; {clause}"
         self._pool.set_status(self.node_id, status, clause)
 
-    def _site(self, archive: KeeperArchive) -> Site:
-        key = keeper_folder(self._context.provider.manager_id, self.node_id)
-        return Site(self.node_id, key, self.settings.python_path, archive)
 
-
-def describe(record: MachineRecord, clause: str) -> str:
-    """A clause about a machine; for a released one, after the reason why it is not removed yet."""
-    if not record.is_released:
-        return clause
-    if record.uncollected:
-        return f"released, but files of {name_experiments(record.uncollected)} may still be there: {clause}"
-    return f"released, but its files could not be removed yet: {clause}"
+def name_experiments(claims: Iterable[Claim]) -> str:
+    """For people: "experiment a, b"."""
+    return "experiment " + ", ".join(claim.experiment_id for claim in claims)
 
 
 def advise(node_id: str, error: Exception) -> str:

@@ -9,13 +9,21 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from proctor.training_services.errors import NodeInUse, UnknownNode
-from proctor.training_services.providers import SECRETS_FILE, CheckStep, NodeProvider, ProviderContext
+from proctor.training_services.errors import NodeInUse, ServiceUnavailable, UnknownNode
+from proctor.training_services.providers import (
+    SECRETS_FILE,
+    CheckStep,
+    FileCollection,
+    NodeProvider,
+    ProviderContext,
+    UncollectedFiles,
+)
 from proctor.training_services.remote.bootstrap import archive
 from proctor.training_services.remote.bootstrap.archive import KeeperArchive
 from proctor.training_services.remote.machines.checks import TrialNeeds, clean_machines, inspect_machines
 from proctor.training_services.remote.machines.machine import Connect, Machine, MachineContext
 from proctor.training_services.remote.machines.records import (
+    NOT_COLLECTED,
     Claim,
     NodeDirectory,
     NodeRecord,
@@ -61,6 +69,7 @@ class RemoteProvider(NodeProvider):
         self._records: dict[str, NodeRecord] | None = None  # by address; read when they are first needed
         self._claimed: set[str] = set()  # the experiments that have claimed machines since this manager was started
         self._held: set[str] = set()  # those that are not loaded, with the claims that are on record
+        self._collections: dict[tuple[str, str], tuple[FileCollection, asyncio.Task[None]]] = {}  # node, experiment
         self._group: asyncio.TaskGroup | None = None
         self._building = asyncio.Lock()
         self._built: KeeperArchive | None = None
@@ -70,7 +79,9 @@ class RemoteProvider(NodeProvider):
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
-            self._recover_released()
+            for record in self._known().values():  # released, and not cleaned before the manager ended
+                if record.claims and not record.experiments:
+                    self._add(record).release()
             for node_id in self._machines:
                 self._start(node_id)
             group.create_task(self._sweep(), name="unclaimed remote nodes")
@@ -79,26 +90,20 @@ class RemoteProvider(NodeProvider):
             finally:
                 self._group = None
                 await self._finish_cleaning()
-                for task in self._tasks.values():
+                for task in (*self._tasks.values(), *(task for _, task in self._collections.values())):
                     task.cancel()
-
-    def _recover_released(self) -> None:
-        """Machines that were released and could not be cleaned before the manager ended."""
-        for record in self._known().values():
-            if record.released and record.node_id not in self._machines:
-                self._add(record).release_all()
 
     async def _sweep(self) -> None:
         """A manager that was killed may not have released every machine: once every experiment has claimed its machines
-        or is held, the claims of others are released, and machines without a claim are cleaned, after the files of
-        those experiments were collected."""
+        or is held, the claims of others are released, and machines without a claim are cleaned."""
         await self._context.hub.until_ready()
         for record in self._known().values():
             if record.node_id not in self._machines and record.claims:
-                self._add(record).release_all()
+                self._add(record).release(*record.experiments, uncollected=NOT_COLLECTED)
         for machine in list(self._machines.values()):
-            for experiment_id in set(machine.experiments) - self._claimed - self._held:
-                machine.release(experiment_id, uncollected=True)
+            collected = {experiment_id for _, experiment_id in self._collections}
+            if unclaimed := set(machine.experiments) - self._claimed - self._held - collected:
+                machine.release(*unclaimed, uncollected=NOT_COLLECTED)
 
     async def _finish_cleaning(self) -> None:
         cleaning = [self._tasks[id] for id, machine in self._machines.items() if machine.is_cleaning]
@@ -137,30 +142,69 @@ class RemoteProvider(NodeProvider):
             self._start(node_id)
         return tuple(dict.fromkeys(node_ids))
 
-    async def release(self, experiment_id: str, *, uncollected: Collection[str] = ()) -> None:
-        """See `NodeProvider.release`.
-
-        :param uncollected: the nodes that still have files of the experiment; these are collected before the node is
-            cleaned.
-        """
-        for node_id, machine in self._machines.items():
-            machine.release(experiment_id, uncollected=node_id in uncollected)
+    async def release(self, experiment_id: str) -> None:
+        machines = [machine for machine in self._machines.values() if experiment_id in machine.experiments]
+        async with asyncio.TaskGroup() as group:
+            for machine in machines:
+                group.create_task(machine.leave(experiment_id), name=f"release of node {machine.node_id}")
+        self._claimed.discard(experiment_id)
+        self._held.discard(experiment_id)
 
     def hold(self, experiment_id: str) -> None:
         self._held.add(experiment_id)
         for record in self._known().values():
-            claimed = not record.released and any(claim.experiment_id == experiment_id for claim in record.claims)
-            if claimed and record.node_id not in self._machines:
+            if experiment_id in record.experiments and record.node_id not in self._machines:
                 self._add(record)
 
-    async def unhold(self, experiment_id: str) -> None:
-        if experiment_id in self._held:
-            self._held.discard(experiment_id)
-            await self.release(experiment_id, uncollected=tuple(self._machines))
+    # ---- files that were not collected
 
-    async def forget(self, experiment_id: str) -> None:
-        for machine in list(self._machines.values()):
-            await machine.forget(experiment_id)
+    def uncollected(self) -> Sequence[UncollectedFiles]:
+        found = []
+        for node_id, machine in self._machines.items():
+            place = f"on {machine.address} in ~/.proctor/nodes/{self.keeper_folder(node_id)}/experiments"
+            found += [
+                UncollectedFiles(claim.experiment_id, node_id, f"{place}/{claim.experiment_id}", claim.uncollected)
+                for claim in machine.uncollected
+            ]
+        return found
+
+    def collect(self, node_id: str, experiment_id: str) -> FileCollection:
+        if (node_id, experiment_id) in self._collections:
+            return self._collections[node_id, experiment_id][0]
+        if self._group is None:
+            raise ServiceUnavailable("the manager is shutting down")
+        machine = self.machine(node_id)
+        if all(claim.experiment_id != experiment_id for claim in machine.uncollected):
+            raise UnknownNode(f"node {node_id} has no files of experiment {experiment_id} that were not collected")
+        progress = FileCollection(experiment_id)
+
+        def end(task: asyncio.Task[None]) -> None:
+            del self._collections[node_id, experiment_id]
+            if task.cancelled():
+                progress.problem = "it was broken off: the experiment goes on, or is deleted, or the manager ends"
+            progress.ended.set()
+
+        name = f"files of experiment {experiment_id} on node {node_id}"
+        task = self._group.create_task(machine.collect(progress), name=name)
+        self._collections[node_id, experiment_id] = progress, task
+        task.add_done_callback(end)
+        return progress
+
+    async def end_collections(self, experiment_id: str) -> None:
+        tasks = [task for (_, name), (_, task) in self._collections.items() if name == experiment_id]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:
+        await self.end_collections(experiment_id)
+        for node_id, machine in list(self._machines.items()):
+            if node_id not in keep and machine.has_claim(experiment_id):
+                machine.release(experiment_id)
+                if machine.experiments:
+                    await machine.remove_files(experiment_id)
+        self._held.discard(experiment_id)
 
     # ---- machines
 
@@ -168,7 +212,7 @@ class RemoteProvider(NodeProvider):
         return node_id in self._machines
 
     def machine(self, node_id: str) -> Machine:
-        """A machine that is claimed, or released and not yet cleaned. Raises UnknownNode."""
+        """A machine that is claimed, or released and not cleaned. Raises UnknownNode."""
         try:
             return self._machines[node_id]
         except KeyError:
@@ -189,6 +233,8 @@ class RemoteProvider(NodeProvider):
         machine = self.machine(node_id)
         if machine.experiments:
             used_by = f"node {node_id} is used by experiment {', '.join(machine.experiments)}"
+            if (node_id, machine.experiments[0]) in self._collections:
+                raise NodeInUse(f"{used_by}, whose files are being collected; ask again when that has ended")
             raise NodeInUse(f"{used_by}; stop it first: proctor stop {machine.experiments[0]}")
         machine.drop()
         log.warning("node %s is abandoned", node_id, extra={"action": "node.abandon", "node_id": node_id})
@@ -227,7 +273,7 @@ class RemoteProvider(NodeProvider):
 
     def _add(self, record: NodeRecord) -> Machine:
         machine = self._machines[record.node_id] = Machine(record, self._machine_context)
-        machine.announce()
+        machine.announce(arriving=True)
         self._start(record.node_id)
         return machine
 

@@ -3,8 +3,8 @@ keeper.
 
 The record exists from the first claim until everything of this manager was removed from the machine, or until the
 machine was released before anything was copied there. So a machine that cannot be reached when it is released is
-cleaned later, and files that were not collected are collected then, also after restarts of the manager. No login is
-ever written here.
+cleaned later, also after restarts of the manager, and files that were not collected stay there until they are. No
+login is ever written here.
 """
 
 import contextlib
@@ -26,7 +26,6 @@ from proctor.trial_keeper.linux.files import make_folder, replace_file
 __all__ = [
     "KIND",
     "Claim",
-    "MachineRecord",
     "NodeDirectory",
     "NodeRecord",
     "choose_node_id",
@@ -39,6 +38,7 @@ log = logging.getLogger(__name__)
 
 KIND = "remote"
 SECRET_FILE = "secret"
+NOT_COLLECTED = "the manager ended before they were collected"
 _LONGEST_ID = 48
 _RESERVED = "local"
 
@@ -48,6 +48,9 @@ class Claim:
     """One experiment's claim of one machine, with everything that connecting takes.
 
     The login is never written to disk; `secrets_file` and `index` say where it is while the experiment exists.
+
+    released: the experiment uses the machine no more.
+    uncollected: why files of it may still be there though it was stopped, as a clause; "" if none are.
     """
 
     experiment_id: str
@@ -57,6 +60,8 @@ class Claim:
     keep_alive_seconds: float
     secrets_file: str
     index: int
+    released: bool = False
+    uncollected: str = ""
 
     # A machine that comes back must be connected before its trials are abandoned: every wait is short compared to
     # `node_timeout_seconds`.
@@ -130,19 +135,48 @@ def _read_secrets(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A machine that is claimed, or released and not yet cleaned.
+    """A machine that is claimed, or released and not cleaned.
 
-    claims: of the experiments that use it; of a released one, of those that used it last: they say how to connect.
-    uncollected: the claims of experiments that released it before all their files were collected.
+    claims: of the experiments that use it, of those that have files there, and, until others claim it, of those that
+        used it last: any of them says how to connect. The newest is the last.
     installed: whether anything was ever copied there; True is on the disk before the first thing is copied.
     """
 
     node_id: str
     address: str
     claims: tuple[Claim, ...] = ()
-    released: bool = False
-    uncollected: tuple[Claim, ...] = ()
     installed: bool = False
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """The experiments that use it."""
+        return tuple(claim.experiment_id for claim in self.claims if not claim.released)
+
+    @property
+    def users(self) -> tuple[Claim, ...]:
+        """The claims of those whose jobs may run there."""
+        return tuple(claim for claim in self.claims if not claim.released and not claim.uncollected)
+
+    @property
+    def uncollected(self) -> tuple[Claim, ...]:
+        """The claims of experiments whose files may still be there; of these, one that uses it does so only until they
+        are collected."""
+        return tuple(claim for claim in self.claims if claim.uncollected)
+
+    def claimed(self, claim: Claim) -> "NodeRecord":
+        """An experiment uses it; its earlier claim is replaced."""
+        others = [each for each in self.claims if each.experiment_id != claim.experiment_id]
+        return replace(self, claims=(*(each for each in others if not each.released or each.uncollected), claim))
+
+    def released(self, *experiments: str, uncollected: str = "") -> "NodeRecord":
+        """Experiments use it no more. `uncollected` as in `Claim`."""
+        return replace(
+            self,
+            claims=tuple(
+                replace(claim, released=True, uncollected=uncollected) if claim.experiment_id in experiments else claim
+                for claim in self.claims
+            ),
+        )
 
 
 class NodeDirectory:
@@ -157,10 +191,8 @@ class NodeDirectory:
             "kind": KIND,
             "node_id": record.node_id,
             "address": record.address,
-            "released": record.released,
             "entered": record.installed,
             "claims": [claim.to_json() for claim in record.claims],
-            "owed": [claim.to_json() for claim in record.uncollected],
         }
         make_folder(str(self.path))
         replace_file(str(self.path / RECORD_FILE), json.dumps(body, indent=1).encode(), durable=True)
@@ -213,105 +245,10 @@ def choose_node_id(host: str, taken: Iterable[str]) -> str:
     return candidate
 
 
-class MachineRecord:
-    """A machine's `NodeRecord`, kept on the disk as it changes."""
-
-    def __init__(self, record: NodeRecord, folder: NodeDirectory) -> None:
-        self._record = record
-        self._folder = folder
-
-    @property
-    def address(self) -> str:
-        """[user@]host[:port], as written."""
-        return self._record.address
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """See `NodeRecord.claims`; the newest last."""
-        return self._record.claims
-
-    @property
-    def experiments(self) -> tuple[str, ...]:
-        """The experiments that use it."""
-        return () if self._record.released else tuple(claim.experiment_id for claim in self._record.claims)
-
-    @property
-    def is_released(self) -> bool:
-        """Whether no experiment uses it."""
-        return self._record.released
-
-    @property
-    def is_installed(self) -> bool:
-        """Whether anything may have been copied there."""
-        return self._record.installed
-
-    @property
-    def uncollected(self) -> tuple[Claim, ...]:
-        """See `NodeRecord.uncollected`."""
-        return self._record.uncollected
-
-    def claim(self, claim: Claim) -> None:
-        """Add an experiment's claim, or replace it. Raises OSError."""
-        others = () if self._record.released else _without(self._record.claims, claim.experiment_id)
-        uncollected = _without(self._record.uncollected, claim.experiment_id)  # the experiment collects them itself
-        self._write(replace(self._record, claims=(*others, claim), released=False, uncollected=uncollected))
-
-    def release(self, experiment_id: str, *, uncollected: bool) -> None:
-        """Remove an experiment's claim.
-
-        :param uncollected: files of it may still be there.
-        """
-        own = [claim for claim in self._record.claims if uncollected and claim.experiment_id == experiment_id]
-        others = _without(self._record.claims, experiment_id)
-        after = replace(self._record, uncollected=(*self._record.uncollected, *own))
-        self._try_to_write(replace(after, claims=others) if others else replace(after, released=True))
-
-    def release_all(self) -> None:
-        """No experiment that claimed it exists any more. Files of each may still be there."""
-        own = () if self._record.released else self._record.claims
-        self._try_to_write(replace(self._record, released=True, uncollected=(*self._record.uncollected, *own)))
-
-    def drop_uncollected(self, *experiments: str) -> None:
-        """The files of these experiments are collected, or no longer needed."""
-        self._try_to_write(replace(self._record, uncollected=_without(self._record.uncollected, *experiments)))
-
-    def mark_installed(self) -> None:
-        """Something is about to be copied there. On the disk when this returns. Raises OSError."""
-        self._write(replace(self._record, installed=True))
-
-    def remove(self) -> None:
-        """Forget the machine: it was cleaned, or what is there is abandoned. Raises OSError."""
-        self._folder.remove()
-        self._record = replace(self._record, released=True, uncollected=(), installed=False)
-
-    def _write(self, record: NodeRecord) -> None:
-        if record != self._record or not self._folder.path.exists():
-            self._folder.write(record)
-            self._record = record
-
-    def _try_to_write(self, record: NodeRecord) -> None:
-        """A machine is released even if that cannot be written: after a restart no experiment claims it."""
-        try:
-            self._write(record)
-        except OSError as error:
-            extra = {"action": "node.fail", "node_id": record.node_id}
-            log.error("the record of node %s cannot be written: %s", record.node_id, error, extra=extra)
-            self._record = record
-
-
-def _without(claims: Sequence[Claim], *experiments: str) -> tuple[Claim, ...]:
-    return tuple(claim for claim in claims if claim.experiment_id not in experiments)
-
-
-def _read(body: dict[str, object]) -> NodeRecord:
-    claims, uncollected = body["claims"], body.get("owed", [])
-    assert isinstance(claims, list)
-    assert isinstance(uncollected, list)
-    return NodeRecord(
-        str(body["node_id"]),
-        str(body["address"]),
-        tuple(Claim.from_json(claim) for claim in claims),
-        bool(body["released"]),
-        tuple(Claim.from_json(claim) for claim in uncollected),
-        bool(body.get("entered", True)),
-    )
+def _read(body: dict[str, Any]) -> NodeRecord:
+    """Also as earlier versions wrote it: with `released` for all claims, and a list `owed` of claims with files."""
+    owed = [replace(Claim.from_json(claim), released=True, uncollected=NOT_COLLECTED) for claim in body.get("owed", ())]
+    claims = [Claim.from_json({"released": body.get("released", False), **claim}) for claim in body["claims"]]
+    others = [claim for claim in claims if all(each.experiment_id != claim.experiment_id for each in owed)]
+    installed = bool(body.get("entered", True))
+    return NodeRecord(str(body["node_id"]), str(body["address"]), (*owed, *others), installed)

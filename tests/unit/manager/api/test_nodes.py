@@ -1,12 +1,16 @@
 """Nodes over REST: what is told of them, and what can be asked of them."""
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
+from proctor.manager.api.routes import nodes as routes
 from proctor.manager.store.tables import nodes
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import SharingPolicy
+from proctor.training_services.providers import UncollectedFiles
 from proctor.trial_keeper.protocol import Device, GpuSlot, Lease
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +56,7 @@ async def test_a_node_without_an_address_is_simply_there(api: Any) -> None:
 
 
 async def test_an_unknown_node_is_not_found_whatever_is_asked_of_it(api: Any) -> None:
-    for path in ("/check", "/drain", "/resume", "/forget"):
+    for path in ("/check", "/drain", "/resume", "/collect", "/forget"):
         answer = await api.client.post(f"/api/v1/nodes/nobody{path}")
         assert answer.status_code == 404
         assert "there is no node nobody" in answer.json()["detail"]
@@ -110,3 +114,78 @@ async def test_who_may_only_look_may_neither_drain_nor_give_up(api: Any) -> None
         answer = await api.anonymous.post(f"/api/v1/nodes/gpu-3/{verb}", headers=READ, json={})
         assert answer.status_code == 403
     assert api.manager.pool.node("gpu-3").hold == ""
+
+
+async def stopped_with_files_on(api: Any, *node_ids: str) -> str:
+    """An experiment that was stopped, and whose jobs ran on the first of these nodes; all may have files of it."""
+    created = await api.create()
+    path = f"/api/v1/experiments/{created['id']}"
+    await api.ended(created["id"])
+    for node_id in node_ids:
+        api.provider.add(node_id, f"bob@{node_id}")
+        left = UncollectedFiles(
+            created["id"], node_id, f"on bob@{node_id} in ~/.proctor/nodes/x", "the machine is away"
+        )
+        api.provider.left.append(left)
+    await api.manager.control.write(lambda c: c.execute("UPDATE trial_jobs SET node_id = ?", node_ids[:1]))
+    await post(api, f"/experiments/{created['id']}/stop")
+    while not any("not collected" in text for text in (await api.client.get(path)).json()["notices"]):
+        await api.manager.feed.wait(5)
+    return str(created["id"])
+
+
+async def test_an_experiment_tells_which_files_were_not_collected_and_what_to_do(api: Any) -> None:
+    experiment_id = await stopped_with_files_on(api, "gpu-3", "gpu-4")
+    found = (await api.client.get(f"/api/v1/experiments/{experiment_id}")).json()
+    assert found["status"] == "STOPPED"
+    assert found["reason"].endswith("; files were not collected from node gpu-3: `proctor nodes collect gpu-3`")
+    assert found["notices"][-1] == (
+        "when it was stopped, files on node gpu-3 were not collected: the machine is away; they stay there, on "
+        "bob@gpu-3 in ~/.proctor/nodes/x, until `proctor nodes collect gpu-3` fetches them or the experiment is deleted"
+    )
+    assert [left.node_id for left in api.provider.left] == ["gpu-3"], "no job of it ran on gpu-4"
+    assert (await api.client.get("/api/v1/nodes/gpu-3")).json()["uncollected"] == [experiment_id]
+    assert (await api.client.get("/api/v1/nodes/gpu-4")).json()["uncollected"] == []
+
+
+async def test_a_collection_tells_how_far_it_is_until_it_has_ended(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "PROGRESS_SECONDS", 0.05)
+    experiment_id = await stopped_with_files_on(api, "gpu-3")
+    collection = api.provider.collect("gpu-3", experiment_id)
+
+    async def copy() -> None:
+        collection.files, collection.total_files, collection.bytes, collection.total_bytes = 1, 2, 10, 20
+        await asyncio.sleep(0.3)
+        collection.files, collection.bytes = 2, 20
+        collection.ended.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(copy())
+        answer = await api.client.post("/api/v1/nodes/gpu-3/collect", params={"experiment_id": experiment_id})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert len(lines) > 1
+    assert not lines[0]["is_finished"]
+    assert lines[-1] == {
+        "experiment_id": experiment_id,
+        "files": 2,
+        "total_files": 2,
+        "bytes": 20,
+        "total_bytes": 20,
+        "problem": "",
+        "is_finished": True,
+    }
+
+
+async def test_where_there_is_nothing_to_collect_the_answer_is_empty(api: Any) -> None:
+    api.provider.add("gpu-3", "gpu-3")
+    answer = await api.client.post("/api/v1/nodes/gpu-3/collect")
+    assert (answer.status_code, answer.text) == (200, "")
+    answer = await api.client.post("/api/v1/nodes/gpu-3/collect", params={"experiment_id": "nobody"})
+    assert answer.status_code == 404
+
+
+async def test_who_resumes_an_experiment_ends_the_collection_of_its_files(api: Any) -> None:
+    experiment_id = await stopped_with_files_on(api, "gpu-3")
+    await post(api, f"/experiments/{experiment_id}/resume")
+    assert api.provider.ended_collections == [experiment_id]

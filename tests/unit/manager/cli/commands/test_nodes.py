@@ -118,6 +118,49 @@ def test_checking_the_managers_own_node_is_refused(fleet: FakeRest, invoke) -> N
     assert "not reached over a network" in result.stderr
 
 
+STATE = {"experiment_id": "E1", "files": 0, "total_files": 0, "bytes": 0, "total_bytes": 0, "is_finished": False}
+HALF = STATE | {"files": 1, "total_files": 2, "bytes": 1_500_000, "total_bytes": 3_000_000}
+ALL = STATE | {"files": 2, "total_files": 2, "bytes": 3_000_000, "total_bytes": 3_000_000, "is_finished": True}
+
+
+def test_files_are_collected_and_the_progress_is_shown(fleet: FakeRest, invoke) -> None:
+    fleet.collections["gpu-2"] = [STATE, HALF, ALL]
+    result = invoke("nodes", "collect", "gpu-2")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.splitlines() == [
+        "Node gpu-2, experiment E1: it is being connected.",
+        "Node gpu-2, experiment E1: 1 of 2 files are here, 1.5 of 3.0 MB.",
+        "Node gpu-2, experiment E1: 2 files were fetched, 3.0 MB; all of them are here now.",
+    ]
+
+
+def test_without_a_node_files_of_all_that_have_some_are_collected(fleet: FakeRest, invoke) -> None:
+    fleet.set_node("gpu-1", uncollected=["E1"])
+    fleet.set_node("gpu-2", uncollected=["E1"])
+    fleet.collections = {"gpu-1": [ALL], "gpu-2": [HALF | {"is_finished": True, "problem": "the machine is away"}]}
+    result = invoke("nodes", "collect")
+    assert result.exit_code == 1
+    assert "Node gpu-1, experiment E1: 2 files were fetched" in result.stderr
+    assert (
+        "Node gpu-2, experiment E1: 1 of 2 files were fetched; the others stay there: the machine is away."
+        in result.stderr
+    )
+
+
+def test_a_collection_that_did_not_come_to_its_end_is_a_failure(fleet: FakeRest, invoke) -> None:
+    fleet.collections["gpu-2"] = [STATE, HALF]
+    assert invoke("nodes", "collect", "gpu-2").exit_code == 1
+
+
+def test_it_is_said_where_there_is_nothing_to_collect(fleet: FakeRest, invoke) -> None:
+    one, every = invoke("nodes", "collect", "gpu-1"), invoke("nodes", "collect")
+    assert (one.exit_code, every.exit_code) == (0, 0)
+    assert one.stderr == "Node gpu-1 has no files that were not collected.\n"
+    assert every.stderr == "No node has files that were not collected.\n"
+    assert invoke("nodes", "collect", "nobody").exit_code == 3
+    assert invoke("nodes", "collect", "gpu-1", "--experiment", "nobody").exit_code == 3
+
+
 def test_a_node_is_forgotten_once_that_is_confirmed(fleet: FakeRest, invoke) -> None:
     declined = invoke("nodes", "forget", "gpu-2", input="n\n")
     assert "Forget node gpu-2, which is FAILED; its SSH server does not answer?" in declined.stderr

@@ -342,7 +342,7 @@ def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manage
 
     play(tmp_path, release_while_away)
     [record] = read_records(tmp_path / "nodes")
-    assert record.released
+    assert record.experiments == ()
     play(tmp_path, leave, prepare=prepare)
 
 
@@ -402,7 +402,6 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
         await asyncio.sleep(600)
         assert scene.provider.machine("gpu-1").experiments == ("E1",), "E2 is gone"
         scene.claim("gpu-1")
-        await scene.provider.unhold("E1")
         await asyncio.sleep(600)
         assert scene.provider.machine("gpu-1").experiments == ("E1",), "it has claimed what it needs"
 
@@ -411,7 +410,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
         await scene.hub.ready()
         await scene.until_status("gpu-1", "CONNECTED")
         await scene.until_status("gpu-2", "CONNECTED")
-        await scene.provider.unhold("E1")
+        await scene.provider.release("E1")
         await scene.until(lambda: not list((tmp_path / "nodes").glob("gpu-*")))
 
     play(tmp_path, claim)

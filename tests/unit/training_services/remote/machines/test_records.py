@@ -81,8 +81,9 @@ def test_a_record_that_is_read_again_has_everything_but_a_login_that_is_gone(tmp
     settings = machines({"host": "a"}, {"host": "b", "port": 22, "gpu_indices": [1, 2], "python_path": "/opt/bin"})
     [_, claim] = read_claims("E1", settings, secrets, secrets_file=str(kept))
     assert claim.login.password == "p"
-    NodeDirectory(tmp_path, "b").write(NodeRecord("b", "b:22", (claim,), released=True))
-    assert read_records(tmp_path) == [NodeRecord("b", "b:22", (claim,), released=True)]
+    written = NodeRecord("b", "b:22", (claim,), installed=True).released("E1", uncollected="it was away")
+    NodeDirectory(tmp_path, "b").write(written)
+    assert read_records(tmp_path) == [written]
     kept.unlink()
     [record] = read_records(tmp_path)
     assert record.claims[0].machine == claim.machine
@@ -109,3 +110,22 @@ def test_a_claim_is_written_without_its_login() -> None:
     assert "geheim" not in json.dumps(claim.to_json())
     assert "geheim" not in repr(claim)
     assert Claim.from_json(claim.to_json()).machine == claim.machine
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_record_of_an_earlier_version_says_who_uses_the_machine_and_who_has_files_there(
+    tmp_path: Path, is_used: bool
+) -> None:
+    claims = [read_claims(name, machines({"host": "a"}), {}, secrets_file="/s")[0] for name in ("E1", "E2", "E3")]
+    bodies = [claim.to_json() for claim in claims]
+    for body in bodies:
+        del body["released"], body["uncollected"]
+    written = {"kind": "remote", "node_id": "a", "address": "a", "entered": True}
+    written |= {"released": not is_used, "claims": bodies[1:], "owed": bodies[:2]}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "node.json").write_text(json.dumps(written))
+    [record] = read_records(tmp_path)
+    assert record.experiments == (("E3",) if is_used else ())
+    assert [claim.experiment_id for claim in record.uncollected] == ["E1", "E2"]
+    assert [claim.experiment_id for claim in record.claims] == ["E1", "E2", "E3"]
+    assert record.installed

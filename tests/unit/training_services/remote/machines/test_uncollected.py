@@ -1,30 +1,36 @@
-"""Machines that were let go before all their files were collected, under virtual time: they owe these, and are left
-when they have come."""
+"""Files that were not collected when their experiment released the machine, under virtual time: they stay there until a
+user has them collected, or their experiment is deleted."""
 
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeMachine
-from fakes.provider_scene import Scene, play
+from fakes.provider_scene import DAY, Scene, play
 from fakes.remote_nodes import FakeKeeper
 
-from proctor.training_services.errors import CollectionFailed, KeeperUnavailable
-from proctor.training_services.files.mirror import MirrorFolder
+from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, NodeInUse, UnknownNode
+from proctor.training_services.files.mirror import CollectedFiles, Collection, MirrorFolder
+from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.machines.records import read_records
 from proctor.training_services.ssh.errors import Unreachable
+from proctor.trial_keeper.protocol import FileFacts
 
 NODE = "gpu-1"
 JOB = "trials/0-T/jobs/1"
-COLLECTING = "released; the files of experiment {} are being collected"
 MAY_BE_THERE = "released, but files of experiment {} may still be there: "
+ARE_THERE = "experiment {} has files here that were not collected; `proctor nodes collect gpu-1` fetches them"
 
 
 class Coast(FakeMachine):
     """A machine with files of experiments. Its keeper answers questions about them while `gate` is open."""
+
+    session_ends = False  # the next time that its keeper is asked about files
+    is_old = False  # its keeper
 
     def land(self, scene: Scene, group: asyncio.TaskGroup) -> None:
         """Be the machine of a scene."""
@@ -37,9 +43,15 @@ class Coast(FakeMachine):
     def register(self) -> None:
         self.group.create_task(self._serve())
 
+    def experiments(self) -> list[str] | None:
+        folder = self.folder / "experiments"
+        if self.is_old:
+            return None
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
     def clear(self) -> None:
         super().clear()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def there(self, experiment: str) -> Path:
         """A job's directory on the machine."""
@@ -56,23 +68,44 @@ class Coast(FakeMachine):
             (self.there(experiment) / "model").write_text(f"made by {experiment}")
             self.here(experiment).parents[3].mkdir(parents=True)
 
-    async def release_while_away(self, *experiments: str) -> None:
-        """They have wanted the machine, and have let it go while it was away."""
-        for experiment in experiments:
-            self.scene.claim(NODE, by=experiment)
-        await self.scene.until_status(NODE, "CONNECTED")
+    async def go_away(self) -> None:
+        """It does not answer any more."""
         self.failure = Unreachable("it does not answer")
         self.cut()
         await self.scene.until_status(NODE, "FAILED")
+
+    async def release_while_away(self, *experiments: str) -> None:
+        """They have claimed the machine, and have released it while it was away."""
         for experiment in experiments:
-            await self.scene.provider.release(experiment, uncollected={NODE})
+            self.scene.claim(NODE, by=experiment)
+        await self.scene.until_status(NODE, "CONNECTED")
+        await self.go_away()
+        for experiment in experiments:
+            await self.scene.provider.release(experiment)
         self.commands.clear()
         await self.scene.until_status(NODE, "FAILED", MAY_BE_THERE.format(", ".join(experiments)))
+
+    async def come_back(self, *experiments: str) -> None:
+        """It answers again; their files stay there."""
+        self.failure = None
+        await self.scene.until(lambda: self.scene.provider.has(NODE))
+        await self.scene.until_status(NODE, "RELEASED", ARE_THERE.format(", ".join(experiments)))
+
+    async def collect(self, experiment: str) -> FileCollection:
+        """Collect the files of an experiment; what came of it."""
+        collection = self.scene.provider.collect(NODE, experiment)
+        await collection.ended.wait()
+        return collection
+
+    def uncollected(self) -> list[str]:
+        """The experiments that have files there, as the provider says."""
+        return [left.experiment_id for left in self.scene.provider.uncollected()]
 
     async def until_left(self) -> None:
         """Nothing is on the machine, and the manager has forgotten it."""
         await self.scene.until(lambda: not (self.scene.folder / "nodes" / NODE).exists())
         assert self.commands[-1] == "remove"
+        assert self.uncollected() == []
         assert not self.folder.exists()
 
     async def _serve(self) -> None:
@@ -88,11 +121,16 @@ class GatedKeeper(FakeKeeper):
 
     def __init__(self, coast: Coast) -> None:
         super().__init__(coast.scene.hub, NODE, coast.scene.folder / "machine")
-        self._gate = coast.gate
+        self._coast = coast
 
     async def _answer_files(self) -> None:
-        await self._gate.wait()
-        await super()._answer_files()
+        await self._coast.gate.wait()
+        if self._coast.session_ends:
+            await self._answers.next(self.session)
+            self._coast.session_ends = False
+            self._coast.register()
+        else:
+            await super()._answer_files()
 
 
 def stay(folder: Path, act: Callable[[Scene, Coast], Awaitable[None]], *, ready: bool = True) -> None:
@@ -111,15 +149,24 @@ def stay(folder: Path, act: Callable[[Scene, Coast], Awaitable[None]], *, ready:
     play(folder, main)
 
 
-def test_a_machine_that_was_away_is_left_when_its_files_were_collected(tmp_path: Path) -> None:
+def test_files_of_a_machine_that_was_away_stay_there_until_they_are_collected(tmp_path: Path) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
         coast.write("E1", "E2")
         await coast.release_while_away("E1", "E2")
-        coast.gate.clear()
-        coast.failure = None
-        await scene.until_status(NODE, "CONNECTED", COLLECTING.format("E1"))
-        assert coast.commands == ["stop", "prepare", "start"]  # its jobs were ended before
-        coast.gate.set()
+        first, second = scene.provider.uncollected()
+        assert (first.experiment_id, second.experiment_id, first.node_id) == ("E1", "E2", NODE)
+        assert first.place == "on gpu-1 in ~/.proctor/nodes/m1-gpu-1/experiments/E1"
+        assert first.why == "the machine is away: it does not answer"
+        await coast.come_back("E1", "E2")
+        assert coast.commands == ["stop"]  # its jobs are ended
+        await asyncio.sleep(DAY / 2)
+        assert not coast.here("E1").exists()
+        collection = await coast.collect("E1")
+        assert (collection.problem, collection.files, collection.total_files) == ("", 1, 1)
+        assert collection.bytes == collection.total_bytes == len("made by E1")
+        assert not coast.there("E1").exists()
+        await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E2"))
+        assert (await coast.collect("E2")).problem == ""
         await coast.until_left()
         for experiment in ("E1", "E2"):
             assert (coast.here(experiment) / "model").read_text() == f"made by {experiment}"
@@ -128,12 +175,55 @@ def test_a_machine_that_was_away_is_left_when_its_files_were_collected(tmp_path:
     stay(tmp_path, act)
 
 
-def test_files_that_are_owed_are_collected_by_the_next_manager(tmp_path: Path) -> None:
+def test_a_connected_machine_is_cleaned_when_its_files_were_collected(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        scene.claim(NODE)
+        await scene.until_status(NODE, "CONNECTED")
+        await scene.provider.release("E1")
+        await coast.until_left()
+        assert (coast.here("E1") / "model").read_text() == "made by E1"
+
+    stay(tmp_path, act)
+
+
+def test_a_machine_that_is_away_for_a_moment_only_is_waited_for(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        coast.session_ends = True
+        scene.claim(NODE)
+        await scene.until_status(NODE, "CONNECTED")
+        await scene.provider.release("E1")
+        await coast.until_left()
+        assert (coast.here("E1") / "model").read_text() == "made by E1"
+
+    stay(tmp_path, act)
+
+
+def test_files_that_are_known_to_be_there_only_are_named(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        large = [FileFacts("output/model", 5_000_000), FileFacts("output/other", 6_000_000)]
+        CollectionNote().with_left(large, NODE).write(coast.here("E1"))
+        CollectionNote().with_left(large, "another").write(coast.here("E1").with_name("2"))
+        await coast.release_while_away("E1")
+        [left] = scene.provider.uncollected()
+        assert left.why == (
+            "the machine is away: it does not answer; known are 2 files (0-T/jobs/1/output/model, "
+            "0-T/jobs/1/output/other)"
+        )
+
+    stay(tmp_path, act)
+
+
+def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(tmp_path: Path) -> None:
     async def release(scene: Scene, coast: Coast) -> None:
         coast.write("E1")
         await coast.release_while_away("E1")
 
     async def collect(scene: Scene, coast: Coast) -> None:
+        await coast.come_back("E1")
+        await coast.collect("E1")
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
@@ -143,13 +233,33 @@ def test_files_that_are_owed_are_collected_by_the_next_manager(tmp_path: Path) -
     stay(tmp_path, collect)
 
 
-def test_machines_that_nobody_claims_after_a_restart_are_left_with_their_files_collected(tmp_path: Path) -> None:
+def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(tmp_path: Path) -> None:
+    async def claim(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        scene.claim(NODE)
+        await scene.until_status(NODE, "CONNECTED")
+
+    async def release(scene: Scene, coast: Coast) -> None:
+        scene.provider.hold("E1")
+        await scene.hub.ready()
+        await scene.provider.release("E1")
+        await coast.until_left()
+        assert (coast.here("E1") / "model").read_text() == "made by E1"
+
+    stay(tmp_path, claim)
+    stay(tmp_path, release, ready=False)
+
+
+def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(tmp_path: Path) -> None:
     async def claim(scene: Scene, coast: Coast) -> None:
         coast.write("E1")
         scene.claim(NODE)
         await scene.until_status(NODE, "CONNECTED")
 
     async def collect(scene: Scene, coast: Coast) -> None:
+        await coast.come_back("E1")
+        assert not coast.here("E1").exists()
+        await coast.collect("E1")
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
@@ -157,15 +267,132 @@ def test_machines_that_nobody_claims_after_a_restart_are_left_with_their_files_c
     stay(tmp_path, collect)
 
 
-def test_an_experiment_whose_folder_is_gone_is_owed_nothing(tmp_path: Path) -> None:
+def test_a_collection_that_the_manager_did_not_survive_is_repeated(tmp_path: Path) -> None:
+    async def begin(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        await coast.come_back("E1")
+        coast.gate.clear()
+        scene.provider.collect(NODE, "E1")
+        await scene.until_status(NODE, "CONNECTED")
+        path = tmp_path / "nodes" / NODE / "node.json"
+        [record] = read_records(tmp_path / "nodes")
+        assert record.experiments == ("E1",)
+        (tmp_path / "killed.json").write_bytes(path.read_bytes())  # what a killed manager would leave
+
+    async def collect(scene: Scene, coast: Coast) -> None:
+        await coast.come_back("E1")
+        await coast.collect("E1")
+        await coast.until_left()
+        assert (coast.here("E1") / "model").read_text() == "made by E1"
+
+    stay(tmp_path, begin)
+    (tmp_path / "killed.json").rename(tmp_path / "nodes" / NODE / "node.json")
+    stay(tmp_path, collect)
+
+
+def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeated(tmp_path: Path) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
         coast.write("E1")
         await coast.release_while_away("E1")
-        shutil.rmtree(tmp_path / "experiments")
+        collection = await coast.collect("E1")
+        assert collection.problem.startswith("the machine is away: it does not answer")
+        assert coast.uncollected() == ["E1"]
+        coast.failure = None
+        assert (await coast.collect("E1")).problem == ""  # connects it at once
+        await coast.until_left()
+        assert (coast.here("E1") / "model").read_text() == "made by E1"
+        with pytest.raises(UnknownNode):
+            scene.provider.collect(NODE, "E1")
+
+    stay(tmp_path, act)
+
+
+def test_a_second_request_joins_in(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        coast.failure = None
+        assert scene.provider.collect(NODE, "E1") is scene.provider.collect(NODE, "E1")
+        assert coast.uncollected() == ["E1"]
+        await coast.until_left()
+
+    stay(tmp_path, act)
+
+
+def test_files_are_collected_of_a_machine_on_which_no_trial_could_run(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        coast.free_mb = 1
+        await coast.come_back("E1")
+        assert (await coast.collect("E1")).problem == ""
+        await coast.until_left()
+        assert (coast.here("E1") / "model").exists()
+
+    stay(tmp_path, act)
+
+
+@pytest.mark.parametrize("gone", ["here", "there"])
+def test_a_machine_is_cleaned_where_there_is_nothing_to_collect(tmp_path: Path, gone: str) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        shutil.rmtree(tmp_path / "experiments" if gone == "here" else coast.folder / "experiments")
         coast.failure = None
         await coast.until_left()
-        assert coast.commands == ["remove"]
-        assert not (tmp_path / "experiments").exists()
+        assert coast.commands == ["stop", "remove"]
+        assert not coast.here("E1").exists()
+
+    stay(tmp_path, act)
+
+
+def test_files_stay_where_an_older_keeper_does_not_say_whose_are_there(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        coast.is_old = True
+        await coast.come_back("E1")
+        assert coast.there("E1").exists()
+
+    stay(tmp_path, act)
+
+
+def test_files_of_an_experiment_that_is_deleted_are_dropped(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        await coast.come_back("E1")
+        await scene.provider.forget("E1")
+        await coast.until_left()
+        assert list((tmp_path / "experiments" / "E1").iterdir()) == []
+
+    stay(tmp_path, act)
+
+
+def test_files_of_an_experiment_that_is_deleted_are_removed_while_another_uses_the_machine(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1", "E2")
+        await coast.release_while_away("E1")
+        scene.claim(NODE, by="E2")
+        coast.failure = None
+        await scene.until_status(NODE, "CONNECTED")
+        await scene.provider.forget("E1")
+        assert not coast.there("E1").exists()
+        assert coast.there("E2").exists()
+        assert coast.uncollected() == []
+
+    stay(tmp_path, act)
+
+
+def test_nodes_on_which_no_job_ran_have_no_files(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        await scene.provider.forget("E1", keep=[NODE])
+        assert coast.uncollected() == ["E1"]
+        await scene.provider.forget("E1", keep=["another"])
+        assert coast.uncollected() == []
 
     stay(tmp_path, act)
 
@@ -176,11 +403,37 @@ def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_o
         await coast.release_while_away("E1")
         coast.gate.clear()
         coast.failure = None
-        await scene.until_status(NODE, "CONNECTED", COLLECTING.format("E1"))
+        collection = scene.provider.collect(NODE, "E1")
+        await scene.until_status(NODE, "CONNECTED")
         await scene.provider.forget("E1")
+        assert collection.ended.is_set()
+        assert collection.problem.startswith("it was broken off")
         coast.gate.set()
         await coast.until_left()
         assert list((tmp_path / "experiments" / "E1").iterdir()) == []
+
+    stay(tmp_path, act)
+
+
+def test_an_experiment_that_is_resumed_while_its_files_are_collected_collects_them_itself(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        coast.gate.clear()
+        coast.failure = None
+        scene.provider.collect(NODE, "E1")
+        await scene.until_status(NODE, "CONNECTED")
+        await scene.provider.end_collections("E1")
+        scene.claim(NODE, by="E1")
+        assert coast.uncollected() == []
+        coast.gate.set()
+        await asyncio.sleep(60)
+        await scene.until_status(NODE, "CONNECTED")
+        assert coast.there("E1").exists()
+        assert not coast.here("E1").exists()
+        await scene.provider.release("E1")
+        await coast.until_left()
+        assert (coast.here("E1") / "model").exists()
 
     stay(tmp_path, act)
 
@@ -191,7 +444,8 @@ def test_a_check_does_not_break_off_the_collection_of_files(tmp_path: Path) -> N
         await coast.release_while_away("E1")
         coast.gate.clear()
         coast.failure = None
-        await scene.until_status(NODE, "CONNECTED", COLLECTING.format("E1"))
+        scene.provider.collect(NODE, "E1")
+        await scene.until_status(NODE, "CONNECTED")
         logins = coast.logins
         scene.provider.check(NODE)
         await asyncio.sleep(5)
@@ -204,22 +458,37 @@ def test_a_check_does_not_break_off_the_collection_of_files(tmp_path: Path) -> N
     stay(tmp_path, act)
 
 
-def test_a_full_disk_of_the_manager_is_the_reason_until_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_of_a_machine_that_has_files_finds_it_as_it_was(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1")
+        await coast.release_while_away("E1")
+        await coast.come_back("E1")
+        scene.provider.check(NODE)
+        await scene.until_status(NODE, "CONNECTING", "released")
+        await scene.until_status(NODE, "RELEASED")
+        assert coast.there("E1").exists()
+
+    stay(tmp_path, act)
+
+
+def test_while_the_disk_of_the_manager_is_full_the_files_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise CollectionFailed("model cannot be stored on the manager's machine: No space left on device")
 
     async def act(scene: Scene, coast: Coast) -> None:
         coast.write("E1")
+        scene.claim(NODE)
+        await scene.until_status(NODE, "CONNECTED")
         with monkeypatch.context() as full:
             full.setattr(MirrorFolder, "begin", refuse)
-            await coast.release_while_away("E1")
-            coast.failure = None
-            await scene.until_status(NODE, "FAILED", MAY_BE_THERE.format("E1") + "model cannot be stored")
-            logins = coast.logins
-            await scene.until(lambda: coast.logins > logins + 1)
+            await scene.provider.release("E1")
+            [left] = scene.provider.uncollected()
+            assert left.why == "model cannot be stored on the manager's machine: No space left on device"
+            await scene.until_status(NODE, "RELEASED")
+            assert (await coast.collect("E1")).problem == left.why
             assert "remove" not in coast.commands
+            assert (coast.there("E1") / "model").exists()
+        assert (await coast.collect("E1")).problem == ""
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
@@ -229,12 +498,19 @@ def test_a_full_disk_of_the_manager_is_the_reason_until_there_is_room(
 def test_nothing_is_removed_while_a_file_cannot_be_copied(tmp_path: Path) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
         coast.write("E1")
+        (coast.there("E1") / "other").write_text("readable")
         place = coast.here("E1") / "model"
         (place / "a folder where the file should be").mkdir(parents=True)
         await coast.release_while_away("E1")
-        coast.failure = None
-        await scene.until_status(NODE, "FAILED", "1 file (0-T/jobs/1/model) cannot be copied")
+        await coast.come_back("E1")
+        collection = await coast.collect("E1")
+        assert "1 file (0-T/jobs/1/model) cannot be copied" in collection.problem
+        assert (collection.files, collection.total_files) == (1, 2)
+        assert (coast.there("E1") / "model").exists()
+        assert (coast.here("E1") / "other").read_text() == "readable"
+        await scene.until_status(NODE, "RELEASED")
         shutil.rmtree(place)
+        assert (await coast.collect("E1")).problem == ""
         await coast.until_left()
         assert place.is_file()
 
@@ -248,45 +524,110 @@ def test_nothing_is_collected_or_removed_while_a_trial_cannot_be_stopped(tmp_pat
         coast.left = ["process 17 does not end"]
         coast.failure = None
         await scene.until_status(NODE, "FAILED", "its trials cannot be stopped: process 17 does not end")
+        assert "its trials cannot be stopped: process 17 does not end" in (await coast.collect("E1")).problem
         assert not coast.here("E1").exists()
         coast.left = []
+        assert (await coast.collect("E1")).problem == ""
         await coast.until_left()
         assert (coast.here("E1") / "model").exists()
 
     stay(tmp_path, act)
 
 
-def test_an_experiment_that_claims_its_machine_again_collects_its_files_itself(tmp_path: Path) -> None:
+def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_files_alone(tmp_path: Path) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
         coast.write("E1")
         await coast.release_while_away("E1")
-        coast.gate.clear()
-        coast.failure = None
-        await scene.until_status(NODE, "CONNECTED", COLLECTING.format("E1"))
-        scene.claim(NODE, by="E1")
-        await scene.until(lambda: scene.pool.node(NODE).reason == "")
-        coast.gate.set()
-        await asyncio.sleep(5)
-        assert "remove" not in coast.commands
+        await coast.come_back("E1")
+        scene.claim(NODE, by="E2")
+        node = await scene.until_status(NODE, "CONNECTED")
+        assert node.reason == ""
+        coast.write("E2")
+        await scene.provider.release("E2")
+        await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E1"))
+        assert (coast.here("E2") / "model").exists()
         assert not coast.here("E1").exists()
-        await scene.provider.release("E1")  # all is collected
-        await coast.until_left()
-        assert not coast.here("E1").exists()
+        assert coast.experiments() == ["E1"]
 
     stay(tmp_path, act)
 
 
-def test_files_of_one_experiment_wait_until_another_one_lets_go(tmp_path: Path) -> None:
+def test_files_are_collected_while_another_experiment_uses_the_machine(tmp_path: Path) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        coast.write("E1", "E2")
+        await coast.release_while_away("E1")
+        scene.claim(NODE, by="E2")
+        coast.failure = None
+        await scene.until_status(NODE, "CONNECTED")
+        logins = coast.logins
+        assert (await coast.collect("E1")).problem == ""
+        assert (coast.here("E1") / "model").exists()
+        assert coast.experiments() == ["E2"]
+        assert scene.provider.machine(NODE).experiments == ("E2",)
+        assert coast.logins == logins
+
+    stay(tmp_path, act)
+
+
+def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        limits: list[float | None] = []
+        add_node = scene.hub.add_node
+
+        def note(node_id: str, secret: str, *, lost_after_seconds: float | None = None) -> None:
+            limits.append(lost_after_seconds)
+            add_node(node_id, secret, lost_after_seconds=lost_after_seconds)
+
+        monkeypatch.setattr(scene.hub, "add_node", note)
+        coast.write("E1")
+        scene.claim(NODE, by="E1", node_timeout_seconds=10.0)
+        await scene.until_status(NODE, "CONNECTED")
+        await coast.go_away()
+        await scene.provider.release("E1")
+        scene.claim(NODE, by="E2", node_timeout_seconds=600.0)
+        coast.failure = None
+        await scene.until_status(NODE, "CONNECTED")
+        assert (await coast.collect("E1")).problem == ""
+        assert limits[0] == 10.0
+        assert set(limits[-3:]) == {600.0}
+
+    stay(tmp_path, act)
+
+
+def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(tmp_path: Path) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
         coast.write("E1")
-        scene.claim(NODE, by="E2")
-        scene.claim(NODE, by="E1")
+        await coast.release_while_away("E1")
+        coast.failure = None
+        scene.provider.collect(NODE, "E1")
         await scene.until_status(NODE, "CONNECTED")
-        await scene.provider.release("E1", uncollected={NODE})
-        await asyncio.sleep(5)
-        assert not coast.here("E1").exists()
-        await scene.provider.release("E2")
+        with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; ask again"):
+            scene.provider.abandon(NODE)
         await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
+
+    stay(tmp_path, act)
+
+
+def test_what_is_written_there_during_the_collection_is_collected_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(scene: Scene, coast: Coast) -> None:
+        collect = CollectedFiles.collect
+        coast.write("E1")
+
+        async def collect_and_write(mirror: CollectedFiles, **options: Any) -> Collection:
+            found = await collect(mirror, **options)
+            if not (coast.there("E1") / "late").exists():
+                (coast.there("E1") / "late").write_text("written late")
+            return found
+
+        monkeypatch.setattr(CollectedFiles, "collect", collect_and_write)
+        scene.claim(NODE)
+        await scene.until_status(NODE, "CONNECTED")
+        await scene.provider.release("E1")
+        await coast.until_left()
+        assert (coast.here("E1") / "late").read_text() == "written late"
 
     stay(tmp_path, act)
