@@ -15,9 +15,8 @@ from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.determinism.kernels import kernel_switches, report_gaps
 from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.hooks import overrides
 from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
-from proctor.sdk.pytorch.model import Model, refuse_metrics
+from proctor.sdk.pytorch.model import Model, overrides, refuse_metrics
 from proctor.sdk.pytorch.observers.base import ExpectedMetric, Observer, Observers, identify_run
 from proctor.sdk.pytorch.observers.continuation import (
     announce,

@@ -13,8 +13,7 @@ from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-from proctor.sdk.pytorch.hooks import overrides
-from proctor.sdk.pytorch.model import GIVEN, Model
+from proctor.sdk.pytorch.model import GIVEN, Model, overrides
 from proctor.sdk.pytorch.observers.base import Observers
 from proctor.sdk.pytorch.observers.continuation import Rates
 from proctor.sdk.pytorch.options import Settings, StopReason
