@@ -16,10 +16,16 @@ from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.determinism.kernels import kernel_switches, report_gaps
 from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.hooks import overrides
 from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
-from proctor.sdk.pytorch.model import Model, refuse_metrics
+from proctor.sdk.pytorch.model import Model, overrides, refuse_metrics
 from proctor.sdk.pytorch.observers.base import ExpectedMetric, Observer, Observers, identify_run
+from proctor.sdk.pytorch.observers.continuation import (
+    announce,
+    find_changes,
+    find_saved_rates,
+    judges_alike,
+    read_rates,
+)
 from proctor.sdk.pytorch.options import Phase, Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override
 from proctor.sdk.pytorch.run import Outcome, Run
@@ -41,6 +47,8 @@ def fit(run: Run) -> Outcome:
             if content is not None and (reason := find_end(run)) is not None:
                 run.model.finish_loading(run.model.get_parts(), may_lack=True)
                 snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
+                if run.ranks.is_main:
+                    announce(_describe_continuation(run, reason))
                 return run.finish(reason)
             return run.finish(_train(run, content))
         finally:
@@ -143,11 +151,17 @@ def check_state(run: Run) -> None:
 
 def resume(run: Run) -> "dict[str, Any] | None":
     """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
+    run.rates = now = read_rates(run.model)
     content = snapshots.find_checkpoint(run) if run.settings.resume else None
     if content is not None:
         snapshots.restore_model(run, content)
         snapshots.restore_training(run, content)
         snapshots.restore_attributes(run, content)  # and once more behind on_training_start, which may set them anew
+        saved = content.get("settings") or {}
+        run.rates = {**now, **find_saved_rates(saved, run.model)}
+        run.changes = find_changes(saved, run.settings, before=run.rates, now=now)
+        if not judges_alike(saved, run.settings):
+            run.state.best_score = None
     seed_rank(run.settings.random_seed, run.ranks.rank)
     return content
 
@@ -176,8 +190,21 @@ def begin(run: Run, content: "dict[str, Any] | None") -> None:
         check_state(run)
     if content is not None and run.storage is not None and run.ranks.is_main:
         run.storage.restore_history(content)
+    if content is not None and run.ranks.is_main:
+        announce(_describe_continuation(run))
     run.observers.on_start(run.settings, run.state, run.resumed_from)
     run.model._log = run.log
+
+
+def _describe_continuation(run: Run, end: "StopReason | None" = None) -> str:
+    """The line that says that a run continues, or has ended already."""
+    settings, state, checkpoint = run.settings, run.state, run.resumed_from
+    place = f"{checkpoint}, epoch {state.global_epoch}, step {state.current_iteration}, batch {state.global_iteration}"
+    if end is None:
+        text = f"run {settings.run_name} continues from {place}"
+    else:
+        text = f"run {settings.run_name} has ended already ({end.value}), nothing is done: {place}"
+    return "; ".join([text, *run.changes])
 
 
 def _report_inexact(run: Run, content: "dict[str, Any] | None") -> None:

@@ -420,3 +420,9 @@ def refuse_metrics(metrics: "Mapping[str, Any]") -> None:
         f"log records metrics of a step of a run, and none is under way; found {sorted(metrics)}. A run begins after "
         "setup and load_state_dict and ends with fit: log in on_training_start or a later hook."
     )
+
+
+def overrides(part: Any, method: "Callable[..., Any]") -> bool:
+    """Whether a model, a data module or a plug-in has a method of its own in place of the base class's."""
+    own = getattr(part, method.__name__)
+    return getattr(own, "__func__", own) is not method

@@ -28,8 +28,9 @@ RESERVED_NAMES = frozenset(
         "fingerprint",
         "plugins",
         "observers",
+        "settings",
     }
-    | {"log_path", "run_path", "loggers", "datamodule", "settings"}
+    | {"log_path", "run_path", "loggers", "datamodule"}
 )
 
 

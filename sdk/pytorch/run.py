@@ -13,9 +13,9 @@ from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-from proctor.sdk.pytorch.hooks import overrides
-from proctor.sdk.pytorch.model import GIVEN, Model, RunView
+from proctor.sdk.pytorch.model import GIVEN, Model, RunView, overrides
 from proctor.sdk.pytorch.observers.base import Observers
+from proctor.sdk.pytorch.observers.continuation import Rates
 from proctor.sdk.pytorch.options import Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
 from proctor.sdk.pytorch.ranks import Ranks
@@ -74,6 +74,8 @@ class Run:
         self.resumed_from: Path | None = None
         self.reports = True  # whether metrics are reported to a trial's tuner
         self.has_saved = False  # since this start
+        self.changes: list[str] = []  # what is not as it was before a resume
+        self.rates: Rates = {}  # the learning rates that the run began with
         self._logged: dict[str, int] = {}  # the batch at which each metric was logged last
 
     def log(self, metrics: Any) -> None:

@@ -12,6 +12,7 @@ metrics              the last value of each metric
 plugins              the state of every plug-in by id
 observers            where the logs are, and whose
 log_path, run_path   the folders that the run was started with
+settings             the options and the learning rates that the run had
 fingerprint          what must be the same for an exact resume
 """
 
@@ -28,6 +29,7 @@ from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_de
 from proctor.sdk.pytorch.determinism.kernels import report_gaps
 from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.observers.continuation import describe_settings
 from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.run import Run
 
@@ -78,6 +80,7 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         "observers": run.observers.state_dict(),
         "log_path": _text(run.settings.log_path),
         "run_path": _text(run.settings.run_path),
+        "settings": describe_settings(run.settings, run.rates),
         "fingerprint": describe_run(run, [part["device"] for part in own]),
     }
     if run.model.amp_scaler is not None:

@@ -16,7 +16,11 @@ from typing import Any
 from proctor.sdk import trial as sdk
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.registration import find_refusal, find_registered_runs
+from proctor.sdk.pytorch.checkpoints.registration import (
+    find_origin,
+    find_refusal,
+    find_registered_runs,
+)
 from proctor.sdk.pytorch.errors import CheckpointWarning
 from proctor.sdk.pytorch.options import Settings, check_name
 from proctor.sdk.pytorch.state import Record
@@ -129,7 +133,13 @@ def find_registered(run_name: str, *, is_new: bool) -> "Path | None":
 
 
 def adopt_checkpoint(storage: CheckpointFolder) -> None:
-    """Take over the run's own checkpoint that the trial is to continue from, unless the folder has it already."""
+    """Take over the run's own checkpoint that the trial is to continue from, unless the folder has it already, and what
+    the attempt before has saved since then on this machine."""
     found = find_registered(storage.run_name, is_new=storage.is_empty())
-    if found is not None:
-        storage.adopt(found)
+    if found is None:
+        return
+    origin = find_origin(found, sdk.get_trial_id())
+    is_own = origin is not None and storage.path.exists() and origin.samefile(storage.path)
+    storage.adopt(found, behind=is_own)
+    if origin is not None and not is_own:
+        storage.catch_up(origin)

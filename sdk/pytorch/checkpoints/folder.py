@@ -24,6 +24,7 @@ from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, Histo
 from proctor.sdk.pytorch.checkpoints.pointer import (
     POINTER_FILE,
     Entry,
+    Origin,
     Retention,
     find_damage,
     is_whole,
@@ -34,7 +35,12 @@ from proctor.sdk.pytorch.checkpoints.pointer import (
 )
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
-from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, UnreadableCheckpointError
+from proctor.sdk.pytorch.errors import (
+    CheckpointWarning,
+    ConfigurationError,
+    TrainerError,
+    UnreadableCheckpointError,
+)
 
 SUFFIX = ".pth"
 _METADATA = re.compile(r"[A-Za-z0-9._+=-]*")
@@ -244,15 +250,19 @@ class CheckpointFolder:
         for entry in [newest, *others]:
             if entry.name in pinned:
                 (target / f"{entry.name}{PIN_SUFFIX}").touch()
-        write_pointer(target, self.run_name, [newest, *others], trial=trial)
+        write_pointer(target, self.run_name, [newest, *others], trial=trial, origin=Origin.of(self.path))
 
-    def adopt(self, source: Path) -> bool:
-        """Take over what `export` put into `source`, and return whether that was done.
+    def adopt(self, source: Path, *, behind: bool = False) -> bool:
+        """Take over what `export` put into `source`, or what another run of this name has there; return whether that
+        was done.
 
         A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then,
         unless it was damaged here and gets its bytes back. Any other was made by an attempt elsewhere, or by another
         trial that this one is to continue, and becomes the newest; what is known here stays behind it. What is of
         another run than this one is left alone, and so is what was in this folder before the run began anew.
+
+        :param behind: it came from this very folder, which may have gone on since and have removed it; so it becomes
+            the oldest, in case nothing else is whole.
         """
         owner, entries = read_owner(source), read_pointer(source)
         if owner is None or not entries or owner.run != self.run_name:
@@ -265,18 +275,41 @@ class CheckpointFolder:
         if known is not None:
             return self._mend(known, source / entries[0].name)
         self.path.mkdir(parents=True, exist_ok=True)
-        _link_or_copy(source / entries[0].name, self.path / entries[0].name)
-        brought = [entries[0], *(entry for entry in entries[1:] if _bring(source, self.path, entry.name))]
+        if behind:
+            entries = [entry for entry in entries if entry.name not in {mine.name for mine in own}]
+        else:
+            _link_or_copy(source / entries[0].name, self.path / entries[0].name)
+        brought = [entry for entry in entries if _bring(source, self.path, entry.name)]
         for entry in brought:
             if (source / f"{entry.name}{PIN_SUFFIX}").exists():
                 self.pin(entry.name)
         names = {entry.name for entry in brought}
-        with suppress(FileNotFoundError):
-            copy_file(source / HISTORY_FILE, self.path / HISTORY_FILE)
+        if not (behind and own):
+            with suppress(FileNotFoundError):
+                copy_file(source / HISTORY_FILE, self.path / HISTORY_FILE)
         self._superseded = {name: digest for name, digest in superseded.items() if name not in names}
-        kept = [*brought, *(entry for entry in own if entry.name not in names)]
+        others = [entry for entry in own if entry.name not in names]
+        kept = [*others, *brought] if behind else [*brought, *others]
         write_pointer(self.path, self.run_name, kept, superseded=self._superseded)
         return True
+
+    def catch_up(self, origin: Path) -> bool:
+        """Take over what another folder of this run has by now, and return whether that was done.
+
+        Nothing is done while a process writes there, which should be dead and is not, or where the disk has no room.
+
+        :param origin: where what was adopted comes from.
+        """
+        lock = FolderLock(origin, patience_seconds=0.0)
+        try:
+            lock.acquire()
+            newest = (read_pointer(origin) or [])[:1]
+            is_there = all((origin / entry.name).stat().st_size == entry.size for entry in newest)
+            return is_there and self.adopt(origin)
+        except (TrainerError, OSError):
+            return False
+        finally:
+            lock.release()
 
     def _commit(self, entry: Entry) -> None:
         """Move the pointer to a checkpoint that is on the disk, then remove what need not stay."""

@@ -12,6 +12,7 @@ one before it; the best ones stay besides, and a run that gets worse never loses
 
 import json
 import math
+import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -98,11 +99,38 @@ class Retention:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The folder in which a run saves, for those who find a copy of what was there."""
+
+    path: str
+    node: str  # the machine or the container
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, folder: Path) -> "Origin":
+        """Identify a folder.
+
+        :raises OSError: it is not there.
+        """
+        found = os.stat(folder)
+        return cls(str(folder.absolute()), os.uname().nodename, found.st_dev, found.st_ino)
+
+    def find(self) -> "Path | None":
+        """Return the folder if it is here: this very one, not one of that path on another machine."""
+        try:
+            return Path(self.path) if self == Origin.of(Path(self.path)) else None
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True)
 class Owner:
     """Whose checkpoints a folder holds."""
 
     run: str
     trial: str  # empty where they are no part of what a trial hands over
+    origin: "Origin | None" = None  # where they were copied from for that
 
 
 def write_pointer(
@@ -111,17 +139,21 @@ def write_pointer(
     entries: "Sequence[Entry]",
     *,
     trial: str = "",
+    origin: "Origin | None" = None,
     superseded: "Mapping[str, str] | None" = None,
 ) -> None:
     """Make the pointer of a folder name these checkpoints, newest first.
 
     :param trial: the id of the trial that hands the folder over.
+    :param origin: where it has them from.
     :param superseded: files of an earlier run that are there, with their digests where these are known.
     :raises OSError: the disk refuses; the pointer is what it was.
     """
     document: dict[str, Any] = {"format": _FORMAT, "run": run_name, "checkpoints": [asdict(entry) for entry in entries]}
     if trial:
         document["trial"] = trial
+    if origin is not None:
+        document["origin"] = asdict(origin)
     if superseded:
         document["superseded"] = dict(superseded)
     store_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
@@ -199,7 +231,8 @@ def _read(path: Path) -> "_Pointer | None":
         document = json.loads(path.read_bytes())
         format_number = int(document["format"])
         if format_number <= _FORMAT:
-            owner = Owner(str(document.get("run", "")), str(document.get("trial", "")))
+            origin = Origin(**document["origin"]) if "origin" in document else None
+            owner = Owner(str(document.get("run", "")), str(document.get("trial", "")), origin)
             entries = [Entry.from_json(entry) for entry in document["checkpoints"]]
             superseded = {str(name): str(digest) for name, digest in dict(document.get("superseded", {})).items()}
             return _Pointer(owner, entries, superseded)

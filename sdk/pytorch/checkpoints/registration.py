@@ -6,7 +6,8 @@ takes over only what bears its own name: the folds of a cross-validation never m
 
 Registering copies the checkpoint into the job's own folder. A run that saves all the time registers the newest one
 every few seconds and when it ends. The copies that it has superseded are removed, but only after a while, because a
-trial that is just starting may continue from one of them.
+trial that is just starting may continue from one of them. An attempt on another machine continues from the copy; one on
+the same machine from what was saved last in the folder from which the copy was made.
 """
 
 import os
@@ -83,6 +84,22 @@ def find_refusal(run_name: str, trial: str) -> "str | None":
         f"{beginning}, which is another trial's and holds the runs {sorted(runs)} and none named {run_name!r}; "
         "this one begins anew. Give runs that continue each other the same run_name."
     )
+
+
+def find_origin(registered: Path, trial: str) -> "Path | None":
+    """Return the folder from which a registered checkpoint was copied, which may have gone on since; None if it is not
+    here, if it is another trial's, or if the trial was handed an older copy than it has registered.
+
+    :param registered: from `find_registered_runs`.
+    """
+    owner = read_owner(registered)
+    if owner is None or owner.trial != trial or owner.origin is None:
+        return None
+    copy = registered.parent.parent if registered.parent.name == RUNS_FOLDER else registered
+    numbers = [int(path.parent.name) for path in copy.parent.glob(f"*/{POINTER_FILE}") if path.parent.name.isdigit()]
+    if copy.name.isdigit() and max(numbers, default=0) > int(copy.name):
+        return None
+    return owner.origin.find()
 
 
 def carry_others(target: Path, run_name: str) -> None:

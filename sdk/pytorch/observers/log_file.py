@@ -67,12 +67,10 @@ class FileLog(Observer):
         LOGGER.addHandler(self._handler)
 
     def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
-        """Open the file and say from where the run goes on."""
+        """Open the file; from where a run continues, `announce` has logged."""
         self._open_file()
         if resumed_from is None:
             self._log.info("run %s starts, seed %d", settings.run_name, settings.random_seed)
-        else:
-            self._log.info("run %s continues from %s, %s", settings.run_name, resumed_from, _describe(state))
 
     def on_epoch_start(self, state: TrainingState, batches: int) -> None:
         """Say which epoch is entered, and where."""

@@ -70,7 +70,7 @@ def test_C4_a_checkpoint_holds_these_parts(tmp_path: Path) -> None:
     found = content(fit(tmp_path))
     assert set(found) == {
         "format", "version", "training_state", "model", "rng", "averages", "attributes", "history", "metrics",
-        "plugins", "observers", "log_path", "run_path", "fingerprint",
+        "plugins", "observers", "log_path", "run_path", "fingerprint", "settings",
     }  # fmt: skip
     assert found["format"] == FORMAT
 

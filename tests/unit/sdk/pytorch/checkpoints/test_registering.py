@@ -1,6 +1,8 @@
 """Registering the run's checkpoints as its trial's: seldom, at the end, and without filling the disk."""
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, time
 
@@ -8,12 +10,15 @@ import pytest
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints, save_checkpoint
-from proctor.sdk.protocol import ENV_JOB_DIRECTORY
+from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
+from proctor.sdk.pytorch import CheckpointWarning
 from proctor.sdk.pytorch.checkpoints import registration
+from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 from proctor.sdk.pytorch.checkpoints.registration import Registrar, remove_superseded
 from proctor.sdk.pytorch.state import TrainingState
+from proctor.sdk.pytorch.trial import adopt_checkpoint
 
 
 @pytest.fixture
@@ -50,6 +55,84 @@ def test_a_run_that_saves_all_the_time_registers_now_and_then_and_at_the_end(job
     assert steps(job) == [1, 3, 4]
     storage.close()
     assert steps(job) == [1, 3, 4]
+
+
+def behind(job: str, root: Path) -> "tuple[CheckpointFolder, Path]":
+    """A run that was killed when its registered checkpoint was the first of four, and that copy."""
+    storage = CheckpointFolder(root, "run", registrar=Registrar(interval_seconds=3600.0))
+    storage.open()
+    for number in range(1, 5):
+        save(storage, number)
+    storage._lock.release()  # as a kill does
+    return storage, Path(list_checkpoints(job)[-1])
+
+
+def adopt(root: Path) -> "list[int]":
+    """What the next attempt continues from, and what the pointer names."""
+    storage = CheckpointFolder(root, "run")
+    storage.open()
+    adopt_checkpoint(storage)
+    found = storage.load_newest()
+    assert found is not None
+    storage.close()
+    return [found.entry.iteration, *(entry.iteration for entry in storage.entries())]
+
+
+@pytest.fixture
+def retry(job: str, monkeypatch: pytest.MonkeyPatch) -> "Callable[..., None]":
+    """Makes this process seem to be the next attempt."""
+
+    def begin(copy: Path, *, trial: str = "") -> None:
+        monkeypatch.setenv(ENV_JOB_DIRECTORY, f"{job}-retry")
+        monkeypatch.setenv(ENV_RESUME_CHECKPOINT, str(copy))
+        if trial:
+            monkeypatch.setattr(sdk, "get_trial_id", lambda: trial)
+
+    return begin
+
+
+def test_the_next_attempt_here_continues_from_what_was_saved_last(
+    job: str, tmp_path: Path, retry: "Callable[..., None]"
+) -> None:
+    _, copy = behind(job, tmp_path / "first")
+    retry(copy)
+    assert adopt(tmp_path / "second") == [4, 4, 3, 2, 1]
+
+
+def test_the_next_attempt_in_the_same_folder_does_so_although_the_registered_one_was_removed_there(
+    job: str, tmp_path: Path, retry: "Callable[..., None]"
+) -> None:
+    storage, copy = behind(job, tmp_path / "root")
+    retry(copy)
+    assert adopt(tmp_path / "root") == [4, 4, 3, 2, 1]
+    for entry in storage.entries():
+        (storage.path / entry.name).unlink()  # which the copy may share
+        (storage.path / entry.name).write_bytes(b"torn")
+    with pytest.warns(CheckpointWarning):
+        assert adopt(tmp_path / "root") == [1, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("case", ["elsewhere", "another trial's", "older", "still written to", "gone", "torn"])
+def test_otherwise_it_continues_from_what_was_registered(
+    job: str, tmp_path: Path, retry: "Callable[..., None]", case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, copy = behind(job, tmp_path / "first")
+    retry(copy, trial="other" if case == "another trial's" else "")
+    writer = FolderLock(storage.path)
+    if case == "elsewhere":  # the same path there
+        names = os.uname()
+        monkeypatch.setattr(os, "uname", lambda: os.uname_result((names[0], "other", *names[2:])))
+    elif case == "older":
+        storage.open()
+        storage.close()  # registers the newest
+    elif case == "still written to":
+        writer.acquire()
+    elif case == "gone":
+        shutil.rmtree(storage.path)
+    elif case == "torn":
+        (storage.path / storage.entries()[0].name).write_bytes(b"torn")
+    assert adopt(tmp_path / "second") == [1, 1]
+    writer.release()
 
 
 def test_superseded_copies_go_after_a_while_and_the_users_own_stay(
