@@ -4,6 +4,7 @@ What can be known before the first batch is checked before it, so that nothing o
 """
 
 import os
+import sys
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from proctor.sdk.pytorch.observers.continuation import (
     judges_alike,
     read_rates,
 )
+from proctor.sdk.pytorch.observers.progress import choose_progress
 from proctor.sdk.pytorch.options import Phase, Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override
 from proctor.sdk.pytorch.run import Outcome, Run
@@ -281,10 +283,8 @@ def make_observers(settings: Settings, *, is_main: bool) -> Observers:
         from proctor.sdk.pytorch.observers.tensorboard import TensorBoardRun
 
         found.append(TensorBoardRun(settings.run_name, settings.run_path))
-    if is_main and settings.enable_progress_bar:
-        from proctor.sdk.pytorch.observers.progress import Progress
-
-        found.append(Progress())
+    if is_main and (progress := choose_progress(settings, sys.stderr)) is not None:
+        found.append(progress)
     if is_main and settings.best_metric is not None:
         found.append(ExpectedMetric(settings.best_metric, validates=settings.valid_frequency is not None))
     return Observers(found, identify_run(settings))

@@ -69,7 +69,8 @@ class TrainerOptions(TypedDict, total=False):
     :param run_path: the folder of the TensorBoard runs.
     :param enable_tensorboard: write metrics to TensorBoard under `run_path`.
     :param enable_file_logging: write a log file under `log_path`.
-    :param enable_progress_bar: show bars on a terminal.
+    :param enable_progress_bar: show progress on standard error, as bars on a terminal and as lines elsewhere; None: but
+        not in a trial.
     :param train_exceptions: exception types that `fit` lets through as they are.
     :param test_exceptions: exception types that `test` lets through as they are.
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be bit-exact.
@@ -103,7 +104,7 @@ class TrainerOptions(TypedDict, total=False):
     run_path: "str | os.PathLike[str] | None"
     enable_tensorboard: bool
     enable_file_logging: bool
-    enable_progress_bar: bool
+    enable_progress_bar: "bool | None"
     train_exceptions: "Sequence[type[BaseException]]"
     test_exceptions: "Sequence[type[BaseException]]"
     strict_resume: bool
@@ -195,7 +196,7 @@ _RULES: "dict[str, _Rule]" = {
     "run_path": _FOLDER,
     "enable_tensorboard": _FLAG,
     "enable_file_logging": _FLAG,
-    "enable_progress_bar": _FLAG,
+    "enable_progress_bar": ("True, False or None", lambda value: value is None or _is_flag(value)),
     "train_exceptions": _EXCEPTIONS,
     "test_exceptions": _EXCEPTIONS,
     "strict_resume": _FLAG,
@@ -235,7 +236,7 @@ class Settings:
     run_path: "Path | None" = None
     enable_tensorboard: bool = False
     enable_file_logging: bool = False
-    enable_progress_bar: bool = False
+    enable_progress_bar: "bool | None" = None
     train_exceptions: "tuple[type[BaseException], ...]" = ()
     test_exceptions: "tuple[type[BaseException], ...]" = ()
     strict_resume: bool = False

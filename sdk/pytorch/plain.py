@@ -93,14 +93,17 @@ def open_run(
     The parts are attributes of `run.model`; `run.state` has the counters, `run.device` the device.
 
     :param make_parts: makes networks, optimizers and whatever else is saved, by name; the streams are seeded by then.
-    :param options: see `TrainerOptions`, without those that your loop decides itself. Processes are not started: run
+    :param options: see `TrainerOptions`, without those that your loop decides itself; progress is shown only with
+        `enable_progress_bar=True`. Processes are not started: run
         the script under torchrun with a process group of yours to train in several.
     :raises ConfigurationError: an option is out of its range or the loop's own, `chkpt_frequency` has no `chkpt_root`,
         or a part has no state or a name that is taken.
     :raises NotExactError: `strict_resume` is set and the resumed run could not be exact.
     """
     refuse_decided(options)
-    settings = make_settings(run_name, {**options, "train_unit": TrainUnit.ITERATION, "total_steps": inf})
+    decided = {"train_unit": TrainUnit.ITERATION, "total_steps": inf}
+    progress = options.get("enable_progress_bar") or False  # what the loop prints is the caller's business
+    settings = make_settings(run_name, {**options, **decided, "enable_progress_bar": progress})
     place = Place(device=choose_device(settings), ranks=get_ranks())
     model, data = PartsModel(make_parts), OneDataset(dataset, params)
     observers = make_observers(settings, is_main=place.ranks.is_main)

@@ -59,6 +59,7 @@ class Recipe:
             "flush_at_epoch_end": self.flush,
             "use_cpu": True,
             "processes": self.processes,
+            "enable_progress_bar": False,
         }
 
 

@@ -138,8 +138,8 @@ class Observers(Observer):
                 stack.callback(observer.close)
 
     def state_dict(self) -> "dict[str, Any]":
-        states = {observer.name: observer.state_dict() for observer in self.all}
-        return {_OWNER: self._owner, **states} if any(states.values()) else states
+        states = {observer.name: state for observer in self.all if (state := observer.state_dict())}
+        return {_OWNER: self._owner, **states} if states else {}
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
         if state.get(_OWNER) != self._owner:  # another run's, or from before checkpoints named the run

@@ -1,23 +1,32 @@
-"""Progress on a terminal: bars for epochs and an epoch's batches, one for iterations, one for an evaluation.
+"""Progress on standard error: bars on a terminal, lines elsewhere; never in the log file.
 
-Bars are drawn by tqdm or, without it, by rich; without both, an epoch and an evaluation are a line each. None of them
-starts a thread, because loaders fork. Nothing is drawn if standard error is no terminal, or written to the log file.
+There are bars for epochs and an epoch's batches, one for iterations, one for an evaluation. They are drawn by tqdm or,
+without it, by rich; without both there are lines on a terminal, too. None of them starts a thread, because loaders
+fork.
+
+Lines are for logs: at the end of an epoch, at most one every few seconds, within a long epoch every half minute, and
+ever fewer as the run goes on; one says how it has ended.
 """
 
 import math
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, TextIO
 
 from proctor.sdk.pytorch.observers.base import Observer
-from proctor.sdk.pytorch.options import Settings
-from proctor.sdk.pytorch.state import TrainingState
+from proctor.sdk.pytorch.options import Phase, Settings
+from proctor.sdk.pytorch.state import Record, TrainingState
+from proctor.sdk.trial import is_in_trial
 
 _STAYING = ("epochs", "iterations")  # the bar of the whole run stays on the screen
 REDRAW_SECONDS = 0.1
+EPOCH_SECONDS = 5.0  # between two lines, at the ends of epochs
+WITHIN_SECONDS = 30.0  # elsewhere
+GROWTH = 0.01  # or this share of the time that the run has taken, so that a long run's log stays short
+SHOWN_METRICS = 6
 
 
 class Bar(Protocol):
@@ -33,47 +42,26 @@ class Bar(Protocol):
 BarFactory = Callable[[str, int | None, int], Bar]  # its title, its length if it has one, and where it begins
 
 
-def find_bars(terminal: TextIO) -> BarFactory:
-    """Return what draws bars on this terminal; on what is no terminal nothing is drawn."""
-    if not terminal.isatty():
-        return NoBar
+def choose_progress(settings: Settings, stream: "TextIO | None") -> "Observer | None":
+    """Return what shows a run's progress; None if it is not wanted, or if this is a trial and it is not asked for.
+
+    :param stream: standard error, if there is one.
+    """
+    wanted = settings.enable_progress_bar
+    if stream is None or wanted is False or (wanted is None and is_in_trial()):
+        return None
+    bars = find_bars(stream) if stream.isatty() else None
+    return ProgressLines(settings, stream) if bars is None else Progress(bars)
+
+
+def find_bars(terminal: TextIO) -> "BarFactory | None":
+    """Return what draws bars on this terminal, if it is installed."""
     if find_spec("tqdm") is not None:
         return lambda title, total, start: TqdmBar(title, total, start=start, terminal=terminal)
     if find_spec("rich") is not None:
         drawing = RichDrawing(terminal)
         return drawing.make_bar
-    return lambda title, total, start: Line(title, total, start=start, terminal=terminal)
-
-
-class NoBar:
-    """Nothing to be seen."""
-
-    def __init__(self, title: str, total: "int | None", start: int) -> None:
-        pass
-
-    def move(self, place: int) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class Line:
-    """A line when a bar would go away, saying how far it came."""
-
-    def __init__(self, title: str, total: "int | None", *, start: int, terminal: TextIO) -> None:
-        self._title = title
-        self._length = "" if total is None else f" of {total}"
-        self._place = start
-        self._terminal = terminal
-
-    def move(self, place: int) -> None:
-        """Remember the place."""
-        self._place = place
-
-    def close(self) -> None:
-        """Write the line."""
-        self._terminal.write(f"{self._title}: {self._place}{self._length}\n")
+    return None
 
 
 class TqdmBar:
@@ -152,14 +140,14 @@ class RichBar:
 class Progress(Observer):
     """Moves the bars, at most once every `REDRAW_SECONDS`: a small model's step is shorter than a drawing.
 
-    :param make_bar: draws; None chooses what is installed.
+    :param make_bar: draws.
     :param clock: seconds, for the time between two drawings.
     """
 
     name = "progress"
 
-    def __init__(self, make_bar: "BarFactory | None" = None, clock: Callable[[], float] = monotonic) -> None:
-        self._make_bar = find_bars(sys.stderr) if make_bar is None else make_bar
+    def __init__(self, make_bar: BarFactory, clock: Callable[[], float] = monotonic) -> None:
+        self._make_bar = make_bar
         self._clock = clock
         self._drawn_at = -math.inf
         self._by_epoch = True
@@ -240,3 +228,93 @@ def _replace(old: "Bar | None", new: "Bar | None") -> "Bar | None":
     if old is not None:
         old.close()
     return new
+
+
+class ProgressLines(Observer):
+    """Lines with the position, the speed and the newest metrics.
+
+    :param clock: seconds.
+    """
+
+    name = "progress"
+
+    def __init__(self, settings: Settings, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
+        self._settings = settings
+        self._stream = stream
+        self._clock = clock
+        self._began = self._written = clock()
+        self._written_batches = 0  # that were done then
+        self._due_within = self._began + WITHIN_SECONDS
+        self._state = TrainingState()
+        self._length = 0  # of the epoch, in batches
+        self._evaluation = ""
+        self._evaluated = self._to_evaluate = 0
+        self._metrics: dict[str, float] = {}
+
+    def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
+        """Count the batches of this start."""
+        self._state, self._written_batches = state, state.global_iteration
+
+    def on_epoch_start(self, state: TrainingState, batches: int) -> None:
+        """Write a line about the epoch before, which is validated by now, if it is time for one."""
+        if state.batch == 0 and state.epoch > 0 and self._clock() - self._written >= self._wait(EPOCH_SECONDS):
+            self._write(self._describe_position())
+        self._length = batches
+
+    def on_batch_end(self, state: TrainingState) -> None:
+        """Write a line within an epoch if there has long been none."""
+        if self._clock() >= self._due_within:
+            self._write(self._describe_position())
+
+    def on_evaluation_start(self, phase: str, batches: int) -> None:
+        """Remember what is gone through."""
+        self._evaluation, self._evaluated, self._to_evaluate = phase, 0, batches
+
+    def on_evaluation_batch_end(self) -> None:
+        """Write a line within an evaluation if there has long been none."""
+        self._evaluated += 1
+        if self._clock() >= self._due_within:
+            self._write(f"{self._evaluation}, batch {self._evaluated} of {self._to_evaluate}")
+
+    def on_evaluation_end(self) -> None:
+        """Write what a test came to."""
+        if self._evaluation == Phase.TESTING.value:
+            self._write(f"tested, {_count(self._evaluated, 'batch', 'batches')}")
+
+    def on_metrics(self, record: Record) -> None:
+        """Remember the newest."""
+        self._metrics.update(record.metrics)
+
+    def on_end(self, reason: str) -> None:
+        """Write how the run has ended."""
+        seconds = self._clock() - self._began
+        self._write(f"{reason}: {self._describe_position()}, in {seconds:.0f} s")
+
+    def _describe_position(self) -> str:
+        state, settings = self._state, self._settings
+        total = "" if math.isinf(settings.total_steps) else f" of {settings.total_steps:.0f}"
+        if not settings.is_by_epoch:
+            return f"step {state.current_iteration}{total}"
+        if state.batch == 0:
+            return f"epoch {state.epoch}{total}"
+        return f"epoch {state.epoch + 1}{total}, batch {state.batch} of {self._length}"
+
+    def _wait(self, seconds: float) -> float:
+        return max(seconds, GROWTH * (self._clock() - self._began))
+
+    def _write(self, text: str) -> None:
+        now, batches = self._clock(), self._state.global_iteration
+        if batches > self._written_batches and now > self._written:
+            text += f", {(batches - self._written_batches) / (now - self._written):.3g} batches/s"
+        shown = list(self._metrics.items())[:SHOWN_METRICS]
+        if shown:
+            text += "; " + ", ".join(f"{name} {value:.4g}" for name, value in shown)
+        with suppress(OSError, ValueError):  # a full disk, or a stream that was closed, is no reason to end a run
+            self._stream.write(f"proctor: run {self._settings.run_name}: {text}\n")
+            self._stream.flush()
+        self._written, self._written_batches = now, batches
+        self._due_within = now + self._wait(WITHIN_SECONDS)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -324,7 +324,7 @@ def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
 
         settings = Trainer("run", use_cpu=True).settings
         place = Place(torch.device("cpu"), OneOf(rank, 3))
-        run_test(make_run(settings, Drawing(), RangeData(1, valid=3), place))
+        run_test(make_run(settings, Drawing(), RangeData(1, valid=3), place), None)
         return drawn
 
     found = [draw(rank) for rank in range(3)]

@@ -6,11 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes.trained_models import DigitsData, DigitsModel, Recipe
 
-from proctor.sdk.pytorch import Trainer
+from proctor.sdk.pytorch import Model, Trainer, TrainingState
 from proctor.sdk.pytorch.fit import make_observers
-from proctor.sdk.pytorch.observers.progress import REDRAW_SECONDS, Line, NoBar, Progress, RichBar, TqdmBar, find_bars
+from proctor.sdk.pytorch.observers.progress import (
+    REDRAW_SECONDS,
+    Progress,
+    ProgressLines,
+    RichBar,
+    TqdmBar,
+    choose_progress,
+    find_bars,
+)
 from proctor.sdk.pytorch.options import make_settings
 
 
@@ -44,7 +53,7 @@ def fit(root: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> "list[st
         seconds[0] += 2 * REDRAW_SECONDS
         return seconds[0]
 
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.progress.Progress", lambda: Progress(drawing.make_bar, tick))
+    monkeypatch.setattr("proctor.sdk.pytorch.fit.choose_progress", lambda *given: Progress(drawing.make_bar, tick))
     chosen = {"chkpt_frequency": 1, "use_cpu": True, "enable_progress_bar": True, "chkpt_root": root, **options}
     Trainer("run", **chosen).fit(DigitsModel(Recipe()), DigitsData(batch_size=8))
     return drawing.lines
@@ -78,17 +87,28 @@ def test_X13_iterations_have_one_bar_that_goes_on_where_it_was(tmp_path: Path, m
     assert lines[-1] == "iterations closed"
 
 
-def test_X13_only_the_main_rank_has_bars_and_only_if_they_are_wanted() -> None:
-    wanted = make_settings("run", {"enable_progress_bar": True})
-    assert [type(one) for one in make_observers(wanted, is_main=True).all] == [Progress]
-    assert make_observers(wanted, is_main=False).all == []
+def test_X13_only_the_main_rank_shows_progress_and_only_if_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal, kind in ((Terminal(), Progress), (io.StringIO(), ProgressLines)):
+        monkeypatch.setattr(sys, "stderr", terminal)
+        for wanted in (None, True):
+            settings = make_settings("run", {"enable_progress_bar": wanted})
+            assert [type(one) for one in make_observers(settings, is_main=True).all] == [kind]
+            assert make_observers(settings, is_main=False).all == []
+        assert make_observers(make_settings("run", {"enable_progress_bar": False}), is_main=True).all == []
+    monkeypatch.setattr(sys, "stderr", None)  # as in a process without a console
     assert make_observers(make_settings("run", {}), is_main=True).all == []
+
+
+def test_a_trial_shows_no_progress_unless_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.observers.progress.is_in_trial", lambda: True)
+    assert choose_progress(make_settings("run", {}), io.StringIO()) is None
+    assert choose_progress(make_settings("run", {"enable_progress_bar": True}), io.StringIO()) is not None
 
 
 def test_bars_are_not_drawn_more_often_than_an_eye_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = Drawing()
     monkeypatch.setattr(
-        "proctor.sdk.pytorch.observers.progress.Progress", lambda: Progress(drawing.make_bar, lambda: 0.0)
+        "proctor.sdk.pytorch.fit.choose_progress", lambda *given: Progress(drawing.make_bar, lambda: 0.0)
     )
     Trainer("run", total_steps=2, use_cpu=True, enable_progress_bar=True).fit(DigitsModel(), DigitsData(batch_size=4))
     assert [line for line in drawing.lines if line.startswith("epoch 2")] == [
@@ -103,22 +123,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
-    assert find_bars(io.StringIO()) is NoBar
-    bar = NoBar("epochs", 3, 0)
-    bar.move(1)
-    bar.close()
-
-
-@pytest.mark.parametrize(("missing", "kind"), [((), TqdmBar), (("tqdm",), RichBar), (("tqdm", "rich"), Line)])
-def test_what_is_installed_draws_and_plain_lines_otherwise(
-    missing: "tuple[str, ...]", kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "proctor.sdk.pytorch.observers.progress.find_spec", lambda name: None if name in missing else sys
-    )
+@pytest.mark.parametrize(("missing", "kind"), [((), TqdmBar), (("tqdm",), RichBar)])
+def test_what_is_installed_draws(missing: "tuple[str, ...]", kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, missing)
     terminal = Terminal()
     make_bar = find_bars(terminal)
+    assert make_bar is not None
     bars = [make_bar("epochs", 3, 1), make_bar("epoch 2", 5, 0)]
     assert [type(bar) for bar in bars] == [kind, kind]
     for place in (2, 3):
@@ -128,3 +138,112 @@ def test_what_is_installed_draws_and_plain_lines_otherwise(
     written = terminal.getvalue()
     assert "epochs" in written
     assert "3" in written.split("epochs")[-1]
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, missing: "tuple[str, ...]") -> None:
+    monkeypatch.setattr(
+        "proctor.sdk.pytorch.observers.progress.find_spec", lambda name: None if name in missing else sys
+    )
+
+
+def test_a_terminal_without_anything_that_draws_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, ("tqdm", "rich"))
+    assert type(choose_progress(make_settings("run", {}), Terminal())) is ProgressLines
+
+
+class Clocked:
+    """Lines of a run whose batches and validation batches take a time that is given.
+
+    :param seconds: for each training batch.
+    """
+
+    def __init__(self, seconds: float, stream: "io.StringIO | None" = None) -> None:
+        self.seconds = seconds
+        self.now = 1000.0
+        self.stream = stream or io.StringIO()
+
+    def fit(self, monkeypatch: pytest.MonkeyPatch, *, test: bool = False, **options: Any) -> "list[str]":
+        """Train or test, and return what was written, without its beginning."""
+        monkeypatch.setattr("proctor.sdk.pytorch.fit.choose_progress", self.choose)
+        trainer = Trainer("run", use_cpu=True, **options)
+        if test:
+            trainer.test(Passing(self), DigitsData(batch_size=8))
+        else:
+            trainer.fit(Passing(self), DigitsData(batch_size=8))
+        return [line.removeprefix("proctor: run run: ") for line in self.stream.getvalue().splitlines()]
+
+    def choose(self, settings: Any, stream: Any) -> ProgressLines:
+        return ProgressLines(settings, self.stream, lambda: self.now)
+
+
+class Passing(Model):
+    """Learns nothing and lets time pass."""
+
+    def __init__(self, clocked: Clocked) -> None:
+        self.clocked = clocked
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        self.clocked.now += self.clocked.seconds
+
+    def valid_step(self, batch: Any, step: int) -> None:
+        self.clocked.now += self.clocked.seconds
+
+    def on_validation_end(self, validation_cycle: int) -> None:
+        self.log({"accuracy": 0.5 + validation_cycle / 100, "loss": 1 / 3})
+
+    test_step = valid_step
+
+    def on_testing_end(self) -> None:
+        self.log({"accuracy": 0.25})
+
+
+def test_a_log_has_a_line_for_an_epoch_with_its_validation_and_one_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Clocked(1.0).fit(monkeypatch, total_steps=3, valid_frequency=1) == [
+        "epoch 1 of 3, 0.6 batches/s; accuracy 0.5, loss 0.3333",
+        "epoch 2 of 3, 0.6 batches/s; accuracy 0.51, loss 0.3333",
+        "completed: epoch 3 of 3, in 15 s, 0.6 batches/s; accuracy 0.52, loss 0.3333",
+    ]
+
+
+def test_short_epochs_have_no_line_each_and_long_ones_some_within(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Clocked(1.0).fit(monkeypatch, total_steps=5) == [
+        "epoch 2 of 5, 1 batches/s",
+        "epoch 4 of 5, 1 batches/s",
+        "completed: epoch 5 of 5, in 15 s, 1 batches/s",
+    ]
+    assert Clocked(20.0).fit(monkeypatch, total_steps=1, valid_frequency=1) == [
+        "epoch 1 of 1, batch 2 of 3, 0.05 batches/s",
+        "validation, batch 1 of 2, 0.025 batches/s",
+        "completed: epoch 1 of 1, in 100 s; accuracy 0.5, loss 0.3333",
+    ]
+
+
+def test_steps_and_tests_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Clocked(16.0).fit(monkeypatch, total_steps=4, train_unit="iteration") == [
+        "step 2 of 4, 0.0625 batches/s",
+        "step 3 of 4, 0.0625 batches/s",
+        "completed: step 4 of 4, in 64 s, 0.0625 batches/s",
+    ]
+    assert Clocked(1.0).fit(monkeypatch, test=True) == ["tested, 2 batches; accuracy 0.25"]
+
+
+def test_the_lines_of_a_long_run_become_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Clocked(600.0).fit(monkeypatch, total_steps=300)
+    assert 100 < len(lines) < 460  # not one for each of 900 batches
+
+
+def test_a_log_that_cannot_be_written_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    assert Clocked(1.0, Full()).fit(monkeypatch, total_steps=3) == []
+
+
+def test_what_shows_progress_leaves_no_trace_in_a_checkpoint(tmp_path: Path) -> None:
+    found = []
+    for shows in (True, False):
+        options: dict[str, Any] = {"enable_progress_bar": shows, "chkpt_root": tmp_path / str(shows), "use_cpu": True}
+        outcome = Trainer("run", total_steps=1, **options).fit(DigitsModel(), DigitsData())
+        found.append(torch.load(str(outcome.checkpoint), weights_only=True)["observers"])
+    assert found == [{}, {}]
