@@ -364,7 +364,8 @@ async def test_only_one_keeper_serves_a_directory(node: Node) -> None:
 def test_all_places_of_the_source_are_tried() -> None:
     source = "".join(path.read_text() for path in Path(trial_keeper.__file__).parent.rglob("*.py"))
     places = [place.partition("@")[0] for place in (*STARTING, *ENDING, *STOPPING, *WITHOUT_REAPER)]
-    assert set(re.findall(r'failpoint\("([^"]+)"\)', source)) == {*places, *IN_SOFT_STOPS}
+    of_files = {f"{place}.{side}" for place in re.findall(r'place="([^"]+)"', source) for side in ("before", "after")}
+    assert {*re.findall(r'failpoint\("([^"]+)"\)', source), *of_files} == {*places, *IN_SOFT_STOPS}
 
 
 async def keep_alive(node: Node) -> None:
