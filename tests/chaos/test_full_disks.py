@@ -259,9 +259,9 @@ async def test_a_node_says_that_it_takes_no_new_jobs_and_when_it_does_again(scen
     await manager.command(scene.launch("U.1", "true", name="other"))
     end = await manager.end_of("U.1")
     assert end.reason == EndReason.NO_ROOM
-    told = {"full": "its disk is full", "without inodes": "its disk has no inodes left", "read-only": "is read-only"}
-    assert told[state] in end.detail
-    assert told[state] in next(header for header in manager.headers if header.ends).full[""]
+    shown = {"full": "its disk is full", "without inodes": "its disk has no inodes left", "read-only": "is read-only"}
+    assert shown[state] in end.detail
+    assert shown[state] in next(header for header in manager.headers if header.ends).full[""]
     assert "T.1" not in manager.ends
     if state == "read-only":  # nothing mounts it writable again while files of it are open
         return

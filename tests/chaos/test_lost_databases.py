@@ -99,9 +99,9 @@ def test_no_loss_of_the_control_database_ends_a_trial_and_all_goes_on_when_it_is
             shutil.copy(path, copies)
         for lose, sentence in LOSSES.items():
             lose(built.home / "control.db")
-            said = built.refusal()
-            assert sentence in said, f"{lose.__name__}: {said}"
-            assert "Nothing was changed, and running trials go on." in said
+            printed = built.refusal()
+            assert sentence in printed, f"{lose.__name__}: {printed}"
+            assert "Nothing was changed, and running trials go on." in printed
             assert trials(built) == running
             for path in copies.iterdir():
                 shutil.copy(path, built.home)

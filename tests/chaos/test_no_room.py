@@ -123,7 +123,7 @@ def test_an_experiment_accounts_for_every_report_that_its_disk_had_no_room_for(d
         manager.until(lambda: _reports(manager, experiment) == 10, "two trials that report")
         disk.fill()
         (ledgers / "full").touch()
-        manager.look_for(lambda: len(_entries(ledgers, "end")) == 2, "trials that end while their disk is full")
+        manager.poll_for(lambda: len(_entries(ledgers, "end")) == 2, "trials that end while their disk is full")
         disk.free()
         done = manager.until_status(experiment, "DONE")
         assert done["trial_counts"] == {"SUCCEEDED": 2}

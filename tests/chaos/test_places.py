@@ -80,5 +80,5 @@ def test_every_prefix_that_is_left_out_is_one_of_the_source() -> None:
 
 def test_every_fail_point_is_in_the_documents() -> None:
     text = (ROOT / "docs" / "nothing-is-lost.md").read_text("utf-8")
-    told = [place for place in KILLED_AT if f"`{place}`" in text or f"`{place.rpartition('.')[0]}`" in text]
-    assert sorted(KILLED_AT - set(told)) == []
+    reported = [place for place in KILLED_AT if f"`{place}`" in text or f"`{place.rpartition('.')[0]}`" in text]
+    assert sorted(KILLED_AT - set(reported)) == []

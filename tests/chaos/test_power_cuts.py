@@ -86,13 +86,13 @@ def take_cut(built: House, disk: Disk, cut: Cut) -> None:
     if token.exists() and (built.home / "manager.json").exists():
         cut.token = token.read_text()
 
-        def look(client: Client) -> bool:
+        def read_state(client: Client) -> bool:
             rows = list(client.trials(EXPERIMENT_ID)) if cut.is_created else []
             cut.statuses = {row["id"]: row["status"] for row in rows}
             cut.reports = {row["id"]: reports_of(client, row["id"]) for row in rows}
             return True
 
-        built.ask(look)
+        built.ask(read_state)
     with suspended(built.tag):
         disk.cut_off(cut.image)
 

@@ -50,9 +50,9 @@ def test_a_trial_that_is_killed_after_its_final_metric_has_succeeded_and_runs_no
 
 def finished(built: House) -> list[str]:
     """The jobs whose final metric was reported."""
-    said = {path.name: path.read_text().splitlines() for path in built.ledgers.iterdir()}
+    printed = {path.name: path.read_text().splitlines() for path in built.ledgers.iterdir()}
     return [
-        job_id for job_id, lines in said.items() if any(json.loads(line)[:2] == ["done", "final"] for line in lines)
+        job_id for job_id, lines in printed.items() if any(json.loads(line)[:2] == ["done", "final"] for line in lines)
     ]
 
 

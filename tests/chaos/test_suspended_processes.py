@@ -78,7 +78,7 @@ class Scene:
     def until(self, what: str, shown: Callable[[], bool]) -> None:
         self.built.wait_for(lambda: True if shown() else None, what)
 
-    def until_said(self, advice: str) -> None:
+    def until_printed(self, advice: str) -> None:
         """Until experiment, node and health all name the process and say what to do."""
 
         def reasons() -> list[str]:
@@ -112,13 +112,13 @@ def test_suspended_processes_are_named_wherever_something_waits_for_them(tmp_pat
             scene.until("the trial's reason", lambda: "its reaper" in scene.trial(0)["reason"])
             assert advice in scene.trial(0)["reason"]
             assert scene.trial(0)["status"] == "RUNNING"
-            scene.until_said(advice)
+            scene.until_printed(advice)
         scene.until_began(1)
         assert (scene.trial(0)["status"], scene.trial(0)["reason"]) == ("SUCCEEDED", "")
         scene.until_well()
 
         with suspended(scene.process(Kind.SPAWNER)) as advice:
-            scene.until_said(advice)
+            scene.until_printed(advice)
             scene.go(1)
             scene.until("the next trial's reason", lambda: advice in scene.trial(2)["reason"])
             assert scene.trial(2)["status"] == "WAITING"
@@ -127,7 +127,7 @@ def test_suspended_processes_are_named_wherever_something_waits_for_them(tmp_pat
 
         with suspended(scene.process(Kind.KEEPER)) as advice:
             scene.go(2)
-            scene.until_said(advice)
+            scene.until_printed(advice)
             assert built.ask(lambda client: client.node("local")["status"]) == "SILENT"
             assert scene.trial(2)["reason"].startswith("no reports from it: node local is silent")
             assert advice in scene.trial(2)["reason"]

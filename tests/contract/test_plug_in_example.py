@@ -156,14 +156,14 @@ def test_in_a_real_manager_no_trial_runs_twice_into_one_journal_when_it_is_kille
         maxTrialNumber=3,
         trainingService={"platform": "subprocess", "maxJobs": 2},
     )
-    manager.look_for(lambda: begun.exists() and len(begun.read_text()) == 2, "two trials to run")
+    manager.poll_for(lambda: begun.exists() and len(begun.read_text()) == 2, "two trials to run")
     waiting = manager.until(
         lambda: next((t for t in manager.trials(experiment) if "slots" in t["reason"]), None), "a reason to wait"
     )
     assert waiting["reason"] == "waiting: 2 of 2 slots of platform subprocess are taken"
     manager.kill()
     manager.start()
-    manager.look_for(lambda: len(begun.read_text()) == 4, "two trials to run again")
+    manager.poll_for(lambda: len(begun.read_text()) == 4, "two trials to run again")
     gate.touch()
     manager.until_status(experiment, "DONE")
     trials = manager.trials(experiment)

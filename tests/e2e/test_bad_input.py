@@ -293,12 +293,12 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def notices(shell: Shell, experiment_id: str) -> list[str]:
     """What the stream of changes says of the experiment beside changes; waits for the first such thing."""
-    told: list[str] = []
+    shown: list[str] = []
     gives_up = time.monotonic() + LIMIT_SECONDS
     with Client(home=shell.home) as client, Watch(client.events(experiment_id=experiment_id, after=0)) as watch:
-        while not told and time.monotonic() < gives_up:
-            told += [event["data"]["text"] for event in watch.wait(LIMIT_SECONDS) if event["kind"] == "notice"]
-    return told
+        while not shown and time.monotonic() < gives_up:
+            shown += [event["data"]["text"] for event in watch.wait(LIMIT_SECONDS) if event["kind"] == "notice"]
+    return shown
 
 
 def peak_memory(pid: int) -> int:

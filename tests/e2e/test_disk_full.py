@@ -122,7 +122,7 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
         (ledgers / "gate-0").touch()
         [reserve] = (manager.home / "experiments" / experiment).glob(f"trials/0-*/jobs/1/{RESERVE_FILE}")
         disk.fill()
-        manager.look_for(
+        manager.poll_for(
             lambda: disk.fill() or not reserve.exists(), "the end of the first trial, which frees its room"
         )
         disk.fill()
@@ -138,7 +138,7 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
         for path in ("/", f"/experiments/{experiment}"):
             assert SHOWN in page(manager, path)
         before = beats(ledgers, second)
-        manager.look_for(lambda: beats(ledgers, second) > before + 5, "the second trial, which goes on")
+        manager.poll_for(lambda: beats(ledgers, second) > before + 5, "the second trial, which goes on")
         assert [trial["id"] for trial in manager.trials(experiment)] == [first["id"], second["id"]]
 
         disk.free()

@@ -52,21 +52,21 @@ class Machine:
 
     def given(self, trial: dict[str, Any]) -> str | None:
         """The trial's CUDA_VISIBLE_DEVICES, once it has said it."""
-        told = self.folder / str(trial["id"])
-        path = self.manager.look_for(lambda: told if told.exists() else None, f"trial {trial['id']}")
+        reported = self.folder / str(trial["id"])
+        path = self.manager.poll_for(lambda: reported if reported.exists() else None, f"trial {trial['id']}")
         found: str | None = json.loads(path.read_text())["gpus"]
         return found
 
     def settled(self, experiment_id: str, *, running: int, waiting: int) -> tuple[list[Any], list[Any]]:
         """Its running and waiting trials, once there are so many and every waiting one says what it waits for."""
 
-        def look() -> tuple[list[Any], list[Any]] | None:
+        def read_state() -> tuple[list[Any], list[Any]] | None:
             rows = self.manager.trials(experiment_id)
             runs = [row for row in rows if row["status"] == "RUNNING"]
             waits = [row for row in rows if row["status"] == "WAITING" and "GPU" in row["reason"]]
             return (runs, waits) if (len(runs), len(waits)) == (running, waiting) else None
 
-        return self.manager.until(look, f"{running} running and {waiting} waiting trials")
+        return self.manager.until(read_state, f"{running} running and {waiting} waiting trials")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_gpu_that_others_use_is_left_alone_unless_that_is_allowed(machine: Mac
     manager, (free, used) = machine.manager, machine.uuids
     machine.gpus.set([gpu(free), gpu(used, processes={os.getpid(): 300})])
     phrase = f"process {os.getpid()} of others (300 MiB)"
-    manager.look_for(lambda: [phrase] in [device["held_by"] for device in devices(manager)], "the foreign process")
+    manager.poll_for(lambda: [phrase] in [device["held_by"] for device in devices(manager)], "the foreign process")
     assert f"held by {phrase}" in manager.command_line("nodes")
     experiment = machine.create(trialGpuNumber=1)
     [running], waiting = machine.settled(experiment, running=1, waiting=3)
@@ -158,7 +158,7 @@ def test_a_gpu_that_others_use_is_left_alone_unless_that_is_allowed(machine: Mac
 def test_a_gpu_that_others_have_left_is_used_without_being_asked(machine: Machine) -> None:
     machine.gpus.set([gpu(name, processes={os.getpid(): 1}) for name in machine.uuids])
     manager = machine.manager
-    manager.look_for(lambda: all(device["held_by"] for device in devices(manager)), "the foreign process")
+    manager.poll_for(lambda: all(device["held_by"] for device in devices(manager)), "the foreign process")
     experiment = machine.create(trialGpuNumber=1)
     machine.settled(experiment, running=0, waiting=4)
     machine.gpus.set([gpu(machine.uuids[0], processes={os.getpid(): 1}), gpu(machine.uuids[1])])
@@ -177,7 +177,7 @@ def test_own_trials_are_no_others_even_while_they_use_their_gpu(machine: Machine
     [first], _ = machine.settled(experiment, running=1, waiting=0)
     [job] = manager.client.jobs(first["id"])
     machine.gpus.set([gpu(machine.uuids[0], processes={job["pid"]: 100}), gpu(machine.uuids[1])])
-    seen = manager.look_for(lambda: devices(manager)[0]["processes"], "the trial's process on its GPU")
+    seen = manager.poll_for(lambda: devices(manager)[0]["processes"], "the trial's process on its GPU")
     assert seen == [{"pid": job["pid"], "memory_mb": 100, "job_id": job["id"]}]
     assert devices(manager)[0]["held_by"] == [f"trial 0 of experiment {experiment}"]
     manager.client.update_experiment(experiment, {"trial_concurrency": 2})

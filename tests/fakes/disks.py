@@ -94,8 +94,8 @@ def mounted(image: Path, folder: Path, *, options: str = "") -> Iterator[Disk]:
     try:
         disk.mount()
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", "") or str(error)
-        pytest.skip(f"a small file system cannot be mounted here: {said.strip()}")
+        printed = getattr(error, "stderr", "") or str(error)
+        pytest.skip(f"a small file system cannot be mounted here: {printed.strip()}")
     try:
         yield disk
     finally:

@@ -176,7 +176,7 @@ def train(
     calls: list[str] = []
     sys.addaudithook(lambda event, details: _note_call(calls, event, details))
     runs: dict[str, Any] = {}
-    with _quietly() as told:
+    with _quietly() as reported:
         for place, name in enumerate(names):
             is_last = name == names[-1]
             cell = {"accumulate": 1, "workers": 0, "validate_every": 1.0, "seed": place, **recipe}
@@ -189,7 +189,7 @@ def train(
                 "samples": network.samples,
             }
     ours_only = (NotExactWarning, CheckpointWarning)
-    warned = [str(warning.message) for warning in told if issubclass(warning.category, ours_only)]
+    warned = [str(warning.message) for warning in reported if issubclass(warning.category, ours_only)]
     return {"killed": False, "warned": warned, "called": calls, **runs}
 
 
@@ -245,6 +245,6 @@ def _quietly() -> "Iterator[list[warnings.WarningMessage]]":
     transformers.logging.set_verbosity_error()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
-            yield told
+            yield reported

@@ -22,22 +22,22 @@ MOST_TRIALS = 3
 
 def main() -> None:
     """Work as told, until told to stop."""
-    told = json.loads(sys.argv[1])
-    log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    if told["user"] is not None:
+    reported = json.loads(sys.argv[1])
+    log = os.open(reported["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if reported["user"] is not None:
         os.setgroups([])
-        os.setgid(told["user"])
-        os.setuid(told["user"])
+        os.setgid(reported["user"])
+        os.setuid(reported["user"])
     os.umask(0o077)
-    chance = random.Random(told["seed"])
+    chance = random.Random(reported["seed"])
     number = 0
     while not os.path.exists(STOP):
         number += 1
-        if told["looks"]:
+        if reported["looks"]:
             _say(log, {"seen": sum(len(held) for held in gpus.read(FOLDER).values())})
             time.sleep(0.001)
         else:
-            _take_and_give_back(log, told["gpus"], number=number, chance=chance)
+            _take_and_give_back(log, reported["gpus"], number=number, chance=chance)
     _say(log, {"stopped": True})
 
 

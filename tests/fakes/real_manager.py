@@ -55,7 +55,7 @@ class RealManager:
                 stderr=output,
                 start_new_session=True,
             )
-        self.look_for(lambda: read_address(Home(self.home)), "the manager's address")
+        self.poll_for(lambda: read_address(Home(self.home)), "the manager's address")
         self.client = Client(home=self.home)
 
     def kill(self) -> None:
@@ -123,7 +123,7 @@ class RealManager:
 
         return self.until(look, f"experiment {experiment_id} to be {' or '.join(statuses)}")
 
-    def look_for(self, look: Callable[[], T | None], what: str) -> T:
+    def poll_for(self, look: Callable[[], T | None], what: str) -> T:
         """Look until there is something: for what no event tells of."""
         gives_up = time.monotonic() + PATIENCE_SECONDS
         while not (found := look()):

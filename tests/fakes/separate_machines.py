@@ -45,7 +45,7 @@ def train_apart(recipe: "dict[str, Any]", machines: "list[str]", **how: Any) -> 
 
 
 def _start(rank: int, recipe: Any, machines: "list[str]", how: "dict[str, Any]") -> "tuple[int, int, int]":
-    reader, told = os.pipe()
+    reader, reported = os.pipe()
     port, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -55,12 +55,12 @@ def _start(rank: int, recipe: Any, machines: "list[str]", how: "dict[str, Any]")
             with os.fdopen(port) as line:
                 _join(rank, len(machines), line.readline().strip())
             _settle(machines[rank], others={*machines} - {machines[rank]})
-            os.write(told, json.dumps(_train(Recipe(**recipe), **how)).encode())
+            os.write(reported, json.dumps(_train(Recipe(**recipe), **how)).encode())
         except BaseException as problem:
-            os.write(told, json.dumps({"error": f"{type(problem).__name__}: {problem}"}).encode())
+            os.write(reported, json.dumps({"error": f"{type(problem).__name__}: {problem}"}).encode())
         os._exit(0)
     os.close(port)
-    os.close(told)
+    os.close(reported)
     return pid, reader, writer
 
 

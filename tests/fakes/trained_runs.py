@@ -88,10 +88,10 @@ def train(
 
 
 def train_warned(**arguments: Any) -> "dict[str, Any]":
-    """`train`, which goes on when it is warned; `told` has the texts of its warnings."""
-    with warnings.catch_warnings(record=True) as told:
+    """`train`, which goes on when it is warned; `reported` has the texts of its warnings."""
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
-        return {**train(**arguments), "told": [str(warning.message) for warning in told]}
+        return {**train(**arguments), "told": [str(warning.message) for warning in reported]}
 
 
 def read_history(path: Path) -> "list[dict[str, Any]]":

@@ -67,15 +67,15 @@ def test_a_proposal_too_large_to_travel_is_an_error_with_a_sentence(tmp_path: Pa
     space = {"x": {"_type": "uniform", "_value": [0, 1]}}
 
     async def ask() -> list[object]:
-        heard: list[object] = []
+        received: list[object] = []
         async with open_process(log_path=tmp_path / "log", directory=tmp_path) as channel:
             beginning = protocol.Initialize("Ab3dE5f7", space, spec, None, 1, str(tmp_path / "checkpoint"))
             await channel.send(protocol.encode(beginning) + protocol.encode(protocol.RequestTrialJobs(1, [0])))
             async for line in channel.lines():
-                heard.append(protocol.decode(line))
-                if isinstance(heard[-1], protocol.Error):
+                received.append(protocol.decode(line))
+                if isinstance(received[-1], protocol.Error):
                     break
-        return heard
+        return received
 
     error = asyncio.run(ask())[-1]
     assert isinstance(error, protocol.Error)

@@ -36,8 +36,8 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 def latest_devices(node: Node) -> list[Device]:
-    told = [header.devices for header in node.manager.headers if header.devices is not None]
-    return told[-1] if told else node.manager.registrations[-1].devices
+    reported = [header.devices for header in node.manager.headers if header.devices is not None]
+    return reported[-1] if reported else node.manager.registrations[-1].devices
 
 
 async def test_no_driver_is_no_gpus_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,8 +230,8 @@ async def test_a_socket_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         for request in ({}, {"socket": "/nowhere/sock", "carry": True}):
             command = [node.python, str(node.directory / node.archive.name), "relay"]
             process = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
-            said, _ = await process.communicate(json.dumps(request).encode() + b"\n")
-            assert "cannot listen" in json.loads(said)["error"]
+            printed, _ = await process.communicate(json.dumps(request).encode() + b"\n")
+            assert "cannot listen" in json.loads(printed)["error"]
             assert process.returncode == 1
         assert (await node.remove())["removed"]
 

@@ -342,7 +342,7 @@ async def test_jobs_that_a_suspended_spawner_cannot_start_say_so_and_can_be_stop
     os.kill(spawner, signal.SIGSTOP)
     try:
         await node.manager.command(*(node.launch(f"{name}.1", "true") for name in "UV"))
-        stopped = await node.manager.until(lambda: len(said := node.manager.headers[-1].stopped) == 3 and said)
+        stopped = await node.manager.until(lambda: len(printed := node.manager.headers[-1].stopped) == 3 and printed)
         assert stopped.keys() == {"", "U.1", "V.1"}
         assert all(f"kill -CONT {spawner}" in clause for clause in stopped.values())
         await node.manager.command(Cancel("U.1", "token of U.1"))

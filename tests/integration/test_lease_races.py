@@ -87,8 +87,8 @@ class Arena:
         """A running worker; it is killed at the end if it has not left."""
         number = len(self.workers)
         log = self.folder / f"log-{number}"
-        told = {"log": str(log), "user": user, "seed": number, "gpus": GPUS, "looks": looks}
-        command = [sys.executable, lease_worker.__file__, json.dumps(told)]
+        reported = {"log": str(log), "user": user, "seed": number, "gpus": GPUS, "looks": looks}
+        command = [sys.executable, lease_worker.__file__, json.dumps(reported)]
         with subprocess.Popen(command, cwd=self.folder) as process:
             worker = Worker(process, log)
             self.workers.append(worker)

@@ -123,10 +123,10 @@ async def test_an_upload_that_was_cut_off_goes_on(serve: Serve, folder: Path) ->
             await there.upload(content, str(target), on_progress=cut)
     arrived = target.stat().st_size
     assert 8_000_000 < arrived < len(content)
-    told: list[int] = []
+    reported: list[int] = []
     async with connected(server) as there:
-        await there.upload(content, str(target), on_progress=lambda done, _: told.append(done))
-    assert told[0] == arrived
+        await there.upload(content, str(target), on_progress=lambda done, _: reported.append(done))
+    assert reported[0] == arrived
     assert target.read_bytes() == content
 
 
@@ -161,7 +161,7 @@ async def test_many_machines_behind_one_server_get_in_although_sshd_drops_logins
 async def test_a_server_that_drops_most_logins_lets_all_in_in_the_end(serve: Serve) -> None:
     server = serve("MaxStartups 1:50:3")
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await asyncio.gather(*(say_hello(server) for _ in range(8)))
+        await asyncio.gather(*(send_hello(server) for _ in range(8)))
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "tcsh", "fish", "ksh", "busybox"])
@@ -246,23 +246,23 @@ async def test_the_keys_of_an_agent_open_the_door(
     with ssh_agent(folder, folder / "other", server.client_key) as agent:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
         trace = RouteTrace("m1")
-        await say_hello(server, ssh_key_file=None, trace=trace)
+        await send_hello(server, ssh_key_file=None, trace=trace)
         assert trace.steps()[-1].found == f"as {server.user} with a key of the SSH agent"
         (home / ".ssh" / "config").write_text(f"IdentityFile {folder}/other\nIdentitiesOnly yes\n")
         with pytest.raises(LoginRefused, match=r"tried the SSH agent \(1 key\) and .*other;"):
-            await say_hello(server, ssh_key_file=None)
+            await send_hello(server, ssh_key_file=None)
         make_key(folder / "locked")
         call("ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(folder / "locked"))
         (home / ".ssh" / "config").write_text(f"IdentityFile {folder}/locked\nIdentitiesOnly yes\n")
         with pytest.raises(LoginRefused, match=r"locked needs a passphrase and no key file can be used"):
-            await say_hello(server, ssh_key_file=None)
+            await send_hello(server, ssh_key_file=None)
         monkeypatch.delenv("SSH_AUTH_SOCK")
         (home / ".ssh" / "config").write_text(f"IdentityAgent {agent}\n")
-        await say_hello(server, ssh_key_file=None)
+        await send_hello(server, ssh_key_file=None)
         (home / ".ssh" / "config").unlink()
         monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
     with pytest.raises(LoginRefused, match=r"no SSH agent answers any more at \$SSH_AUTH_SOCK and no key file"):
-        await say_hello(server, ssh_key_file=None)
+        await send_hello(server, ssh_key_file=None)
 
 
 async def test_a_locked_key_file_is_used_through_the_agent(
@@ -274,11 +274,11 @@ async def test_a_locked_key_file_is_used_through_the_agent(
     with ssh_agent(folder, folder / "mine") as agent:
         call("ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(folder / "mine"))
         with pytest.raises(KeyUnusable, match="is protected by a passphrase"):
-            await say_hello(server, ssh_key_file=str(folder / "mine"))
+            await send_hello(server, ssh_key_file=str(folder / "mine"))
         monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
-        await say_hello(server, ssh_key_file=str(folder / "mine"))
+        await send_hello(server, ssh_key_file=str(folder / "mine"))
     monkeypatch.delenv("SSH_AUTH_SOCK")
-    await say_hello(server, ssh_key_file=str(folder / "mine"), login=Login(passphrase="secret"))
+    await send_hello(server, ssh_key_file=str(folder / "mine"), login=Login(passphrase="secret"))
 
 
 async def test_an_agent_with_too_many_keys_is_the_reason(
@@ -291,11 +291,11 @@ async def test_an_agent_with_too_many_keys_is_the_reason(
     with ssh_agent(folder, *others, server.client_key) as agent:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
         with pytest.raises(LoginRefused, match="Too many authentication failures"):
-            await say_hello(server, ssh_key_file=None)
-        await say_hello(server)
+            await send_hello(server, ssh_key_file=None)
+        await send_hello(server)
         # as ssh does it, the keys that IdentityFile names come first
         (home / ".ssh" / "config").write_text(f"IdentityFile {server.client_key}\n")
-        await say_hello(server, ssh_key_file=None)
+        await send_hello(server, ssh_key_file=None)
 
 
 async def test_a_hashed_known_hosts_file_is_understood(serve: Serve, home: Path) -> None:
@@ -304,10 +304,10 @@ async def test_a_hashed_known_hosts_file_is_understood(serve: Serve, home: Path)
     known.write_text(f"{server.line}\n")
     call("ssh-keygen", "-q", "-H", "-f", str(known))
     assert server.host not in known.read_text()
-    await say_hello(server, trust_on_first_use=False)
+    await send_hello(server, trust_on_first_use=False)
     other = serve()
     with pytest.raises(HostKeyRefused, match="not known") as caught:
-        await say_hello(other, trust_on_first_use=False)
+        await send_hello(other, trust_on_first_use=False)
     assert caught.value.line == other.line
 
 
@@ -342,10 +342,10 @@ async def test_a_proxy_command_makes_the_connection(serve: Serve, folder: Path, 
     before = set(descendants(os.getpid()))
     config = home / ".ssh" / "config"
     config.write_text(f"Host inner\n HostName {server.host}\n ProxyCommand python3 {folder}/pass.py %h %p\n")
-    await say_hello(server, host="inner")
+    await send_hello(server, host="inner")
     config.write_text(f"Host inner\n HostName {server.host}\n ProxyCommand false\n")
     with pytest.raises(Unreachable, match=f"the ProxyCommand for {server.host}:{server.port} ended before"):
-        await say_hello(server, host="inner")
+        await send_hello(server, host="inner")
     # the library does not wait for these, nor for the threads that do
     await until(lambda: before.issuperset(descendants(os.getpid())))
     await until(lambda: not any(thread.name.startswith("waitpid") for thread in threads()))
@@ -372,7 +372,7 @@ async def test_leaving_a_connection_leaves_no_process_there(serve: Serve, folder
     await until(lambda: not connections_of(server))
 
 
-async def say_hello(server: OpenSsh, **more: object) -> None:
+async def send_hello(server: OpenSsh, **more: object) -> None:
     async with connected(server, **more) as there:  # type: ignore[arg-type]
         assert (await there.run(["echo", "hello"])).stdout == b"hello\n"
 

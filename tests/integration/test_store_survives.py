@@ -112,20 +112,20 @@ async def test_a_full_disk_loses_nothing_and_is_recovered_from(small_disk: Path)
         return events.append(connection, time=1.0, kind=events.NOTICE, data={"text": "x" * 60_000})
 
     path = str(small_disk / "control.db")
-    told: asyncio.Queue[str] = asyncio.Queue()
+    reported: asyncio.Queue[str] = asyncio.Queue()
     async with await Database.open(path, "control") as database:
-        database.on_health_change(told.put_nowait)
+        database.on_health_change(reported.put_nowait)
         assert await database.write(note) == 1
         filler = small_disk / "filler"
         _fill(filler)
         writing = asyncio.gather(*(database.write(note) for _ in range(4)))
         async with asyncio.timeout(60):
-            sentence = await told.get()
+            sentence = await reported.get()
         assert re.match(rf"The database {path} cannot be written: .*\(SQLITE_(FULL|IOERR\w*)\)", sentence)
         assert await database.read(events.last_id) == 1
         assert not writing.done()
         filler.unlink()
         async with asyncio.timeout(60):
             assert await writing == [2, 3, 4, 5]
-            assert await told.get() == HEALTHY
+            assert await reported.get() == HEALTHY
     assert _stored(path) == [1, 2, 3, 4, 5]

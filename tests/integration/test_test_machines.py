@@ -120,12 +120,12 @@ async def test_host_keys_can_be_forgotten(loopback: Group) -> None:
 async def test_fake_gpus_are_seen_by_the_keepers_library(loopback: Group) -> None:
     [machine, other] = loopback.machines
     uuids = machine.set_gpus(4)
-    look = 'python3 -c \'import ctypes; lib = ctypes.CDLL("libnvidia-ml.so.1"); number = ctypes.c_uint();'
-    look += " lib.nvmlInit_v2(); lib.nvmlDeviceGetCount_v2(ctypes.byref(number)); print(number.value)'"
+    read_state = 'python3 -c \'import ctypes; lib = ctypes.CDLL("libnvidia-ml.so.1"); number = ctypes.c_uint();'
+    read_state += " lib.nvmlInit_v2(); lib.nvmlDeviceGetCount_v2(ctypes.byref(number)); print(number.value)'"
     assert len(set(uuids)) == 4
-    assert await say(loopback, machine, look) == "4"
+    assert await say(loopback, machine, read_state) == "4"
     with pytest.raises(asyncssh.ProcessError):
-        await say(loopback, other, look)
+        await say(loopback, other, read_state)
 
 
 @needs_loopback

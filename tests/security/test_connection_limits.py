@@ -88,7 +88,7 @@ def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(manager: 
         idle = [stack.enter_context(connect(manager)) for _ in range(MAX_CONNECTIONS + 20)]
         assert received(idle[-1]).startswith(b"HTTP/1.1 503 ")
         assert client.get("/api/v1/version").status_code == 200
-    manager.look_for(lambda: client_answers(manager), "the manager to take connections again")
+    manager.poll_for(lambda: client_answers(manager), "the manager to take connections again")
 
 
 def client_answers(manager: RealManager) -> bool:
@@ -306,4 +306,4 @@ def test_readers_of_the_stream_beyond_the_limit_are_refused_until_one_leaves(man
             with client.stream("GET", "/api/v1/events") as answer:
                 return answer.status_code == 200
 
-        manager.look_for(is_taken, "a place on the stream")
+        manager.poll_for(is_taken, "a place on the stream")

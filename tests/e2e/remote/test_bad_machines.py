@@ -45,7 +45,7 @@ def test_create_and_the_reason_name_machines_that_cannot_be_used(stage: Callable
         reason = scene.manager.client.experiment(experiment)["reason"]
         return "2 of its 3 machines cannot be used now (node " in reason and "pythonPath /opt/gone/bin" in reason
 
-    scene.manager.look_for(names_them, "the reason to name both machines")  # they are tried again meanwhile
+    scene.manager.poll_for(names_them, "the reason to name both machines")  # they are tried again meanwhile
     none = scene.write_config(machines=machines[1:2], maxTrialNumber=1)
     refused = scene.manager.attempt("create", "--config", none)
     assert refused.returncode == 100, refused.stderr
@@ -62,7 +62,7 @@ def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..
     experiment, _ = scene.spread(2, maxTrialNumber=4)
     full.fill_disk()
     scene.release_trials()
-    free = scene.manager.look_for(
+    free = scene.manager.poll_for(
         lambda: [row for row in scene.manager.trials(experiment) if row["status"] == "SUCCEEDED"], "a trial that ends"
     )
     assert free

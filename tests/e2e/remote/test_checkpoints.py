@@ -46,11 +46,11 @@ def begin(scene: Scene, **config: Any) -> tuple[str, dict[str, Any], Machine]:
 def second_job(scene: Scene, trial: dict[str, Any]) -> dict[str, Any]:
     """Its second attempt, once that runs and has said where it began."""
 
-    def look() -> bool:
+    def read_state() -> bool:
         found = scene.manager.client.trial(trial["id"])
         return bool(found["status"] == "RUNNING" and found["jobs"] == 2)
 
-    scene.manager.until(lambda: look() or None, "the trial to run elsewhere")
+    scene.manager.until(lambda: read_state() or None, "the trial to run elsewhere")
     [_, job] = sorted(scene.manager.client.jobs(trial["id"]), key=lambda job: job["number"])
     scene.manager.until(lambda: scene.manager.command_line("trial", "log", trial["id"]) or None, "its first line")
     return dict(job)

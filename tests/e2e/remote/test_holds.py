@@ -45,7 +45,7 @@ def test_a_machine_on_which_only_trials_fail_is_quarantined(stage: Callable[...,
     experiment = scene.create(
         script=FAILING, seconds=0.3, trialConcurrency=2, maxTrialNumber=20, trainingService=service
     )
-    held = scene.manager.look_for(lambda: scene.node(bad)["hold"], "the quarantine")
+    held = scene.manager.poll_for(lambda: scene.node(bad)["hold"], "the quarantine")
     assert "quarantined" in held
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"]["FAILED"] >= 2
     trials = scene.manager.trials(experiment)  # how many fail before one succeeds elsewhere is a matter of luck

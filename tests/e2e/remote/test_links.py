@@ -17,7 +17,7 @@ CUT_SECONDS = 20
 def until_steps(scene: Scene, machine: Machine, number: int) -> None:
     """Wait until the first trial on a machine has made so many more steps, by its own record."""
     before = read_records(machine)[0].steps
-    scene.manager.look_for(lambda: read_records(machine)[0].steps >= before + number, f"{number} steps")
+    scene.manager.poll_for(lambda: read_records(machine)[0].steps >= before + number, f"{number} steps")
 
 
 def test_a_link_that_is_cut_for_a_while_loses_nothing(stage: Callable[..., Scene]) -> None:
@@ -63,7 +63,7 @@ def test_a_manager_that_is_killed_and_started_finds_its_trials_again(stage: Call
     for machine in scene.machines:
         until_steps(scene, machine, STEPS_A_SECOND)
     scene.release_trials(scene.machines[0])  # these end while nobody looks
-    scene.manager.look_for(
+    scene.manager.poll_for(
         lambda: all(record.end is not None for record in read_records(scene.machines[0])), "trials that end"
     )
     scene.manager.start()

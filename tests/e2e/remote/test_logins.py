@@ -38,11 +38,11 @@ def test_machines_open_for_a_password_and_for_keys(stage: Callable[..., Scene]) 
         scene.until_node(machine, "CONNECTED")
     scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 3}
-    told = scene.manager.said() + scene.manager.command_line("experiment", "show", experiment, "-o", "json")
+    reported = scene.manager.said() + scene.manager.command_line("experiment", "show", experiment, "-o", "json")
     home = scene.manager.home
     files = [path for path in home.rglob("*") if path.is_file() and path.name != "secrets.json"]
     for secret in (PASSWORD, "open sesame"):
-        assert secret not in told
+        assert secret not in reported
         assert [path for path in files if secret.encode() in path.read_bytes()] == []
     for path in home.rglob("secrets.json"):
         assert path.stat().st_mode & 0o077 == 0

@@ -51,10 +51,10 @@ def test_a_machine_that_comes_back_after_its_trials_were_moved_is_fenced(stage: 
 
     scene.manager.until(lambda: moved() or None, "the trial to run elsewhere")
     before = read_records(away)[0].steps
-    scene.manager.look_for(lambda: read_records(away)[0].steps > before, "the orphaned copy to go on")
+    scene.manager.poll_for(lambda: read_records(away)[0].steps > before, "the orphaned copy to go on")
     away.heal()
     scene.until_node(away, "CONNECTED")
-    scene.manager.look_for(
+    scene.manager.poll_for(
         lambda: not any("trial.py" in process.command for process in away.processes()),
         "the orphaned copy to be stopped",
     )
@@ -65,8 +65,8 @@ def test_a_machine_that_comes_back_after_its_trials_were_moved_is_fenced(stage: 
     second = next(record for record in read_records(other) if record.job_id == f"{lost['id']}.2")
     trial = scene.manager.client.trial(lost["id"])
     assert trial["final_value"] == second.steps
-    told = list(scene.manager.client.metrics(lost["id"], kind="final"))
-    assert [metric["job"] for metric in told] == [2]
+    reported = list(scene.manager.client.metrics(lost["id"], kind="final"))
+    assert [metric["job"] for metric in reported] == [2]
     scene.leave()
 
 
@@ -88,7 +88,7 @@ def test_a_keeper_without_a_manager_stops_its_jobs_when_their_lease_is_over(stag
     experiment = scene.create(maxTrialNumber=1, leaseSeconds=2)
     scene.until_running(experiment, 1)
     scene.manager.kill()
-    scene.manager.look_for(lambda: not runs_trials(machine), "the trial to be stopped")
+    scene.manager.poll_for(lambda: not runs_trials(machine), "the trial to be stopped")
     [record] = read_records(machine)
     assert record.end is None
     scene.release_trials()
@@ -106,11 +106,11 @@ def test_a_trial_on_the_only_machine_can_be_killed_while_that_is_away(stage: Cal
     away.cut()
     scene.manager.client.kill_trial(trial["id"])
 
-    def look() -> bool:
+    def read_state() -> bool:
         return bool(scene.manager.client.trial(trial["id"])["status"] == "USER_CANCELED")
 
-    scene.manager.until(lambda: look() or None, "the trial to be given up")
+    scene.manager.until(lambda: read_state() or None, "the trial to be given up")
     scene.manager.until_status(experiment, "DONE")
     away.heal()
-    scene.manager.look_for(lambda: not runs_trials(away), "the orphaned copy to be stopped")
+    scene.manager.poll_for(lambda: not runs_trials(away), "the orphaned copy to be stopped")
     scene.leave()

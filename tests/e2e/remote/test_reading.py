@@ -24,13 +24,13 @@ MODEL = bytes(range(256)) * 40000
 def find_model(scene: Scene, trial: str) -> str:
     """The path under which the trial's model is shown, once it has its full size."""
 
-    def look() -> str | None:
+    def read_state() -> str | None:
         files = list(scene.manager.client.files(trial))
         return next(
             (str(file["path"]) for file in files if "model" in file["path"] and file["size_bytes"] == len(MODEL)), None
         )
 
-    return scene.manager.look_for(look, "the model")
+    return scene.manager.poll_for(read_state, "the model")
 
 
 def test_logs_and_files_of_a_running_trial_are_read_where_it_runs(stage: Callable[..., Scene], tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_was_collected_is_read_when_the_machine_is_gone(stage: Callable[...
     scene.manager.until_status(experiment, "DONE")
     [trial] = scene.manager.trials(experiment)
     kept = Path(trial["directory"])
-    scene.manager.look_for(
+    scene.manager.poll_for(
         lambda: [path for path in kept.rglob("model.bin") if path.stat().st_size == len(MODEL)], "the collected files"
     )
     machine.power_off()
@@ -85,9 +85,9 @@ def test_the_log_of_a_running_trial_whose_machine_is_away_says_so(stage: Callabl
     [trial] = scene.until_running(experiment, 1)
     machine.cut()
     node = scene.until_node(machine, "SILENT", "FAILED", "CONNECTING", "LOST")
-    said = scene.manager.attempt("trial", "log", trial["id"])
-    assert said.returncode != 0
-    assert node["id"] in said.stderr
+    printed = scene.manager.attempt("trial", "log", trial["id"])
+    assert printed.returncode != 0
+    assert node["id"] in printed.stderr
     machine.heal()
     scene.until_node(machine, "CONNECTED")
     assert scene.manager.command_line("trial", "log", trial["id"]) == "trial begins\n"
@@ -108,5 +108,5 @@ def test_code_that_lies_on_the_machine_is_run_in_place(stage: Callable[..., Scen
     )
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     scene.remove(experiment)
-    scene.manager.look_for(lambda: not (machine.home() / ".proctor").exists(), "the machine to be left")
+    scene.manager.poll_for(lambda: not (machine.home() / ".proctor").exists(), "the machine to be left")
     assert (code / "trial.py").read_text() == TRIAL

@@ -29,11 +29,11 @@ def test_trials_that_a_reboot_has_ended_run_again(stage: Callable[..., Scene]) -
     machine.power_off()
     machine.power_on()
 
-    def look() -> bool:
+    def read_state() -> bool:
         found = scene.manager.client.trial(trial["id"])
         return bool(found["status"] == "RUNNING" and found["jobs"] == 2)
 
-    scene.manager.until(lambda: look() or None, "the trial to run again")
+    scene.manager.until(lambda: read_state() or None, "the trial to run again")
     first, second = sorted(scene.manager.client.jobs(trial["id"]), key=lambda job: job["number"])
     assert first["end_reason"] == "EXIT_UNKNOWN"
     assert second["start_reason"]

@@ -70,11 +70,11 @@ def test_another_manager_sees_gpus_as_taken_by_whom_and_since_when(stage: Callab
         )
         assert {mine.gpus, theirs.gpus} == {(uuids[0],), (uuids[1],)}
 
-        def told() -> str | None:
+        def reported() -> str | None:
             reasons = [trial["reason"] for trial in other.manager.trials(second) if trial["status"] == "WAITING"]
             return next((reason for reason in reasons if first in reason), None)
 
-        reason = other.manager.until(told, "a trial that says who holds the GPU")
+        reason = other.manager.until(reported, "a trial that says who holds the GPU")
         assert "since" in reason
         assert f"trial 0 of experiment {first}" in reason or f"experiment {first}" in reason
         [device] = [

@@ -42,16 +42,16 @@ def main():
     if specification["network"] is not None:
         _call("setns", specification["network"], _NEW_NETWORK)
     _call("unshare", _NEW_MOUNTS | _NEW_HOST_NAME | _NEW_IPC | _NEW_PROCESSES)
-    told, tell = os.pipe()
+    reported, report = os.pipe()
     child = os.fork()
     if child:
         _say({"pid": child})
-        os.close(tell)
+        os.close(report)
         os.waitpid(child, 0)
         return
-    os.close(tell)
-    os.read(told, 1)  # until the parent has spoken: what the child says comes after it
-    os.close(told)
+    os.close(report)
+    os.read(reported, 1)  # until the parent has spoken: what the child says comes after it
+    os.close(reported)
     _call("prctl", _DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
     _View(specification).make()
     _serve(_Server(specification))

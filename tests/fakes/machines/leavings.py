@@ -38,8 +38,8 @@ class Leavings:
         """Raise AssertionError with the list when there still is something after a while."""
         gives_up = time.monotonic() + PATIENCE_SECONDS
         while found := self.find():
-            told = "\n".join([*found[:_MOST_TOLD], f"{len(found)} in all"])
-            assert time.monotonic() < gives_up, f"left behind on the machines:\n{told}"
+            reported = "\n".join([*found[:_MOST_TOLD], f"{len(found)} in all"])
+            assert time.monotonic() < gives_up, f"left behind on the machines:\n{reported}"
             time.sleep(_POLL_SECONDS)
 
 

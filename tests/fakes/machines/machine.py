@@ -72,7 +72,7 @@ class Machine:
         self._options: dict[str, str | None] = {}
         self._variables: dict[str, str] = {} if system_python() else {"PATH": f"/run/machine/bin:{os.defpath}"}
         self._process: subprocess.Popen[bytes] | None = None
-        self._heard = b""
+        self._received = b""
         self.pid = 0
         self._make_folder()
 
@@ -159,7 +159,7 @@ class Machine:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
-        self._process, self.pid, self._heard = None, 0, b""
+        self._process, self.pid, self._received = None, 0, b""
 
     @property
     def has_power(self) -> bool:
@@ -308,15 +308,17 @@ class Machine:
         assert self._process is not None
         assert self._process.stdout is not None
         gives_up = time.monotonic() + PATIENCE_SECONDS
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, gives_up - time.monotonic()))
             more = os.read(self._process.stdout.fileno(), 65536) if ready else b""
             assert more, f"{self.name} should say {what!r}\n{(self.folder / 'init.err').read_text()}"
-            self._heard += more
-        line, _, self._heard = self._heard.partition(b"\n")
-        told = json.loads(line)
-        assert what in told, f"{self.name} should say {what!r}: {told}\n{(self.folder / 'init.err').read_text()}"
-        return told[what]
+            self._received += more
+        line, _, self._received = self._received.partition(b"\n")
+        reported = json.loads(line)
+        assert what in reported, (
+            f"{self.name} should say {what!r}: {reported}\n{(self.folder / 'init.err').read_text()}"
+        )
+        return reported[what]
 
     def _reconfigure(self) -> None:
         self._write_configuration()

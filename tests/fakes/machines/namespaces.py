@@ -76,8 +76,8 @@ def lower_interface(name: str) -> None:
 
 
 def _set_flag(probe: socket.socket, name: str, *, up: bool) -> None:
-    told = fcntl.ioctl(probe, _GET_FLAGS, struct.pack("16sH14x", name.encode(), 0))
-    flags = struct.unpack("16sH14x", told)[1]
+    reported = fcntl.ioctl(probe, _GET_FLAGS, struct.pack("16sH14x", name.encode(), 0))
+    flags = struct.unpack("16sH14x", reported)[1]
     fcntl.ioctl(probe, _SET_FLAGS, struct.pack("16sH14x", name.encode(), flags | _UP if up else flags & ~_UP))
 
 
@@ -89,12 +89,12 @@ def _call(name: str, *arguments: int) -> None:
 
 def _in_thread(work: Callable[[], T]) -> T:
     """A thread is thrown away afterwards, and with it whatever namespace it has entered."""
-    told: list[T] = []
+    reported: list[T] = []
     failed: list[BaseException] = []
 
     def live() -> None:
         try:
-            told.append(work())
+            reported.append(work())
         except BaseException as error:
             failed.append(error)
 
@@ -103,4 +103,4 @@ def _in_thread(work: Callable[[], T]) -> T:
     thread.join()
     if failed:
         raise failed[0]
-    return told[0]
+    return reported[0]

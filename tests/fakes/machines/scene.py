@@ -148,7 +148,7 @@ class Scene:
             found = [node["status"] for node in self.manager.client.nodes() if node["kind"] == "remote"]
             return found == ["CONNECTED"] * expected
 
-        self.manager.look_for(look, f"{expected} connected machines")
+        self.manager.poll_for(look, f"{expected} connected machines")
         self.manager.client.update_experiment(experiment_id, {"trial_concurrency": number})
         running = self.until_running(experiment_id, number)
         used = [trial["node_id"] for trial in running]
@@ -181,7 +181,7 @@ class Scene:
             return node if node["status"] in statuses and reason in node["reason"] else None
 
         what = f"{machine.name} to be {' or '.join(statuses)} because of {reason!r}"
-        return self.manager.look_for(look, what)
+        return self.manager.poll_for(look, what)
 
     def until_running(self, experiment_id: str, number: int) -> list[Row]:
         """Its running trials, once there are so many of them and each has begun to report."""
@@ -225,7 +225,7 @@ class Scene:
         def look() -> bool:
             return not any(node["kind"] == "remote" for node in self.manager.client.nodes())
 
-        self.manager.look_for(look, "the machines to be left")
+        self.manager.poll_for(look, "the machines to be left")
 
     def expect_nothing_left(self) -> None:
         """Neither a process nor a file on any machine."""

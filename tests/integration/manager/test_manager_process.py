@@ -147,11 +147,11 @@ def test_a_manager_lets_old_events_go_and_tells_a_browser_that_comes_back_after_
     running = ensure_manager(home)
     headers = {"Authorization": f"Bearer {running.token}", "Last-Event-ID": "1"}
     gives_up = time.monotonic() + 60.0
-    told = ""
-    while told != "event: reset":
-        assert time.monotonic() < gives_up, f"the first of all events is still there: {told}"
+    reported = ""
+    while reported != "event: reset":
+        assert time.monotonic() < gives_up, f"the first of all events is still there: {reported}"
         with httpx.stream("GET", f"{running.url}/api/v1/events", headers=headers, timeout=30) as answer:
-            told = next(line for line in answer.iter_lines() if line.startswith("event:"))
+            reported = next(line for line in answer.iter_lines() if line.startswith("event:"))
 
 
 def test_no_token_is_in_the_log(home: Home) -> None:

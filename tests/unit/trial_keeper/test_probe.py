@@ -43,7 +43,7 @@ def ask(home: Path, request: Any, data: bytes = b"", *, python: str = sys.execut
     return answer
 
 
-def look(home: Path, key: str = "m-n", python: str = sys.executable) -> dict[str, Any]:
+def read_state(home: Path, key: str = "m-n", python: str = sys.executable) -> dict[str, Any]:
     return ask(home, {"inspect": key}, python=python)
 
 
@@ -54,7 +54,7 @@ def take(home: Path, path: Path, data: bytes, *, expected: bytes) -> dict[str, A
 
 
 def test_a_machine_that_was_never_seen(tmp_path: Path) -> None:
-    answer = look(tmp_path)
+    answer = read_state(tmp_path)
     assert answer["home"] == str(tmp_path)
     assert answer["directory"] == str(tmp_path / ".proctor" / "nodes" / "m-n")
     assert (answer["writable"], answer["why_not_writable"], answer["too_old"], answer["lacks"]) == (True, "", False, [])
@@ -74,7 +74,7 @@ def test_a_python_path_without_a_python_is_told_of(tmp_path: Path) -> None:
     (folder / "python3.8").symlink_to(sys.executable)
     assert ask(tmp_path, request)["python_path_without"] == ""
     assert ask(tmp_path, {**request, "python_path": str(tmp_path / "x")})["python_path_without"] == str(tmp_path / "x")
-    assert look(tmp_path)["python_path_without"] == ""
+    assert read_state(tmp_path)["python_path_without"] == ""
 
 
 def test_only_whole_archives_are_told_of(tmp_path: Path) -> None:
@@ -82,12 +82,12 @@ def test_only_whole_archives_are_told_of(tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     for name in ("keeper-0123.pyz", "keeper-4567.pyz.part", "log"):
         (directory / name).touch()
-    assert look(tmp_path)["archives"] == ["keeper-0123.pyz"]
+    assert read_state(tmp_path)["archives"] == ["keeper-0123.pyz"]
 
 
 @pytest.mark.parametrize("version", OLD_ONES)
 def test_an_old_python_says_that_it_is_too_old(tmp_path: Path, version: str) -> None:
-    answer = look(tmp_path, python=find_python(version))
+    answer = read_state(tmp_path, python=find_python(version))
     assert answer["python"].startswith(f"{version}.")
     assert answer["too_old"] == (version != "3.10")
 
@@ -103,7 +103,7 @@ def test_newer_pythons_are_found_by_their_names(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_home_that_is_not_there_is_said(tmp_path: Path) -> None:
-    answer = look(tmp_path / "gone")
+    answer = read_state(tmp_path / "gone")
     assert not answer["writable"]
     assert answer["why_not_writable"] == f"the home directory {tmp_path / 'gone'} does not exist"
 
@@ -111,7 +111,7 @@ def test_a_home_that_is_not_there_is_said(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
 def test_a_home_that_may_not_be_written_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    answer = look(tmp_path)
+    answer = read_state(tmp_path)
     tmp_path.chmod(0o700)
     assert (answer["writable"], answer["why_not_writable"]) == (False, f"{tmp_path}: Permission denied")
 
@@ -126,7 +126,7 @@ def test_a_whole_file_gets_its_name_and_nothing_stays_of_any_other(tmp_path: Pat
     assert os.listdir(path.parent) == ["keeper-0123.pyz"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert look(tmp_path)["archives"] == ["keeper-0123.pyz"]
+    assert read_state(tmp_path)["archives"] == ["keeper-0123.pyz"]
 
 
 def test_what_the_system_refuses_is_told_with_its_word_for_it(tmp_path: Path) -> None:
@@ -148,16 +148,16 @@ def test_one_python_answers_one_line_after_another_and_carries_out_the_keepers_c
         {"remove": str(directory)},
     ]
     data = [archive.path.read_bytes() if "write" in line else b"" for line in lines]
-    said = b"".join(json.dumps(line).encode() + b"\n" + more for line, more in zip(lines, data, strict=True))
+    printed = b"".join(json.dumps(line).encode() + b"\n" + more for line, more in zip(lines, data, strict=True))
     done = subprocess.run(
         [sys.executable, *ISOLATED, "-c", READ_SOURCE],
-        input=with_source(read_probe()) + said,
+        input=with_source(read_probe()) + printed,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         timeout=60,
     )
-    looked, taken, prepared, refused, listed, removed = map(json.loads, done.stdout.splitlines())
-    assert (looked["exists"], taken) == (False, {})
+    checked, taken, prepared, refused, listed, removed = map(json.loads, done.stdout.splitlines())
+    assert (checked["exists"], taken) == (False, {})
     assert prepared["directory"] == str(directory)
     assert "there is no command 'nonsense'" in refused["error"]
     assert (listed, removed) == ({"names": ["m-n"]}, {"left": False})

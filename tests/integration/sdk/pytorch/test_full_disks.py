@@ -72,10 +72,10 @@ def test_X9_X11_logs_on_a_disk_that_is_full_for_a_while_are_whole_in_the_end(
         enable_tensorboard=True,
         **places,
     )
-    with pytest.warns(LogWarning, match="No space left|bytes fitted") as told:
+    with pytest.warns(LogWarning, match="No space left|bytes fitted") as reported:
         outcome = trainer.fit(Filling(disk / "ballast"), DigitsData())
     assert outcome.reason is StopReason.COMPLETED
-    assert len(told) == 2  # one for each file
+    assert len(reported) == 2  # one for each file
     rows = list(read_history(tmp_path / "chkpt" / "run" / "history.jsonl"))
     (log,) = (disk / "logs").iterdir()
     assert log.read_text().count(": loss=") == outcome.state.global_iteration

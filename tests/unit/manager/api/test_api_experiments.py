@@ -219,8 +219,8 @@ async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_th
     answer = await api.client.post(f"/api/v1/experiments/{other['id']}/import", json=rows)
     assert answer.json() == {"imported": 2, "skipped": 3, "outside": 0}
     log = await api.manager.control.read(lambda c: dispatcher_inputs.after(c, other["id"], 0, 100))
-    told = [row.payload["rows"] for row in log if row.kind == "ImportData"]
-    assert told == [[{"parameter": rows[n]["parameter"], "value": rows[n]["value"]} for n in (0, 3)]]
+    shown = [row.payload["rows"] for row in log if row.kind == "ImportData"]
+    assert shown == [[{"parameter": rows[n]["parameter"], "value": rows[n]["value"]} for n in (0, 3)]]
 
 
 async def test_an_import_without_any_value_tells_the_tuner_nothing(api: Any) -> None:

@@ -33,7 +33,7 @@ async def experiment(api: Any, **changes: Any) -> str:
     return str(created["id"])
 
 
-async def told(api: Any, experiment_id: str) -> list[Any]:
+async def reported(api: Any, experiment_id: str) -> list[Any]:
     """The results that the tuner has received as imported."""
     log = await api.manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
     return [row for entry in log if entry.kind == "ImportData" for row in entry.payload["rows"]]
@@ -47,7 +47,7 @@ async def test_nnis_export_is_read_as_it_was_meant(api: Any) -> None:
     found = await experiment(api)
     answer = await import_(api, found, NNI)
     assert answer.json() == {"imported": 4, "skipped": 0, "outside": 0}
-    rows = await told(api, found)
+    rows = await reported(api, found)
     assert [row["value"] for row in rows] == [{"default": 0.9, "loss": 0.1}, 0.75, "NaN", "NaN"]
     assert repr(rows[2]["parameter"]) == "{'lr': 0.5, 'layer': {'_name': 'conv', 'n': 3}}"
 
@@ -71,7 +71,7 @@ async def test_a_value_without_a_number_is_refused_with_its_row(api: Any, value:
     (problem,) = answer.json()["problems"]
     assert problem["message"].startswith('row 2: value: expected a number, or a mapping with a number under "default"')
     assert shown in problem["message"]
-    assert await told(api, found) == []
+    assert await reported(api, found) == []
 
 
 async def test_rows_outside_of_the_space_are_listed_and_nothing_is_imported(api: Any) -> None:
@@ -91,10 +91,10 @@ async def test_rows_outside_of_the_space_are_listed_and_nothing_is_imported(api:
         "parameter seed: unknown parameter, found 3; the search space has lr, layer",
         "row 8: parameter: expected a mapping of parameter names, found [1]",
     ]
-    assert await told(api, found) == []
+    assert await reported(api, found) == []
     skipping = await import_(api, found, [*NNI, *outside], "?skip_outside=true")
     assert skipping.json() == {"imported": 4, "skipped": 1, "outside": 3}
-    assert len(await told(api, found)) == 4
+    assert len(await reported(api, found)) == 4
 
 
 async def test_rows_are_judged_by_the_space_of_now(api: Any) -> None:

@@ -41,10 +41,10 @@ async def test_a_node_tells_its_address_and_who_holds_what(api: Any) -> None:
     assert found["reservations"] == [
         {"job_id": "t.1", "holder": "trial 0 of experiment e", "gpus": [{"uuid": "GPU-a", "slot": 1}]}
     ]
-    [told] = found["facts"]["devices"]
-    assert told["leases"][0]["holder"] == lease.holder
-    assert "trial 0 of experiment e" in told["held_by"]
-    assert any("eve" in holder for holder in told["held_by"])
+    [reported] = found["facts"]["devices"]
+    assert reported["leases"][0]["holder"] == lease.holder
+    assert "trial 0 of experiment e" in reported["held_by"]
+    assert any("eve" in holder for holder in reported["held_by"])
     assert "token" not in str(found)
     listed = (await api.client.get("/api/v1/nodes")).json()["items"]
     assert found in listed

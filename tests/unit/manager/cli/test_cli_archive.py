@@ -185,9 +185,9 @@ def test_code_that_the_disk_has_no_room_for_is_refused_before_it_is_unpacked(
         archive.writestr("code/large", "x")
         free = shutil.disk_usage(tmp_path).free
         archive.getinfo("code/large").file_size = 2**60 if size == "far too much" else free - SPARE_BYTES // 2
-    said = refused(invoke, saved, tmp_path / "unpacked")
-    assert " ".join(said.split()).count(" MiB") == 3
-    assert "are kept free; free some space" in " ".join(said.split())
+    answered = refused(invoke, saved, tmp_path / "unpacked")
+    assert " ".join(answered.split()).count(" MiB") == 3
+    assert "are kept free; free some space" in " ".join(answered.split())
 
 
 def test_an_archive_of_a_newer_kind_is_refused(rest: FakeRest, invoke, tmp_path: Path) -> None:

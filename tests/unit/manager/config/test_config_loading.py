@@ -186,16 +186,16 @@ def test_values_of_the_wrong_kind_say_what_was_expected(
 @given(st.dictionaries(st.sampled_from(KNOWN), VALUES))
 @settings(max_examples=200, deadline=None)
 def test_whatever_is_written_is_loaded_or_refused_with_problems(mapping: dict[str, Any]) -> None:
-    told: tuple[ConfigProblem, ...] = ()
+    reported: tuple[ConfigProblem, ...] = ()
     try:
         config = load_experiment_mapping(mapping, "/nowhere").config
     except ConfigError as error:
-        told = error.problems
+        reported = error.problems
     else:
         assert ExperimentConfig.from_canonical(config.canonical()) == config
         return
-    assert told
-    assert all("\n" not in str(problem) for problem in told)
+    assert reported
+    assert all("\n" not in str(problem) for problem in reported)
 
 
 @pytest.mark.parametrize(
@@ -357,8 +357,8 @@ def test_a_class_of_ones_own_lies_beside_the_configuration_by_default(load: Load
 def test_a_shared_storage_nobody_knows_is_told(load: Load, small: str, storage: str, key: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(f"{small}sharedStorage: {storage}\n")
-    told = [(problem.key, problem.expected) for problem in caught.value.problems]
-    assert told == [("sharedStorage", "no such key"), (key, expected)]
+    reported = [(problem.key, problem.expected) for problem in caught.value.problems]
+    assert reported == [("sharedStorage", "no such key"), (key, expected)]
 
 
 def test_two_tuners_are_not_one(problems: Problems, small: str) -> None:

@@ -167,9 +167,9 @@ def test_a_class_of_the_users_that_does_not_say_it_in_nnis_words_maximizes(load:
 def test_what_is_no_objective_is_refused_once(
     problems: Problems, objective: str, key: str, expected: str, found: str
 ) -> None:
-    told = problems(f"{HEAD}{TPE}objective: {objective}\n")
-    assert list(told) == [key]
-    assert (told[key].line, told[key].expected, told[key].found) == (7, expected, found)
+    reported = problems(f"{HEAD}{TPE}objective: {objective}\n")
+    assert list(reported) == [key]
+    assert (reported[key].line, reported[key].expected, reported[key].found) == (7, expected, found)
 
 
 def test_several_objectives_are_refused_with_what_to_do(problems: Problems) -> None:
@@ -177,9 +177,9 @@ def test_several_objectives_are_refused_with_what_to_do(problems: Problems) -> N
 
 
 def test_another_metric_is_refused_with_what_to_do(problems: Problems) -> None:
-    told = problems(f"{HEAD}{TPE}objective: {{metric: accuracy, direction: maximize}}\n")
-    assert list(told) == ["objective.metric"]
-    assert told["objective.metric"].expected == (
+    reported = problems(f"{HEAD}{TPE}objective: {{metric: accuracy, direction: maximize}}\n")
+    assert list(reported) == ["objective.metric"]
+    assert reported["objective.metric"].expected == (
         'default, the key under which trials report what is optimized, as in {"default": accuracy}'
     )
 

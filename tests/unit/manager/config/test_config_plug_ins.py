@@ -75,9 +75,9 @@ def test_an_unknown_platform_is_an_error_that_lists_what_is_known(
     install: Install, small_mapping: dict[str, Any], directory: Path
 ) -> None:
     install("some_cluster", "cluster = some_cluster:Service\nlocal = some_cluster:Service")
-    said = problem(small_mapping, directory, platform="moonbase")
-    assert "expected local or remote or cluster, found the text 'moonbase'" in said
-    assert "entry point of the group proctor.training_services" in said
+    printed = problem(small_mapping, directory, platform="moonbase")
+    assert "expected local or remote or cluster, found the text 'moonbase'" in printed
+    assert "entry point of the group proctor.training_services" in printed
     assert "did you mean cluster" in problem(small_mapping, directory, platform="clustre")
     assert "did you mean local" in problem(small_mapping, directory, platform="locall")
 

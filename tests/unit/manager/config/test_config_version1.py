@@ -153,8 +153,8 @@ def test_an_old_list_of_machines_gets_the_new_names(directory: Path, small_mappi
         "training_service.machine_list.0.password": "x",
         "training_service.machine_list.0.ssh_passphrase": "y",
     }
-    told = {notice.key for notice in loaded.notices}
-    assert {f"machineList[0].{name}" for name in OLD_MACHINE_KEYS} <= told
+    reported = {notice.key for notice in loaded.notices}
+    assert {f"machineList[0].{name}" for name in OLD_MACHINE_KEYS} <= reported
 
 
 def test_an_old_and_a_new_key_for_one_thing_are_told(

@@ -217,8 +217,8 @@ def test_a_trial_without_a_final_metric_is_noticed_and_says_so(tmp_path: Path) -
         assert (await simulation.ended(manager, experiment_id)).status is DONE
         rows = await all_trials(manager, experiment_id)
         assert {(row.status, row.reason) for row in rows} == {(TrialStatus.SUCCEEDED, "no final metric was reported")}
-        told = await manager.control.read(lambda c: events.notices(c, experiment_id))
-        found = [text for text in told if "without a final metric" in text]
+        shown = await manager.control.read(lambda c: events.notices(c, experiment_id))
+        found = [text for text in shown if "without a final metric" in text]
         assert [text.split(":")[0] for text in found] == [
             "trial 0 has ended without a final metric (it is the first one)",
             "trial 9 has ended without a final metric (10 trials have by now)",
@@ -232,7 +232,7 @@ def test_a_trial_with_a_final_metric_gives_no_such_notice(tmp_path: Path) -> Non
         experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
         await simulation.ended(manager, experiment_id)
         assert {row.reason for row in await all_trials(manager, experiment_id)} == {""}
-        told = await manager.control.read(lambda c: events.notices(c, experiment_id))
-        assert not [text for text in told if "final metric" in text]
+        shown = await manager.control.read(lambda c: events.notices(c, experiment_id))
+        assert not [text for text in shown if "final metric" in text]
 
     play(tmp_path, scenario, ending_as(None))

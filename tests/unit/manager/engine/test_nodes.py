@@ -90,8 +90,8 @@ async def test_each_move_is_an_event_with_the_hold(tmp_path: Path) -> None:
     async with open_stage(tmp_path) as stage:
         stage.pool.add("gpu-3", "remote")
         await stage.records.drain("gpu-3", "x")
-        told = await stage.control.read(lambda c: events.after(c, 0, limit=100))
-    assert told[-1].data == {"node_id": "gpu-3", "status": "CONNECTING", "reason": "", "hold": "drained: x"}
+        reported = await stage.control.read(lambda c: events.after(c, 0, limit=100))
+    assert reported[-1].data == {"node_id": "gpu-3", "status": "CONNECTING", "reason": "", "hold": "drained: x"}
 
 
 async def test_a_node_that_is_not_there_cannot_be_drained(tmp_path: Path) -> None:

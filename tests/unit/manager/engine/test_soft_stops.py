@@ -111,7 +111,7 @@ async def trials_by_number(manager: Manager, experiment_id: str) -> list[tuple[T
     return found
 
 
-async def said(manager: Manager, experiment_id: str) -> str:
+async def printed(manager: Manager, experiment_id: str) -> str:
     """What the stop waits for."""
     return manager.awaited(await manager.experiment(experiment_id))
 
@@ -133,9 +133,9 @@ def test_running_trials_save_and_one_that_finishes_meanwhile_has_finished(tmp_pa
             experiment_id = await create(manager, tmp_path)
             await manager.stop_experiment(experiment_id)
             await asyncio.sleep(1.0)
-            assert await said(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 29 s"
+            assert await printed(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 29 s"
             await asyncio.sleep(14.0)
-            assert await said(manager, experiment_id) == "waits for trial 1 to save, at most 15 s"
+            assert await printed(manager, experiment_id) == "waits for trial 1 to save, at most 15 s"
             assert await until_stopped(manager, experiment_id) <= 16.0
             assert await trials_by_number(manager, experiment_id) == [
                 (TrialStatus.SUCCEEDED, EndReason.EXITED_OK),
@@ -186,7 +186,7 @@ def test_killing_a_trial_ends_its_time_to_save_and_the_stop_stays_its_reason(tmp
             await manager.stop_experiment(experiment_id)
             await manager.kill_trial(second)
             await asyncio.sleep(1.0)
-            assert await said(manager, experiment_id) == "waits for trial 0 to save, at most 29 s"
+            assert await printed(manager, experiment_id) == "waits for trial 0 to save, at most 29 s"
             assert (await trials_by_number(manager, experiment_id))[1] == STOPPED
 
     play(tmp_path, scenario)
@@ -215,7 +215,7 @@ def test_after_a_restart_of_the_manager_a_trial_saves_until_the_same_time(tmp_pa
         async with simulation.manager() as manager:
             await asyncio.sleep(1.0)
             assert sorted({stop.save_seconds for _, stop in platform.asked if stop is not None}) == [24.0]
-            assert await said(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 23 s"
+            assert await printed(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 23 s"
             await manager.stop_experiment(experiment_id)
         platform.asked.clear()
         async with simulation.manager() as manager:

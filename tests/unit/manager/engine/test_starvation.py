@@ -108,9 +108,9 @@ def test_the_reason_of_a_waiting_trial_names_the_trial_for_which_gpus_are_held(t
                 await asyncio.sleep(1.0)
                 reasons |= {trial.reason for trial in await all_trials(manager, small)}
                 own |= {trial.reason for trial in await all_trials(manager, large)}
-            (told,) = {reason for reason in reasons if "held for" in reason}
-            assert f"held for trial 0 of experiment {large}, which needs 2 GPUs and has waited since " in told
-            assert told.startswith("waiting: needs 1 GPU, node m1 has 0 free (")
+            (reported,) = {reason for reason in reasons if "held for" in reason}
+            assert f"held for trial 0 of experiment {large}, which needs 2 GPUs and has waited since " in reported
+            assert reported.startswith("waiting: needs 1 GPU, node m1 has 0 free (")
             held = f"; what becomes free on node m1 is held for trial 0 of experiment {large}"
             assert any(reason.endswith(held) for reason in own)
             await manager.stop_experiment(small)

@@ -199,16 +199,16 @@ async def test_closing_carries_out_what_was_asked_and_refuses_the_rest(path: str
 
 
 async def test_outside_work_is_told_while_it_lasts(path: str) -> None:
-    told: list[int] = []
-    async with await Database.open(path, "control", on_pending=told.append) as database:
-        assert sum(told) == 0
+    reported: list[int] = []
+    async with await Database.open(path, "control", on_pending=reported.append) as database:
+        assert sum(reported) == 0
         writing, reading = database.write(_note), database.read(_last)
-        assert (sum(told), database.pending) == (2, 2)
+        assert (sum(reported), database.pending) == (2, 2)
         await asyncio.gather(writing, reading)
-        assert (sum(told), database.pending) == (0, 0)
+        assert (sum(reported), database.pending) == (0, 0)
         with pytest.raises(LookupError):
             await database.write(_raise)
-    assert sum(told) == 0
+    assert sum(reported) == 0
 
 
 def _raise(connection: sqlite3.Connection) -> None:

@@ -225,10 +225,10 @@ def test_a_plateau_that_misses_a_step_is_told(ours: Any, tmp_path: Path, interva
     trainer = {"lr_scheduler_configs": [SimpleNamespace(reduce_on_plateau=True, interval=interval)]}
     with pytest.raises(Killed):
         fit(ours, tmp_path, kill=4, trainer=trainer)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         fit(ours, tmp_path, trainer=trainer)
-    assert [str(each.message) for each in told] == ["not exact: plateaus by steps was 'kept', is 'lost'"] * count
+    assert [str(each.message) for each in reported] == ["not exact: plateaus by steps was 'kept', is 'lost'"] * count
 
 
 def test_the_loaders_of_a_tree_are_all_described(ours: Any) -> None:

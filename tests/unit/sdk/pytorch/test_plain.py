@@ -45,7 +45,7 @@ def test_a_loop_works_on_its_own_gpu_whose_stream_is_then_the_one_that_is_saved(
         yield
         current.pop()
 
-    def look() -> "dict[str, Any]":
+    def read_state() -> "dict[str, Any]":
         assert current == [torch.device("cuda", chosen)]
         return {}
 
@@ -54,7 +54,7 @@ def test_a_loop_works_on_its_own_gpu_whose_stream_is_then_the_one_that_is_saved(
     gpus = (torch.device("cuda", 0), torch.device("cuda", 1))
     monkeypatch.setattr("proctor.sdk.pytorch.trainer.choose_devices", lambda settings: gpus)
     monkeypatch.setattr("proctor.sdk.pytorch.plain.on_device", on_device)
-    with open_run("run", look, dataset=range(3)) as run:
+    with open_run("run", read_state, dataset=range(3)) as run:
         assert run.device == current[0]
 
 

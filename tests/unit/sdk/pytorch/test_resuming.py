@@ -343,9 +343,12 @@ def test_C13_a_checkpoint_of_the_first_format_is_continued(tmp_path: Path) -> No
     (tmp_path / "run").mkdir()
     shutil.copy(FILES / "proctor_format_1.pth", tmp_path / "run" / "run_epoch_1_iter_4.pth")
     model = Line()
-    with pytest.warns() as told:
+    with pytest.warns() as reported:
         outcome = Trainer("run", **{**STEPS, "chkpt_root": tmp_path}).fit(model, LineData())
-    assert {warning.category for warning in told} == {CheckpointWarning, NotExactWarning}  # no history, no fingerprint
+    assert {warning.category for warning in reported} == {
+        CheckpointWarning,
+        NotExactWarning,
+    }  # no history, no fingerprint
     assert model.batches == 4
     assert outcome.state.global_iteration == 8
     assert outcome.metrics == {"loss": 4.0}

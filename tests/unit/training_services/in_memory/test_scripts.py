@@ -108,8 +108,8 @@ def test_a_job_that_waits_says_why_before_it_runs() -> None:
         async with serving(service):
             await service.submit_trial_job(form())
             await recorder.end_of("a.1")
-        told = [(change.status, change.detail, change.node_id) for change in recorder.of("a.1")]
-        assert told == [
+        reported = [(change.status, change.detail, change.node_id) for change in recorder.of("a.1")]
+        assert reported == [
             (TrialJobStatus.SUBMITTED, "needs 2 GPUs", None),
             (TrialJobStatus.RUNNING, "", "gpu-3"),
             (TrialJobStatus.ENDED, "", None),

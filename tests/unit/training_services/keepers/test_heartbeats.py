@@ -166,9 +166,9 @@ def test_what_is_to_stop_on_nodes_that_are_all_gone_is_given_up_after_their_limi
         await stage.speak(for_seconds=4 * HEARTBEAT)
         assert {"a", "b"} == set(stage.absent)
         assert stage.lost == []
-        told = len(stage.absent)
+        reported = len(stage.absent)
         await stage.speak("a", "b", for_seconds=LIMIT)
-        assert len(stage.absent) == told
+        assert len(stage.absent) == reported
 
     played(scene)
 

@@ -277,8 +277,8 @@ async def test_experiments_hear_once_that_a_job_is_held_up_by_a_suspended_proces
     stage.submit("c.1", experiment_id="not attached")
     await stage.keeper.say(starts=["a.1"])
     stopped = {"": "no trial can be started: …", "a.1": "its reaper …", "b.1": "it cannot be started: …", "c.1": "…"}
-    for said in (stopped, stopped, {}, {}):
-        await stage.keeper.say(stopped=said)
+    for printed in (stopped, stopped, {}, {}):
+        await stage.keeper.say(stopped=printed)
     assert [(note.job_id, note.status, note.detail) for note in stage.client.notes if note.job_id == "a.1"] == [
         ("a.1", TrialJobStatus.RUNNING, "its reaper …"),
         ("a.1", TrialJobStatus.RUNNING, ""),

@@ -22,7 +22,7 @@ def lease(job_id: str | None, slot: int = 0, limit: int = 1) -> Lease:
     return Lease(slot, "user bob, trial 7", job_id, 4242, "2026-01-01T00:00:00Z", limit)
 
 
-def hear(pool: NodePool, *leases: Lease) -> None:
+def report_leases(pool: NodePool, *leases: Lease) -> None:
     """Node `local` tells who has leased its GPU."""
     pool.update("local", 2.0, devices=[device(leases=leases)])
 
@@ -177,7 +177,7 @@ def test_a_hold_waits_for_a_node_that_is_not_known_yet_and_outlasts_its_removal(
 
 
 def test_what_others_have_leased_on_the_machine_is_held_by_them(pool: NodePool) -> None:
-    hear(pool, lease("b.1", 1, limit=3), lease(None, 2))
+    report_leases(pool, lease("b.1", 1, limit=3), lease(None, 2))
     assert holders(pool) == [
         ("b.1", 1, "user bob, trial 7, since 2026-01-01T00:00:00Z"),
         ("", 2, "user bob, trial 7, since 2026-01-01T00:00:00Z"),
@@ -186,19 +186,19 @@ def test_what_others_have_leased_on_the_machine_is_held_by_them(pool: NodePool) 
     assert [held.policy.max_trials_per_gpu for held in gpu.holdings] == [3, 1]
     with pytest.raises(ReservationRefused, match="it is held by user bob, trial 7, since 2026"):
         pool.reserve("a.1", "t", "trial 1", SHARE, SharingPolicy(5))
-    hear(pool)
+    report_leases(pool)
     pool.reserve("a.1", "t", "trial 1", SHARE)
 
 
 def test_a_lease_without_a_note_is_somebodys(pool: NodePool) -> None:
-    hear(pool, Lease(0, "", None, None, ""))
+    report_leases(pool, Lease(0, "", None, None, ""))
     assert holders(pool) == [("", 0, "an unknown holder")]
 
 
 def test_a_job_that_holds_a_reservation_holds_its_lease_by_it(pool: NodePool) -> None:
     pool.reserve("a.1", "t", "trial 1", SHARE)
     changes = count_changes(pool)
-    hear(pool, lease("a.1"))
+    report_leases(pool, lease("a.1"))
     assert holders(pool) == [("a.1", 0, "trial 1")]
     assert changes == []
     pool.release("a.1")
@@ -207,13 +207,13 @@ def test_a_job_that_holds_a_reservation_holds_its_lease_by_it(pool: NodePool) ->
 
 def test_a_job_that_was_given_up_and_still_runs_holds_its_gpu_when_its_node_is_back(pool: NodePool) -> None:
     pool.reserve("a.1", "t", "trial 1", SHARE)
-    hear(pool, lease("a.1"))
+    report_leases(pool, lease("a.1"))
     pool.set_status("local", NodeStatus.LOST, "silent for 600 s")
     pool.release("a.1")
     again = [device(leases=[lease("a.1")])]
     pool.connect("local", again, driver_note="", hostname="here", version="0", seen_at=9.0)
     assert holders(pool) == [("a.1", 0, "user bob, trial 7, since 2026-01-01T00:00:00Z")]
-    hear(pool)
+    report_leases(pool)
     assert holders(pool) == []
 
 
@@ -229,9 +229,9 @@ def test_the_lease_of_an_ended_job_goes_from_all_nodes_that_are_the_same_machine
 
 def test_leases_of_others_that_come_and_go_are_changes(pool: NodePool) -> None:
     changes = count_changes(pool)
-    hear(pool, lease("b.1"))
-    hear(pool, lease("b.1"))
-    hear(pool)
+    report_leases(pool, lease("b.1"))
+    report_leases(pool, lease("b.1"))
+    report_leases(pool)
     assert len(changes) == 2
 
 

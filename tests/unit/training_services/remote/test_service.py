@@ -111,7 +111,7 @@ class Stage:
     def details(self, job_id: str) -> list[str]:
         return [change.detail for change in self.recorder.of(job_id) if change.detail]
 
-    async def until_told(self, job_id: str, words: str) -> None:
+    async def until_reported(self, job_id: str, words: str) -> None:
         await self.recorder.until(lambda: any(words in detail for detail in self.details(job_id)))
 
 
@@ -191,7 +191,7 @@ async def test_the_code_is_copied_once_for_many_jobs_and_all_are_told_how_far_it
                 await asyncio.sleep(0.01)
         machine.progress(41_000_000, 120_000_000)
         for number in (1, 2, 3):
-            await stage.until_told(f"t.{number}", "waiting: the code (120 MB) is being copied to alpha, 34 %")
+            await stage.until_reported(f"t.{number}", "waiting: the code (120 MB) is being copied to alpha, 34 %")
         assert stage.alpha.launches == {}
         machine.gate.set()
         for number in (1, 2, 3):
@@ -242,9 +242,9 @@ async def test_what_can_never_run_is_refused_with_a_sentence(stage: Stage) -> No
 async def test_a_job_waits_with_the_reason_while_its_machine_is_away(stage: Stage) -> None:
     async with playing(stage):
         await stage.service.submit_trial_job(stage.form())
-        await stage.until_told("t.1", "waiting: node alpha is connecting: it is being connected")
+        await stage.until_reported("t.1", "waiting: node alpha is connecting: it is being connected")
         stage.pool.set_status("alpha", NodeStatus.FAILED, "login as bob was refused")
-        await stage.until_told("t.1", "waiting: node alpha is failed: login as bob was refused")
+        await stage.until_reported("t.1", "waiting: node alpha is failed: login as bob was refused")
         async with asyncio.TaskGroup() as group:
             task = group.create_task(stage.alpha.serve())
             await stage.alpha.launched("t.1")
@@ -256,7 +256,7 @@ async def test_a_machine_that_fails_is_tried_again(stage: Stage, monkeypatch: py
     stage.provider.machines["alpha"].failures = [RemoteError("it is broken"), OSError(5, "Input/output error")]
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())
-        await stage.until_told("t.1", "node alpha cannot be made ready: it is broken; tried again in")
+        await stage.until_reported("t.1", "node alpha cannot be made ready: it is broken; tried again in")
         await stage.alpha.launched("t.1")
 
 
@@ -302,7 +302,7 @@ async def test_while_the_managers_own_disk_is_full_no_machine_is_to_blame(
     stage.provider.machines["alpha"].failures = full
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())
-        await stage.until_told("t.1", "No space left on device; tried again in")
+        await stage.until_reported("t.1", "No space left on device; tried again in")
         await stage.alpha.launched("t.1")
 
 

@@ -427,10 +427,10 @@ async def test_a_host_that_is_no_name_is_unreachable() -> None:
 async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
     silence = asyncio.Event()
 
-    async def say_nothing(*_: object) -> None:
+    async def stay_silent(*_: object) -> None:
         await silence.wait()
 
-    async with raw_server(say_nothing) as port:
+    async with raw_server(stay_silent) as port:
         with pytest.raises(Unreachable, match=r"takes connections but the login did not end within 0.5 s"):
             await enter(MachineSettings(host=HOST, port=port, user=USER), timeout_seconds=0.5)
         silence.set()
@@ -453,10 +453,10 @@ async def test_a_port_that_swallows_everything_is_given_up_sooner_than_a_slow_lo
 async def test_a_login_may_take_longer_than_the_port() -> None:
     silence = asyncio.Event()
 
-    async def say_nothing(*_: object) -> None:
+    async def stay_silent(*_: object) -> None:
         await silence.wait()
 
-    async with raw_server(say_nothing) as port:
+    async with raw_server(stay_silent) as port:
         with pytest.raises(Unreachable, match=r"takes connections but the login did not end within 1 s"):
             await enter(MachineSettings(host=HOST, port=port, user=USER), reach_seconds=0.3, timeout_seconds=1.0)
         silence.set()

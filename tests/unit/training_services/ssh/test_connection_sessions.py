@@ -158,14 +158,14 @@ async def test_a_server_that_allows_no_session_is_named() -> None:
 async def test_a_file_is_uploaded_with_its_progress(there: Connection, tmp_path: Path) -> None:
     content = random.Random(2).randbytes(9_000_000)
     (tmp_path / "source").write_bytes(content)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     target = tmp_path / "target"
-    await there.upload(tmp_path / "source", str(target), on_progress=lambda *progress: told.append(progress))
+    await there.upload(tmp_path / "source", str(target), on_progress=lambda *progress: reported.append(progress))
     assert hashlib.sha256(target.read_bytes()).digest() == hashlib.sha256(content).digest()
     assert target.stat().st_mode & 0o777 == 0o600
-    assert told[0] == (0, len(content))
-    assert told[-1] == (len(content), len(content))
-    assert told == sorted(told)
+    assert reported[0] == (0, len(content))
+    assert reported[-1] == (len(content), len(content))
+    assert reported == sorted(reported)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])
@@ -177,9 +177,9 @@ async def test_bytes_are_uploaded(there: Connection, tmp_path: Path, size: int) 
 async def test_an_upload_goes_on_where_the_last_one_stopped(there: Connection, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"AB")
-    told: list[int] = []
-    await there.upload(b"abcd", str(target), on_progress=lambda done, _: told.append(done))
-    assert (target.read_bytes(), told) == (b"ABcd", [2, 4])
+    reported: list[int] = []
+    await there.upload(b"abcd", str(target), on_progress=lambda done, _: reported.append(done))
+    assert (target.read_bytes(), reported) == (b"ABcd", [2, 4])
     await there.upload(b"abcd", str(target), resume=False)
     assert target.read_bytes() == b"abcd"
 

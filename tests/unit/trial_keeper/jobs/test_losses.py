@@ -22,7 +22,7 @@ class Ended:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told: dict[str, bytes] = {}
+        self.reported: dict[str, bytes] = {}
         (folder / "journal").touch()
         (folder / "reserve").write_bytes(bytes(RESERVE_BYTES))
 
@@ -39,22 +39,22 @@ class Ended:
         job = Job(JobRecord(launch, "boot"))
         job.find_journals()
         job.end(end, find_losses(str(self.folder), memory=end.memory, ended_at=end.ended_at))
-        job.acknowledge({member: len(data) for member, data in self.told.items()})
+        job.acknowledge({member: len(data) for member, data in self.reported.items()})
         return job
 
-    def tell(self, job: Job, *, most: int | None = None) -> None:
+    def report(self, job: Job, *, most: int | None = None) -> None:
         """One report; the manager stores all of each chunk, or so many bytes."""
         for member, tail in job.tails.items():
-            assert tail.acknowledged == len(self.told.get(member, b""))
+            assert tail.acknowledged == len(self.reported.get(member, b""))
             data = tail.read(final=True)
             assert tail.is_complete(after=len(data))
-            self.told[member] = self.told.get(member, b"") + data[:most]
-            tail.acknowledged = len(self.told[member])
+            self.reported[member] = self.reported.get(member, b"") + data[:most]
+            tail.acknowledged = len(self.reported[member])
             assert tail.is_behind == (len(data[:most]) < len(data))
         job.close()
 
     def records(self, member: str = "0") -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.told[member].splitlines() if line.startswith(b"{")]
+        return [json.loads(line) for line in self.reported[member].splitlines() if line.startswith(b"{")]
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def test_a_job_that_has_lost_nothing_tells_nothing(ended: Ended) -> None:
     ended.write(value(1), final(2))
     assert not is_reserve_used(str(ended.folder))
     job = ended.keeper()
-    ended.tell(job)
-    assert ended.told == {"0": (value(1) + final(2)).encode()}
+    ended.report(job)
+    assert ended.reported == {"0": (value(1) + final(2)).encode()}
     assert job.exit == END
 
 
@@ -87,7 +87,7 @@ def test_losses_that_the_journal_does_not_tell_of_are_told_behind_it(ended: Ende
     ended.write(value(1), lost(3), value(2))
     assert ended.reserve().count(10)
     job = ended.keeper()
-    ended.tell(job)
+    ended.report(job)
     assert [record.get("count") for record in ended.records()] == [None, 3, None, 7]
     assert job.exit is not None
     assert (job.exit.lost, job.exit.lost_finals) == (10, [])
@@ -97,15 +97,15 @@ def test_losses_that_the_journal_does_not_tell_of_are_told_behind_it(ended: Ende
 def test_losses_that_the_journal_tells_of_are_not_told_twice(ended: Ended) -> None:
     ended.write(value(1), lost(3))
     assert ended.reserve().count(3)
-    ended.tell(ended.keeper())
-    assert ended.told["0"] == (value(1) + lost(3)).encode()
+    ended.report(ended.keeper())
+    assert ended.reported["0"] == (value(1) + lost(3)).encode()
 
 
 def test_a_kept_final_follows_the_journal_even_if_that_is_torn(ended: Ended) -> None:
     ended.write(value(1), value(2)[:9])
     assert ended.reserve().keep(final(3).encode())
-    ended.tell(ended.keeper())
-    assert ended.told["0"].decode() == value(1) + value(2)[:9] + "\n" + final(3)
+    ended.report(ended.keeper())
+    assert ended.reported["0"].decode() == value(1) + value(2)[:9] + "\n" + final(3)
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
@@ -113,8 +113,8 @@ def test_a_kept_final_that_stands_in_the_journal_is_told_once(ended: Ended, end:
     assert ended.reserve().keep(final(3).encode())
     ended.write(value(1), final(3).rstrip("\n") + end)
     job = ended.keeper()
-    ended.tell(job)
-    assert ended.told["0"].decode() == value(1) + final(3).rstrip("\n") + end
+    ended.report(job)
+    assert ended.reported["0"].decode() == value(1) + final(3).rstrip("\n") + end
     assert job.exit is not None
     assert not job.exit.lost
 
@@ -126,7 +126,7 @@ def test_members_have_their_own_endings_also_without_a_journal(ended: Ended) -> 
     assert ended.reserve("1").count(2)
     assert ended.reserve("1").keep(final(3).encode())
     job = ended.keeper()
-    ended.tell(job)
+    ended.report(job)
     assert [record["kind"] for record in ended.records("0")] == ["intermediate", "lost"]
     assert [record["kind"] for record in ended.records("1")] == ["final", "lost"]
     assert job.exit is not None
@@ -140,11 +140,11 @@ def too_long() -> bytes:
 def test_a_final_that_waited_in_vain_is_lost_and_one_that_was_written_is_not(ended: Ended) -> None:
     assert ended.reserve().keep(too_long()) is False
     job = ended.keeper()
-    ended.tell(job)
+    ended.report(job)
     assert job.exit is not None
     assert (job.exit.lost, job.exit.lost_finals) == (1, [0])
     assert [record["count"] for record in ended.records()] == [1]
-    ended.told.clear()
+    ended.reported.clear()
     ended.write(too_long().decode())
     job = ended.keeper()
     assert job.exit is not None
@@ -162,7 +162,7 @@ def test_what_the_reaper_had_in_memory_counts_too_and_a_final_there_is_saved(end
     with memory.open("rb") as file:
         text = read_content(file.fileno()).decode()
     job = ended.keeper(Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0, memory=text))
-    ended.tell(job)
+    ended.report(job)
     assert [record["kind"] for record in ended.records()] == ["final", "lost"]
     assert job.exit is not None
     assert (job.exit.lost, job.exit.memory) == (7, "")
@@ -173,23 +173,23 @@ def test_another_keeper_goes_on_wherever_the_first_was_killed(ended: Ended, stor
     ended.write(value(1))
     assert ended.reserve().keep(final(3).encode())
     assert ended.reserve().count(2)
-    ended.tell(ended.keeper())
-    whole = dict(ended.told)
-    ended.told = {"0": whole["0"][:stored]}
-    ended.tell(ended.keeper())
-    assert ended.told == whole
-    ended.tell(ended.keeper())
-    assert ended.told == whole
+    ended.report(ended.keeper())
+    whole = dict(ended.reported)
+    ended.reported = {"0": whole["0"][:stored]}
+    ended.report(ended.keeper())
+    assert ended.reported == whole
+    ended.report(ended.keeper())
+    assert ended.reported == whole
 
 
 def test_a_journal_that_its_trial_has_cut_back_has_its_ending_all_the_same(ended: Ended) -> None:
     ended.write(value(1), value(2))
     job = ended.keeper()
-    ended.tell(job)
+    ended.report(job)
     (ended.folder / "journal").write_text(value(1))
     assert ended.reserve().count(2)
     job.end(END, find_losses(str(ended.folder)))
-    ended.tell(job)
+    ended.report(job)
     assert [record["kind"] for record in ended.records()] == ["intermediate", "intermediate", "lost", "lost"]
     assert "cut its journal back" in ended.records()[2]["why"]
     assert ended.records()[3]["count"] == 2

@@ -98,8 +98,8 @@ async def test_an_end_waits_for_the_last_byte_of_every_journal(
     assert parts(first)[2] == []
     outbox.settle(first, answer(first))
     second = outbox.build("session")
-    told = len(first.data[0])
-    assert parts(second) == ([("T.1", "0", told, len(content) - told)], [], ["T.1"])
+    reported = len(first.data[0])
+    assert parts(second) == ([("T.1", "0", reported, len(content) - reported)], [], ["T.1"])
     assert b"".join(first.data[:1] + second.data) == content
     assert first.data[1] == b"late"
     outbox.settle(second, answer(second))
@@ -113,14 +113,14 @@ async def test_a_report_has_room_for_so_much_and_the_rest_comes_next(outbox: Out
     ]
     for job in jobs:
         outbox.queue(job)
-    told: list[str] = []
+    reported: list[str] = []
     for _ in range(len(jobs) + 1):
         report = outbox.build("session")
         assert len(report.body) < 3 * REPORT_BYTES
-        told += [chunk[0] for chunk in parts(report)[0]]
+        reported += [chunk[0] for chunk in parts(report)[0]]
         outbox.settle(report, answer(report))
-    assert told[:4] == ["T.1", "U.1", "V.1", "W.1"], "the first lines of all fit into one report"
-    assert sorted(told[4:]) == ["T.1", "U.1", "V.1", "W.1"]
+    assert reported[:4] == ["T.1", "U.1", "V.1", "W.1"], "the first lines of all fit into one report"
+    assert sorted(reported[4:]) == ["T.1", "U.1", "V.1", "W.1"]
     assert all(job.backlog == 0 for job in jobs)
     for job in jobs:
         job.close()
@@ -129,7 +129,7 @@ async def test_a_report_has_room_for_so_much_and_the_rest_comes_next(outbox: Out
 LINE = b"0123456789abcde\n"
 
 
-def told_bytes(report: KeeperReport) -> Counter[str]:
+def reported_bytes(report: KeeperReport) -> Counter[str]:
     """How much of each job's journals a report holds."""
     found: Counter[str] = Counter()
     for job_id, _, _, length in parts(report)[0]:
@@ -159,10 +159,10 @@ async def test_jobs_share_a_report_equally_and_use_it_up(outbox: Outbox, tmp_pat
     for job in jobs:
         outbox.queue(job)
     report = outbox.build("session")
-    told = told_bytes(report)
-    assert told["c.1"] == len(content["c.1"])
-    assert told["a.1"] == told["b.1"]
-    assert REPORT_BYTES - 4 * len(LINE) < told.total() <= REPORT_BYTES
+    reported = reported_bytes(report)
+    assert reported["c.1"] == len(content["c.1"])
+    assert reported["a.1"] == reported["b.1"]
+    assert REPORT_BYTES - 4 * len(LINE) < reported.total() <= REPORT_BYTES
     for job in jobs:
         job.close()
 
@@ -182,12 +182,12 @@ async def test_whoever_finds_no_room_comes_first_in_the_next_report(outbox: Outb
     jobs = [make_job(tmp_path, f"{number:03}.1", LINE * (LEAST_SHARE_BYTES // 4)) for number in range(count)]
     for job in jobs:
         outbox.queue(job)
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     for _ in range(3):
         report = outbox.build("session")
-        told.update(chunk[0] for chunk in parts(report)[0])
+        reported.update(chunk[0] for chunk in parts(report)[0])
         outbox.settle(report, answer(report))
-    assert told == Counter({job.job_id: 2 for job in jobs}), "in three reports of two thirds of them each"
+    assert reported == Counter({job.job_id: 2 for job in jobs}), "in three reports of two thirds of them each"
     for job in jobs:
         job.close()
 
@@ -199,9 +199,9 @@ async def test_many_ended_jobs_leave_room_for_the_journals_of_running_ones(outbo
     for job in ended:
         job.exit = END
         outbox.queue(job)
-    told = told_bytes(outbox.build("session"))
-    assert told["running.1"] == ROOM_FOR_RUNNING_BYTES
-    assert told["ended0.1"] == told["ended1.1"] == told["ended2.1"] > 0
+    reported = reported_bytes(outbox.build("session"))
+    assert reported["running.1"] == ROOM_FOR_RUNNING_BYTES
+    assert reported["ended0.1"] == reported["ended1.1"] == reported["ended2.1"] > 0
     for job in (*ended, running):
         job.close()
 
@@ -213,8 +213,8 @@ async def test_a_line_that_is_longer_than_a_share_is_sent_whole(outbox: Outbox, 
         outbox.queue(job)
     lengths: list[int] = []
     while (report := outbox.build("session")).has_news and any(parts(report)[0]):
-        assert sum(told_bytes(report).values()) <= REPORT_BYTES + MAX_RECORD_BYTES
-        lengths += told_bytes(report).values()
+        assert sum(reported_bytes(report).values()) <= REPORT_BYTES + MAX_RECORD_BYTES
+        lengths += reported_bytes(report).values()
         outbox.settle(report, answer(report))
     assert sum(lengths) == 2 * len(jobs) * len(line)
     assert all(length % len(line) == 0 for length in lengths)

@@ -16,7 +16,7 @@ def status(code: int = 0, number: int = 0) -> int:
     return code << 8 | number
 
 
-def told(wait_status: int, *, stop: str | None = None, memory: bool = False, line: str = "") -> tuple[str, str]:
+def reported(wait_status: int, *, stop: str | None = None, memory: bool = False, line: str = "") -> tuple[str, str]:
     ending = classify(wait_status, stop_reason=stop, stop_detail="we did", out_of_memory=memory, last_line=line)
     return ending.reason, ending.detail
 
@@ -43,28 +43,28 @@ def told(wait_status: int, *, stop: str | None = None, memory: bool = False, lin
     ],
 )
 def test_every_kind_of_end_has_its_reason_and_sentence(wait_status: int, reason: str, said: str) -> None:
-    found, detail = told(wait_status, line="boom")
+    found, detail = reported(wait_status, line="boom")
     assert found == reason
     assert said in detail
 
 
 @pytest.mark.parametrize("wait_status", [status(number=signal.SIGKILL), status(128 + 9)])
 def test_sigkill_is_blamed_on_memory_only_when_the_kernel_killed_for_memory(wait_status: int) -> None:
-    assert told(wait_status, memory=True)[0] == "OUT_OF_MEMORY"
-    assert told(wait_status, memory=False)[0] == "SIGNALED"
-    assert told(status(1), memory=True)[0] == "EXITED_ERROR"
+    assert reported(wait_status, memory=True)[0] == "OUT_OF_MEMORY"
+    assert reported(wait_status, memory=False)[0] == "SIGNALED"
+    assert reported(status(1), memory=True)[0] == "EXITED_ERROR"
 
 
 @given(st.integers(0, 255), st.sampled_from([0, *range(1, 65)]), st.booleans())
 def test_what_we_have_stopped_ends_as_we_said(code: int, number: int, memory: bool) -> None:
     wait_status = status(number=number) if number else status(code)
     for reason in ("CANCELED", "DEADLINE", "LEASE_EXPIRED"):
-        assert told(wait_status, stop=reason, memory=memory) == (reason, "we did")
+        assert reported(wait_status, stop=reason, memory=memory) == (reason, "we did")
 
 
 @given(st.integers(0, 255), st.sampled_from([0, *range(1, 65)]), st.booleans())
 def test_every_reason_is_one_of_the_protocol(code: int, number: int, memory: bool) -> None:
-    reason, detail = told(status(number=number) if number else status(code), memory=memory)
+    reason, detail = reported(status(number=number) if number else status(code), memory=memory)
     assert EndReason(reason)
     assert bool(detail) == (reason != "EXITED_OK")
 

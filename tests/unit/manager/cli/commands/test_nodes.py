@@ -194,9 +194,9 @@ def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, i
         ["gpu-3", "check", "ok"],
     ]
     assert "give a password" in lines[-2]
-    said = result.stderr.splitlines()
-    assert set(said[:3]) == {"bob@gpu-1: ok", "gpu-2: login: login as bob was refused", "gpu-3:2222: ok"}
-    assert "login of gpu-2" in said[-1]
+    printed = result.stderr.splitlines()
+    assert set(printed[:3]) == {"bob@gpu-1: ok", "gpu-2: login: login as bob was refused", "gpu-3:2222: ok"}
+    assert "login of gpu-2" in printed[-1]
     assert "swordfish" not in result.stdout + result.stderr
 
 

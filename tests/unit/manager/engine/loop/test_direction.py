@@ -44,13 +44,13 @@ def run(home: Path, **changes: Any) -> tuple[str, list[TrialStatus], float]:
         async with simulation.manager() as manager:
             row = await manager.create_experiment(config={**config, **changes}, directory=str(home.parent))
             await simulation.ended(manager, row.id)
-            shown.append(await look(manager, row.id))
+            shown.append(await read_state(manager, row.id))
 
     run_virtual(main)
     return shown[0]
 
 
-async def look(manager: Manager, experiment_id: str) -> tuple[str, list[TrialStatus], float]:
+async def read_state(manager: Manager, experiment_id: str) -> tuple[str, list[TrialStatus], float]:
     row = await manager.control.read(lambda c: experiments.get(c, experiment_id))
     page = await manager.control.read(lambda c: trials.page(c, experiment_id))
     direction = objective(row).direction

@@ -91,9 +91,9 @@ def test_limits_count_their_revisions_and_tell_of_them(control: sqlite3.Connecti
     row = experiments.set_limits(control, experiment.id, time=3.0, max_trial_number=9, search_space={"x": 1})
     assert (row.max_trial_number, row.search_space, row.revision) == (9, {"x": 1}, 2)
     assert experiments.set_limits(control, experiment.id, time=4.0, max_trial_number=None).max_trial_number is None
-    told = events.after(control, 1, limit=10)
-    assert [event.kind for event in told] == ["limits", "limits"]
-    assert told[0].data == {"max_trial_number": 9, "search_space": {"x": 1}, "revision": 2}
+    reported = events.after(control, 1, limit=10)
+    assert [event.kind for event in reported] == ["limits", "limits"]
+    assert reported[0].data == {"max_trial_number": 9, "search_space": {"x": 1}, "revision": 2}
 
 
 def test_limits_of_an_unknown_experiment(control: sqlite3.Connection) -> None:

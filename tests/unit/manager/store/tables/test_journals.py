@@ -60,8 +60,8 @@ def test_whatever_was_reported_is_kept_and_its_number_is_found(
     metrics_database: sqlite3.Connection, kind: str, reported: Any, value: float | None, kept: Any
 ) -> None:
     chunk = _store(metrics_database, _line(kind=kind, value=reported, time=1.0))
-    told = chunk.finals if kind == "final" else [(value, told) for _, _, told in chunk.intermediates]
-    assert told == [(value, kept)]
+    shown = chunk.finals if kind == "final" else [(value, shown) for _, _, shown in chunk.intermediates]
+    assert shown == [(value, kept)]
     [row] = _rows(metrics_database)
     assert (row.value, row.reported) == (value, kept)
 
@@ -232,8 +232,8 @@ def test_however_it_is_cut_and_repeated_a_journal_is_stored_once(
         chunks.append(_store(pieces, journal[end:], offset=end))
         assert metrics.rows_between(pieces, 1, 10**6) == metrics.rows_between(whole, 1, 10**6)
         for name in ("intermediates", "finals", "checkpoints"):
-            told = [item for chunk in chunks for item in getattr(chunk, name)]
-            assert told == [item for chunk in expected for item in getattr(chunk, name)]
+            shown = [item for chunk in chunks for item in getattr(chunk, name)]
+            assert shown == [item for chunk in expected for item in getattr(chunk, name)]
         assert chunks[-1].end_offset == len(journal)
         whole.close()
         pieces.close()

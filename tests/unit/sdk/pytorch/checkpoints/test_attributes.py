@@ -410,7 +410,7 @@ def test_a_generator_of_a_collate_function_goes_on(tmp_path: Path) -> None:
     check_exact(tmp_path, lambda model: model.network[0].weight.tolist(), make)
 
 
-def told(root: Path, data: "DataModule | None" = None, **options: Any) -> "list[str]":
+def reported(root: Path, data: "DataModule | None" = None, **options: Any) -> "list[str]":
     """What the first save of a run warns of; with `strict_resume` it is refused."""
     with pytest.raises(NotExactError, match="no resume could repeat"):
         fit(root / "strict", data, strict_resume=True, **options)
@@ -421,7 +421,7 @@ def told(root: Path, data: "DataModule | None" = None, **options: Any) -> "list[
 
 
 def test_a_generator_of_a_dataset_that_workers_read_is_told(tmp_path: Path) -> None:
-    [text] = told(tmp_path, Data(Numbers(), num_workers=1))
+    [text] = reported(tmp_path, Data(Numbers(), num_workers=1))
     assert "training 0 has a random generator of its own, and each worker draws from a copy" in text
 
 
@@ -430,7 +430,7 @@ def test_an_iterator_that_the_model_keeps_is_told(tmp_path: Path) -> None:
         model.batches = iter(DataLoader(torch.zeros(8, 3), batch_size=2))
         model.cycled = itertools.cycle([1, 2])
 
-    texts = told(tmp_path, setup=make)
+    texts = reported(tmp_path, setup=make)
     assert [text.split(" is an iterator")[0] for text in texts] == [
         "not exact: Ordinary.batches",
         "not exact: Ordinary.cycled",
@@ -441,7 +441,7 @@ def test_what_changes_and_cannot_be_saved_is_told(tmp_path: Path) -> None:
     def replace(model: Any) -> None:
         model.function = lambda: None
 
-    [text] = told(tmp_path, setup=replace, train_step=replace)
+    [text] = reported(tmp_path, setup=replace, train_step=replace)
     assert "Ordinary.function has changed since training began and is a function" in text
     assert "transient" in text
 
@@ -450,7 +450,7 @@ def test_an_object_that_is_made_late_is_told(tmp_path: Path) -> None:
     def make(model: Any) -> None:
         model.meter = Meter(1.0)
 
-    [text] = told(tmp_path, train_step=make)
+    [text] = reported(tmp_path, train_step=make)
     assert "Ordinary.meter was made after training had begun" in text
 
 
@@ -460,7 +460,7 @@ def test_a_value_that_is_too_large_is_told_and_not_saved(tmp_path: Path, monkeyp
     def grow(model: Any) -> None:
         model.features = torch.zeros(1 << 19)
 
-    [text] = told(tmp_path, train_step=grow)
+    [text] = reported(tmp_path, train_step=grow)
     assert "Ordinary.features has changed since training began and is a tensor or array of 2 MiB" in text
 
 

@@ -106,8 +106,8 @@ def test_a_second_run_of_the_same_process_cannot_write_to_the_folder_of_a_run(
 def test_a_forked_child_may_write_once_its_parent_does_not_any_more(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path, patience_seconds=0.0)
     lock.acquire()
-    go_on, told = multiprocessing.get_context("fork").Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_take_when_told, args=(told, tmp_path))
+    go_on, reported = multiprocessing.get_context("fork").Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_take_when_told, args=(reported, tmp_path))
     child.start()
     try:
         assert go_on.recv() == "refused"

@@ -211,9 +211,9 @@ def test_rows_that_waited_during_training_are_there_at_its_end(tmp_path: Path, m
             if epoch == 1:  # before the last checkpoint
                 monkeypatch.setattr(os, "write", write)
 
-    with pytest.warns(CheckpointWarning) as told:
+    with pytest.warns(CheckpointWarning) as reported:
         Trainer("run", total_steps=2, chkpt_frequency=1, chkpt_root=tmp_path, use_cpu=True).fit(Filling(), DigitsData())
-    assert len([warning for warning in told if "rows of the history" in str(warning.message)]) == 1
+    assert len([warning for warning in reported if "rows of the history" in str(warning.message)]) == 1
     assert steps(tmp_path / "run" / "history.jsonl") == list(range(1, 13))
 
 

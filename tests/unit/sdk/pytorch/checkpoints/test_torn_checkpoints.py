@@ -143,10 +143,13 @@ def test_C9_a_run_whose_pointer_is_lost_does_not_start_over_while_there_are_file
         (path.parent / POINTER_FILE).unlink()
     else:
         (path.parent / POINTER_FILE).write_bytes(pointer)
-    with warnings.catch_warnings(record=True) as told, pytest.raises(UnreadableCheckpointError, match="none of the"):
+    with (
+        warnings.catch_warnings(record=True) as reported,
+        pytest.raises(UnreadableCheckpointError, match="none of the"),
+    ):
         warnings.simplefilter("always")
         CheckpointFolder(tmp_path, "run").load_newest()
-    assert "iter_1.pth" in str(told[-1].message)
+    assert "iter_1.pth" in str(reported[-1].message)
 
 
 def test_C9_a_file_of_the_users_own_does_not_keep_a_run_from_beginning(writer: CheckpointWriter) -> None:

@@ -112,9 +112,9 @@ def test_X8_a_workspace_with_which_cuda_has_started_stays(monkeypatch: pytest.Mo
 def test_X8_each_gap_of_any_rank_is_told_once_by_the_main_one() -> None:
     parts = [["one"], ["one", "two"]]
 
-    with pytest.warns(NotExactWarning) as told:
+    with pytest.warns(NotExactWarning) as reported:
         assert call_on_ranks(lambda ranks: report_gaps(parts[ranks.rank], ranks=ranks, strict=False)) == [None, None]
-    assert [str(warning.message) for warning in told] == ["not exact: one", "not exact: two"]
+    assert [str(warning.message) for warning in reported] == ["not exact: one", "not exact: two"]
     for problem in call_on_ranks(lambda ranks: report_gaps(parts[ranks.rank], ranks=ranks, strict=True)):
         assert isinstance(problem, NotExactError)
         assert "bit for bit: one; two. " in str(problem)
@@ -140,9 +140,9 @@ def test_X8_a_run_tells_gaps_when_it_is_resumed_or_is_to_be_exact_and_strict_one
         return
     with pytest.warns(NotExactWarning, match="not exact: something") if options else nullcontext():
         fit(1)
-    with pytest.warns(NotExactWarning, match="not exact: something is left open") as told:
+    with pytest.warns(NotExactWarning, match="not exact: something is left open") as reported:
         fit(2)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 needs_newer_switches = pytest.mark.skipif(
@@ -188,8 +188,8 @@ def test_X8_precisions_set_by_either_kind_of_switch_are_full_for_a_deterministic
 def test_R6_a_precision_that_only_the_newer_switches_know_is_told() -> None:
     before = take_fingerprint("cpu")
     torch.backends.mkldnn.conv.fp32_precision = "bf16"
-    (told,) = find_differences(before, take_fingerprint("cpu"))
-    assert told == "not exact: fp32 precision of mkldnn.conv was 'none', is 'bf16'"
+    (reported,) = find_differences(before, take_fingerprint("cpu"))
+    assert reported == "not exact: fp32 precision of mkldnn.conv was 'none', is 'bf16'"
 
 
 def test_a_kernel_without_a_deterministic_form_is_refused() -> None:

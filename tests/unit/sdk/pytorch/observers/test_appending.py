@@ -47,13 +47,13 @@ def test_what_did_not_fit_comes_in_its_order_when_there_is_room(
 ) -> None:
     append(file, clock, b"one\n")
     disk.room = 6
-    with pytest.warns(LogWarning, match=r"the log file .*/log could not be written: .*only 2 of 6 bytes") as told:
+    with pytest.warns(LogWarning, match=r"the log file .*/log could not be written: .*only 2 of 6 bytes") as reported:
         append(file, clock, b"two\n", b"three\n", b"four\n")
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"  # no half piece
     disk.room = None
     append(file, clock, b"five\n")
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
-    assert len(told) == 1
+    assert len(reported) == 1
     file.close()
 
 
@@ -105,10 +105,10 @@ def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
 
 def test_a_file_that_is_closed_on_a_full_disk_raises_nothing(file: NonBlockingFile, disk: FullDisk) -> None:
     disk.room = 0
-    with pytest.warns(LogWarning) as told:
+    with pytest.warns(LogWarning) as reported:
         file.append(b"a")
     file.close()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_a_file_is_opened_anew_after_a_problem_as_network_file_systems_want_it(tmp_path: Path, clock: Clock) -> None:

@@ -29,23 +29,23 @@ def fit(root: Path, **options: Any) -> "list[str]":
 
 
 def test_a_misspelt_best_metric_is_told_once_after_the_first_validation(tmp_path: Path) -> None:
-    (told,) = fit(tmp_path, best_metric="acuracy", valid_frequency=1)
-    assert "best_metric is 'acuracy', and by the end of the first validation" in told
-    assert "only 'loss', 'accuracy', 'valid_loss'." in told
+    (reported,) = fit(tmp_path, best_metric="acuracy", valid_frequency=1)
+    assert "best_metric is 'acuracy', and by the end of the first validation" in reported
+    assert "only 'loss', 'accuracy', 'valid_loss'." in reported
 
 
 @pytest.mark.parametrize("unit", ["epoch", "iteration"])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_without_validations_it_is_told_once_after_the_first_epoch(tmp_path: Path, unit: str, epochs: int) -> None:
     steps = epochs if unit == "epoch" else 6 * epochs
-    (told,) = fit(tmp_path, best_metric="acuracy", train_unit=unit, total_steps=steps)
-    assert "by the end of the first epoch" in told
+    (reported,) = fit(tmp_path, best_metric="acuracy", train_unit=unit, total_steps=steps)
+    assert "by the end of the first epoch" in reported
 
 
 def test_in_a_trial_it_is_told_without_best_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_attempt(monkeypatch, tmp_path / "job")
-    (told,) = fit(tmp_path, best_metric="acuracy", valid_frequency=1, keep_best=0)
-    assert "a trial has no default metric" in told
+    (reported,) = fit(tmp_path, best_metric="acuracy", valid_frequency=1, keep_best=0)
+    assert "a trial has no default metric" in reported
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "valid_loss"])

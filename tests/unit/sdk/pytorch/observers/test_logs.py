@@ -100,10 +100,10 @@ def test_X9_what_is_said_in_the_set_up_is_in_the_file_before_the_start(tmp_path:
     fit(tmp_path, SetUp())
     fit(tmp_path, SetUp(), total_steps=2)
     (path,) = logs(tmp_path)
-    said = [line.partition(" INFO ")[2] for line in path.read_text().splitlines()]
-    starts = [number for number, line in enumerate(said) if line.startswith(("run run starts", "run run continues"))]
-    assert [said[number - 1] for number in starts] == ["the model is set up"] * 2
-    assert said.count("the model is set up") == 2
+    printed = [line.partition(" INFO ")[2] for line in path.read_text().splitlines()]
+    starts = [number for number, line in enumerate(printed) if line.startswith(("run run starts", "run run continues"))]
+    assert [printed[number - 1] for number in starts] == ["the model is set up"] * 2
+    assert printed.count("the model is set up") == 2
 
 
 def test_X9_a_failure_in_the_set_up_begins_a_file(tmp_path: Path) -> None:
@@ -362,9 +362,9 @@ def test_X9_a_full_disk_is_told_once_and_costs_neither_the_run_nor_the_lines_tha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int, lines: int
 ) -> None:
     disk = FullDisk(tmp_path / "logs", monkeypatch)
-    with pytest.warns(LogWarning, match="the log file .* could not be written") as told:
+    with pytest.warns(LogWarning, match="the log file .* could not be written") as reported:
         fit(tmp_path, Filling(disk, until))
-    assert len(told) == 1
+    assert len(reported) == 1
     text = logs(tmp_path)[0].read_text()
     assert [f"step {step}: loss=" in text for step in range(1, 7)] == [step <= lines for step in range(1, 7)]
     assert text.endswith("\n")

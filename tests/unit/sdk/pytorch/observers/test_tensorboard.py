@@ -236,9 +236,9 @@ def test_X11_a_tensorboard_that_looks_on_forgets_the_steps_that_are_done_again(t
 def test_X11_points_that_found_no_room_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(tmp_path / "runs", monkeypatch)
     monkeypatch.setattr("proctor.sdk.pytorch.observers.tensorboard._INTERVAL_SECONDS", 0.0)
-    with pytest.warns(LogWarning, match="the TensorBoard run .* could not be written") as told:
+    with pytest.warns(LogWarning, match="the TensorBoard run .* could not be written") as reported:
         assert fit(tmp_path, disk=disk, rooms={3: 7, 11: None}) is not None
-    assert len(told) == 1
+    assert len(reported) == 1
     (folder,) = run_folders(tmp_path)
     assert [step for step, _ in points(folder)] == list(range(1, 13))
 
@@ -248,9 +248,9 @@ def test_X11_a_disk_that_stays_full_costs_points_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(tmp_path / "runs", monkeypatch)
-    with pytest.warns(LogWarning) as told:
+    with pytest.warns(LogWarning) as reported:
         assert fit(tmp_path, disk=disk, rooms={3: 0}) is not None
-    assert len(told) == 1
+    assert len(reported) == 1
     (folder,) = run_folders(tmp_path)
     assert all(step <= 3 for step, _ in points(folder))
 
