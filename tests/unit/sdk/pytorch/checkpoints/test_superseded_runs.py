@@ -61,7 +61,7 @@ def test_C8_the_run_before_is_continued_if_the_pointer_is_removed(tmp_path: Path
     assert (outcome.resumed_from, batches) == (before.checkpoint, 0)
 
 
-@pytest.mark.parametrize("place", ["trainer.pointer.written", "trainer.pointer.renamed"])
+@pytest.mark.parametrize("place", ["trainer.pointer.before", "trainer.pointer.after"])
 def test_C8_a_kill_while_that_is_decided_leaves_one_or_the_other(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +77,7 @@ def test_C8_a_kill_while_that_is_decided_leaves_one_or_the_other(
             os._exit(0)
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
     _, batches = fit(tmp_path)
-    assert batches == (0 if place.endswith("written") else STEPS)
+    assert batches == (0 if place.endswith("before") else STEPS)
 
 
 def test_C8_a_loop_of_ones_own_that_ends_before_its_first_checkpoint_is_begun_again(tmp_path: Path) -> None:

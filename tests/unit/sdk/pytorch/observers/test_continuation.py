@@ -13,7 +13,7 @@ from fakes.recording_model import RangeData
 from proctor.sdk.pytorch import Model, NotExactWarning, Trainer, TrainingState, plain
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT
 
-OPTIONS: "dict[str, Any]" = {"use_cpu": True, "valid_frequency": 1, "chkpt_frequency": 1}
+OPTIONS: "dict[str, Any]" = {"use_cpu": True, "valid_frequency": 1, "chkpt_frequency": 1, "enable_progress_bar": False}
 
 
 class Line(Model):
