@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from proctor.manager.engine.context import EngineContext
-from proctor.manager.engine.retries import error_clause, growing_pause, is_passing, retry_clause
+from proctor.manager.engine.passing_errors import error_clause, is_passing, retry_clause
 from proctor.manager.errors import Unavailable
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, experiments, jobs
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import TrainingService
+from proctor.trial_keeper.linux.backoff import growing_pause
 
 log = logging.getLogger(__name__)
 

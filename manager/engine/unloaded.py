@@ -26,13 +26,14 @@ from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import read_state
 from proctor.manager.engine.loop.state import ExperimentState, Step
 from proctor.manager.engine.loop.stopping import save_time, soft_stop
-from proctor.manager.engine.retries import error_clause, growing_pause, is_passing, retry_clause
+from proctor.manager.engine.passing_errors import error_clause, is_passing, retry_clause
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.tables import experiments
 from proctor.training_services.base import TrainingService
+from proctor.trial_keeper.linux.backoff import growing_pause
 
 log = logging.getLogger(__name__)
 

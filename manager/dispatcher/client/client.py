@@ -16,6 +16,7 @@ from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor
 from proctor.manager.dispatcher.protocol import FromDispatcher, News, ToDispatcher
 from proctor.sdk import disk_errors
 from proctor.sdk.failpoints import failpoint
+from proctor.trial_keeper.linux.backoff import growing_pause
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class DispatcherClient:
 
     def _explain(self, error: OSError, attempts: int) -> float:
         """Say why no dispatcher can be started; the pause before the next attempt."""
-        pause: float = min(FIRST_PAUSE_SECONDS * 2 ** min(attempts - 1, 16), LONGEST_PAUSE_SECONDS)
+        pause = growing_pause(attempts, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         place = f": {error.filename}" if error.filename else ""
         why = f"the dispatcher cannot be started: {error.strerror or error}{place}"
         if attempts == 1:

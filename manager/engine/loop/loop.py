@@ -24,7 +24,7 @@ from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, read_state
 from proctor.manager.engine.loop.state import ExperimentState, Snapshot, Step
-from proctor.manager.engine.retries import error_clause, is_passing
+from proctor.manager.engine.passing_errors import error_clause, is_passing
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus

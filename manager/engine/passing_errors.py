@@ -1,12 +1,10 @@
-"""What is tried again: whether its error may pass by itself, what it is called, and when the next attempt is due."""
+"""Errors of what is tried again: whether they may pass by themselves, and how they and the next attempt are worded."""
 
 import math
 
 from proctor.manager.store.errors import DatabaseUnusable, ReadTimeout
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.errors import ServiceUnavailable
-
-_MOST_DOUBLINGS = 16
 
 
 def is_passing(error: BaseException) -> bool:
@@ -22,11 +20,6 @@ def error_clause(error: BaseException) -> str:
         return error_clause(error.exceptions[0])
     text = clean_text(" ".join(str(error).split())).rstrip(".") or type(error).__name__
     return text[0].lower() + text[1:] if text.startswith("The ") else text
-
-
-def growing_pause(failures: int, first_seconds: float, longest_seconds: float) -> float:
-    """The pause after so many failures in a row: it doubles each time."""
-    return min(first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), longest_seconds)
 
 
 def retry_clause(seconds: float) -> str:
