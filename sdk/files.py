@@ -219,6 +219,16 @@ def is_locked(path: "AnyPath") -> bool:
 # ---- reading, writing and removing
 
 
+def last_lines(descriptor: int, count: int, *, begin: int = 0, most_bytes: int = 8192) -> "list[str]":
+    """Return the last lines with something in them of an open file, without the white space around them.
+
+    Only its last `most_bytes` are read, and nothing before `begin`. Raises OSError.
+    """
+    begin = max(begin, os.fstat(descriptor).st_size - most_bytes)
+    text = os.pread(descriptor, most_bytes, begin).decode(errors="replace")
+    return [line.strip() for line in text.splitlines() if line.strip()][-count:]
+
+
 def hash_file(path: "AnyPath") -> str:
     """Return the SHA-256 of a file in hexadecimal; its content is never in memory as a whole."""
     import hashlib  # slow to import

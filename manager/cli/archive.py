@@ -46,8 +46,6 @@ FORMAT = 1
 FOLDER, CODE = "experiment", "code"
 HEAD = "proctor.json"
 _FIRST_NAME = slice(30, 30 + len(HEAD))  # where a zip that begins with it has it
-VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
-"""Never saved, whatever an ignore file brings back."""
 CODE_ARCHIVES = "code-archives"  # what was made of the code for machines
 DRAFT_SUFFIX = ".proctor-draft"
 LARGE_BYTES = 300_000_000
@@ -243,6 +241,7 @@ class _Selection:
     def of_code(self, directory: Path) -> Iterator[ArchiveMember]:
         """The files that would travel to a machine, but no version control and no environment. Raises CommandError."""
         from proctor.sdk.client.code_files import LEFT_OUT, CodeUnreadable, read_tree
+        from proctor.sdk.client.home import VERSION_CONTROL  # never saved, whatever an ignore file brings back
 
         try:
             tree = read_tree(directory, left_out=(*LEFT_OUT, "venv/"))
@@ -270,7 +269,7 @@ class _Selection:
             yield ArchiveMember(f"{part}/{inside}", path, facts.st_size)
 
     def _leads_to_what_is_never_saved(self, link: str, part: str, root: str) -> bool:
-        from proctor.sdk.client.home import holds_state
+        from proctor.sdk.client.home import VERSION_CONTROL, holds_state
 
         place = Path(os.path.realpath(link))
         folders = list(takewhile(lambda folder: folder != Path(root), place.parents))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proctor.manager.clock import Clock
-from proctor.sdk.client.home import holds_state, is_experiment, is_home
+from proctor.sdk.client.home import IGNORED_FOLDERS, holds_state, is_experiment, is_home
 
 POLL_INTERVAL_SECONDS = 2.0
 """A fingerprint is taken at most this often; jobs that start in between share it."""
@@ -22,7 +22,6 @@ SOURCES = frozenset(
     (".py", ".pyx", ".ipynb", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".jl", ".r", ".R", ".lua", ".rs")
 )
 """Only these count: a trial that writes results beside itself has not changed the code."""
-IGNORED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", ".mypy_cache", ".pytest_cache"})
 SNAPSHOT_FOLDER = "code"
 
 
@@ -65,7 +64,7 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
     if prefix and (is_home(names) or is_experiment(names)):
         return
     for entry in entries:
-        if entry.name in IGNORED:
+        if entry.name in IGNORED_FOLDERS:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _files(entry.path, f"{prefix}{entry.name}/")
@@ -85,7 +84,7 @@ def freeze(code_directory: Path, experiment_directory: Path) -> None:
         )
 
     def unwanted(folder: str, names: list[str]) -> set[str]:
-        return {*IGNORED.intersection(names)} | {name for name in names if is_state(os.path.join(folder, name))}
+        return {*IGNORED_FOLDERS.intersection(names)} | {name for name in names if is_state(os.path.join(folder, name))}
 
     def is_state(path: str) -> bool:
         return path == str(experiment_directory) or (not os.path.islink(path) and holds_state(path))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from proctor.manager.process.instance import EXIT_CONFLICT, ManagerAddress, StartError, read_address
 from proctor.manager.settings import Home
 from proctor.sdk.disk_errors import explain
+from proctor.sdk.files import last_lines
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
@@ -120,8 +121,7 @@ def _wait_until_up(home: Home, pid: int, offset: int, timeout_seconds: float) ->
 def _output_since(home: Home, offset: int) -> str:
     """The last lines of what the manager has written since `offset`."""
     with open(home.manager_output, "rb") as file:
-        file.seek(offset)
-        return "\n".join(file.read().decode(errors="replace").strip().splitlines()[-10:])
+        return "\n".join(last_lines(file.fileno(), 10, begin=offset))
 
 
 def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:

@@ -14,12 +14,9 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from proctor.sdk.client.home import is_experiment, is_home
+from proctor.sdk.client.home import IGNORED_FOLDERS, VERSION_CONTROL, is_experiment, is_home
 
-LEFT_OUT = (
-    ".git", ".hg", ".svn", "__pycache__/", "*.pyc", "node_modules/", ".venv/", ".mypy_cache/", ".pytest_cache/",
-    ".ruff_cache/", ".ipynb_checkpoints/",
-)  # fmt: skip
+LEFT_OUT = (*sorted(VERSION_CONTROL), *(f"{name}/" for name in sorted(IGNORED_FOLDERS - VERSION_CONTROL)), "*.pyc")
 IGNORE_FILES = (".nniignore", ".proctorignore")
 
 

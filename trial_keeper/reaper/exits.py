@@ -6,6 +6,7 @@ Used by the reaper, so it imports as little as possible; the reasons are names o
 import os
 import signal
 
+from proctor.sdk.files import last_lines
 from proctor.sdk.protocol import NNI_2_BARRIER
 from proctor.trial_keeper.linux.files import open_regular_file
 
@@ -84,13 +85,12 @@ def last_line_of(path: str, *, limit: int = 300) -> str:
     except OSError:
         return ""
     try:
-        begin = max(0, os.fstat(descriptor).st_size - _LAST_BYTES)
-        lines = os.pread(descriptor, _LAST_BYTES, begin).decode(errors="replace").split("\n")
+        found = last_lines(descriptor, 1, most_bytes=_LAST_BYTES)
     except OSError:
         return ""
     finally:
         os.close(descriptor)
-    return next((line.strip()[:limit] for line in reversed(lines) if line.strip()), "")
+    return found[0][:limit] if found else ""
 
 
 def _is_signal(number: int) -> bool:

@@ -125,9 +125,11 @@ def _check_script(words: Sequence[str], directory: Path) -> Check | None:
 
 def _walk(directory: Path, most: int = 10_000) -> list[Path]:
     """The files below, as many as can be looked at in a moment; environments and version control left out."""
+    from proctor.sdk.client.home import IGNORED_FOLDERS
+
     found: list[Path] = []
     for root, folders, files in os.walk(directory):
-        folders[:] = [name for name in folders if name not in {".git", ".venv", "venv", "node_modules", "__pycache__"}]
+        folders[:] = [name for name in folders if name not in {*IGNORED_FOLDERS, "venv"}]
         found += [Path(root, name) for name in (*files, *folders)]
         if len(found) > most:
             break

@@ -16,7 +16,7 @@ from proctor.manager.dispatcher.client.client import LineChannel
 from proctor.manager.dispatcher.client.liveness import Patience, ProcessStats
 from proctor.manager.open_files import require_spare
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import put_in_place
+from proctor.sdk.files import last_lines, put_in_place
 
 log = logging.getLogger(__name__)
 
@@ -162,18 +162,13 @@ def _copy_end(path: Path, size: int, target: Path) -> None:
 
 def _tail(path: Path) -> str:
     """The last lines of a log file, or '' when there is none."""
-    text = _read_end(path)
-    text = text if text.count("\n") >= EXIT_MESSAGE_LINES else _read_end(earlier_log(path)) + text
-    return "\n".join(text.splitlines()[-EXIT_MESSAGE_LINES:])
-
-
-def _read_end(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 8192))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    lines: list[str] = []
+    for log in (path, earlier_log(path)):
+        with suppress(OSError), log.open("rb") as file:
+            lines = last_lines(file.fileno(), EXIT_MESSAGE_LINES - len(lines)) + lines
+        if len(lines) == EXIT_MESSAGE_LINES:
+            break
+    return "\n".join(lines)
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from proctor.sdk.files import (
     discard,
     hash_file,
     is_locked,
+    last_lines,
     lock_file,
     name_beside,
     open_locked,
@@ -165,3 +166,21 @@ def test_what_is_removed_already_may_be_removed_again(tmp_path: Path) -> None:
         remove_tree(str(tmp_path / name))
         assert (tmp_path / "folder").exists() == (name == "link")
     remove_file(tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("content", "begin", "found"),
+    [
+        ("", 0, []),
+        ("one\n\n two \n\n", 0, ["one", "two"]),
+        ("one\ntwo\nthree\nfour", 0, ["two", "three", "four"]),
+        ("one\ntwo\nthree\n", 4, ["two", "three"]),
+        ("x" * 20 + "\nthe end\n", 0, ["x" * 11, "the end"]),
+    ],
+    ids=["empty", "blank lines", "many", "behind an offset", "long"],
+)
+def test_the_last_lines_of_a_file(tmp_path: Path, content: str, begin: int, found: "list[str]") -> None:
+    path = tmp_path / "log"
+    path.write_text(content)
+    with path.open("rb") as file:
+        assert last_lines(file.fileno(), 3, begin=begin, most_bytes=20) == found
