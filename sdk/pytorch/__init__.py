@@ -8,10 +8,12 @@ from proctor.sdk.pytorch.checkpoints.history import read_history
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.data.samplers import (
+    ResumableBatchSampler,
     ResumableDistributedSampler,
     ResumableRandomSampler,
     ResumableSampler,
     ResumableSequentialSampler,
+    ResumableWeightedSampler,
 )
 from proctor.sdk.pytorch.determinism.seeding import (
     DefaultNumpyRNG,
@@ -69,10 +71,12 @@ __all__ = [
     "Phase",
     "Plugin",
     "RankFailedError",
+    "ResumableBatchSampler",
     "ResumableDistributedSampler",
     "ResumableRandomSampler",
     "ResumableSampler",
     "ResumableSequentialSampler",
+    "ResumableWeightedSampler",
     "StopReason",
     "TrainUnit",
     "Trainer",

@@ -51,7 +51,9 @@ class TrainingLoop:
 
     def _leave_finished_epoch(self) -> "StopReason | None":
         """Go behind an epoch that has no batch left: another trainer's checkpoint, or data that has become shorter."""
-        if self.state.batch < self.run_parts.datamodule.open(Phase.TRAINING, self.state.phase).epoch_length:
+        loader = self.run_parts.datamodule.open(Phase.TRAINING, self.state.phase)
+        loader.set_epoch(self.state.epoch, self.state.batch)  # epochs of batch samplers may differ in length
+        if self.state.batch < loader.epoch_length:
             return None
         self.state.end_epoch()
         return self._pass_boundary(False) if self._by_epoch else None

@@ -10,14 +10,19 @@ from typing import Any
 
 import torch
 from fakes.left_behind import wait_for_the_end_of_others
+from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 from fakes.trained_runs import Teller, train
 
 from proctor.sdk.protocol import find_rank
 from proctor.sdk.pytorch import (
     ConfigurationError,
+    DataLoaderParams,
     HandoverQueue,
+    ResumableBatchSampler,
+    ResumableWeightedSampler,
     Trainer,
+    TrainingState,
     all_reduce_tensors,
     barrier,
     gather_into_tensor,
@@ -125,6 +130,59 @@ def examine(root: str) -> "dict[str, Any]":
         error = str(problem)
     tested = sorted(trainer.queue.get_all(), key=lambda values: values["rank"])
     return {"epoch": outcome.state.epoch, "tested": tested, "saved": hash_state(saved), "error": error}
+
+
+class Shared(RangeData):
+    """A phase of weighted draws, and one of batches whose number differs by epoch."""
+
+    def setup(self) -> None:
+        draws = ResumableWeightedSampler([1.0] * 10, 11)
+        self.add_train_phase(range(10), DataLoaderParams(batch_size=2, sampler=draws))
+        self.add_train_phase(range(9), DataLoaderParams(batch_sampler=Ragged(range(9))))
+
+
+class Ragged(ResumableBatchSampler):
+    """Batches of one to three samples, in a new order each epoch."""
+
+    def batches(self) -> "list[list[int]]":
+        draw = self.make_generator()
+        order = torch.randperm(len(self.data), generator=draw).tolist()
+        found = []
+        while order:
+            size = int(torch.randint(1, 4, (), generator=draw))
+            found.append(order[:size])
+            order = order[size:]
+        return found
+
+
+class HandingOver(RecordingModel):
+    """Hands over which batches its rank had."""
+
+    def __init__(self, stop_after: "int | None") -> None:
+        super().__init__(stop_after=stop_after, on_batch=_pass_by)  # which can be sent to another process
+
+    def should_advance_dataset_phase(self, state: TrainingState) -> bool:
+        return state.epoch >= 2
+
+    def on_training_end(self) -> None:
+        self.queue.put((self.ranks.rank, self.batches))
+
+
+def _pass_by(state: TrainingState) -> None:
+    pass
+
+
+def share(root: str, stops: "list[int]") -> "list[list[list[int]]]":
+    """Train on two ranks, stopped after so many batches in turn, and return each rank's batches."""
+    spawn.START_METHOD = "fork"
+    found: list[list[list[int]]] = [[], []]
+    for stop in [*stops, None]:
+        options: dict[str, Any] = {"total_steps": 5, "chkpt_root": root, "use_cpu": True, "processes": 2}
+        trainer = Trainer("run", enable_progress_bar=False, **options)
+        trainer.fit(HandingOver(stop_after=stop), Shared())
+        for rank, batches in trainer.queue.get_all():
+            found[rank] += batches
+    return found
 
 
 def talk_at_a_time(groups: int) -> "list[Any]":

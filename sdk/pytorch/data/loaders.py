@@ -15,6 +15,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from itertools import chain
 from multiprocessing.context import BaseContext, ForkServerContext, SpawnContext
 from numbers import Integral
 from typing import Any
@@ -22,7 +23,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
-from proctor.sdk.pytorch.data.samplers import BatchKey, EpochBatchSampler, ResumableSampler
+from proctor.sdk.pytorch.data.samplers import (
+    BatchKey,
+    EpochBatchSampler,
+    ResumableBatchSampler,
+    ResumableSampler,
+)
 from proctor.sdk.pytorch.determinism.seeding import derive_seed, seed_worker
 from proctor.sdk.pytorch.distributed.processes import (
     TyingForkServerContext,
@@ -39,6 +45,7 @@ class DataLoaderParams:
 
     :param is_distributed: whether the ranks share the data; None: if there are several.
     :param sampler: a `ResumableSampler` in place of the automatic choice.
+    :param batch_sampler: makes the batches itself, in place of `batch_size`, `shuffle`, `drop_last` and `sampler`.
     :param worker_init_fn: called in each worker with its number, after its streams have been seeded.
     :param random_seed: pins the order and the workers' draws; None follows the trainer's seed.
     """
@@ -50,6 +57,7 @@ class DataLoaderParams:
     drop_last: bool = False
     is_distributed: "bool | None" = None
     sampler: "ResumableSampler | None" = None
+    batch_sampler: "ResumableBatchSampler | None" = None
     collate_fn: "Callable[[list[Any]], Any] | None" = None
     prefetch_factor: "int | None" = None
     persistent_workers: bool = False
@@ -59,8 +67,12 @@ class DataLoaderParams:
     random_seed: "int | None" = None
 
     def __post_init__(self) -> None:
-        """:raises ConfigurationError: `batch_size` is no integer of at least 1."""
+        """:raises ConfigurationError: `batch_size` is no integer of at least 1, or `batch_sampler` decides it."""
         size = self.batch_size
+        if self.batch_sampler is not None and (size != 1 or self.shuffle or self.drop_last or self.sampler is not None):
+            raise ConfigurationError(
+                "batch_sampler makes the batches itself; leave batch_size, shuffle, drop_last and sampler out."
+            )
         if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
             raise ConfigurationError(f"batch_size must be an integer of at least 1; found {size!r}.")
 
@@ -76,8 +88,10 @@ class EpochLoader:
         self._length = len(dataset)
         self._seed = seed
         self._generator = torch.Generator()
-        sampler.batch_size = params.batch_size
-        self._batches = EpochBatchSampler(sampler, params.batch_size, drop_last=params.drop_last, seed=seed)
+        self._has_batches = isinstance(sampler, ResumableBatchSampler)  # whose items are batches already
+        size, drop_last = (1, False) if self._has_batches else (params.batch_size, params.drop_last)
+        sampler.batch_size = size
+        self._batches = EpochBatchSampler(sampler, size, drop_last=drop_last, seed=seed)
         self._batches.keyed = params.num_workers > 0
         if self._batches.epoch_length == 0:
             raise ConfigurationError(
@@ -102,6 +116,8 @@ class EpochLoader:
 
     def count_real(self, step: int) -> int:
         """How many samples of a batch of the epoch are this rank's; those behind them, another rank has too."""
+        if isinstance(self.sampler, ResumableBatchSampler):
+            return self.sampler.count_real(step)
         size = self.params.batch_size
         real = self.sampler.epoch_length - self.sampler.repeats
         return max(0, min(size, real - step * size))
@@ -115,11 +131,14 @@ class EpochLoader:
             raise
 
     def _check_order(self, error: IndexError) -> None:
-        stray = [index for index in self.sampler.order() if not -self._length <= index < self._length]
+        order: Any = self.sampler.order()
+        indices = chain.from_iterable(order) if self._has_batches else order
+        stray = [index for index in indices if not -self._length <= index < self._length]
         if stray:
+            method = "batches" if self._has_batches else "order"
             raise ConfigurationError(
-                f"{type(self.sampler).__name__}.order() must return indices of the dataset, which has {self._length} "
-                f"samples; found {stray[0]}. Make the sampler of the dataset that it is used with."
+                f"{type(self.sampler).__name__}.{method}() must return indices of the dataset, which has "
+                f"{self._length} samples; found {stray[0]}. Make the sampler of the dataset that it is used with."
             ) from error
 
 

@@ -10,6 +10,7 @@ from proctor.sdk.pytorch.checkpoints.attributes import find_generators
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
 from proctor.sdk.pytorch.data.samplers import (
     SAMPLER_NAMES,
+    ResumableBatchSampler,
     ResumableDistributedSampler,
     ResumableRandomSampler,
     ResumableSampler,
@@ -200,21 +201,29 @@ class DataModule:
         assert self._samplers is not None
         if (phase, number) not in self._samplers:
             dataset, params = self._require_parts()[phase, number]
-            sampler = params.sampler
+            seed = self._derive_seed(phase, number)
+            sampler: Any = params.sampler if params.batch_sampler is None else params.batch_sampler
             if sampler is None:
-                seed = self._derive_seed(phase, number)
                 sampler = self.make_sampler(dataset, params, phase=phase, seed=seed, ranks=self._ranks)
             if not isinstance(sampler, ResumableSampler):
                 raise TypeError(
                     f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one."
                 )
+            if isinstance(sampler, ResumableBatchSampler) != (params.batch_sampler is not None):
+                raise ConfigurationError(
+                    "batch_sampler must be a ResumableBatchSampler, and only there it can be given; found "
+                    f"{type(sampler).__name__}."
+                )
+            is_alone = params.is_distributed is False
+            sampler.bind(dataset, seed=seed, ranks=Ranks() if is_alone else self._ranks)
             self._samplers[phase, number] = sampler
         return self._samplers[phase, number]
 
     def _find_own_sampler(self, phase: Phase, number: int) -> "ResumableSampler | None":
         """The user's own, None for the automatic choice: other facts have all that decides that one."""
         _, params = self._require_parts()[phase, number]
-        is_automatic = params.sampler is None and type(self).make_sampler is DataModule.make_sampler
+        is_given = params.sampler is not None or params.batch_sampler is not None
+        is_automatic = not is_given and type(self).make_sampler is DataModule.make_sampler
         return None if is_automatic else self._choose_sampler(phase, number)
 
     def _require_parts(self) -> "dict[tuple[Phase, int], _Part]":

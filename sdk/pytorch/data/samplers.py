@@ -5,12 +5,16 @@ and the loader begins at the right place of it.
 """
 
 from collections.abc import Iterator, Sequence, Sized
+from hashlib import sha256
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler
 
 from proctor.sdk.pytorch.determinism.seeding import derive_seed
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.ranks import Ranks
 
 
 class ResumableSampler(Sampler):
@@ -32,6 +36,9 @@ class ResumableSampler(Sampler):
         """Go to an epoch, and in it to the batch `start_iter`; later epochs begin at their first batch again."""
         self.epoch = epoch
         self.start_iter = start_iter
+
+    def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
+        """Called before the first epoch with the dataset, the seed of its order, and the ranks that share it."""
 
     def order(self) -> "Sequence[int]":
         """The indices of the whole epoch `self.epoch` for this rank; a pure function of the sampler's arguments."""
@@ -138,15 +145,166 @@ class ResumableDistributedSampler(ResumableSampler):
         return whole[self.rank : total : self.num_replicas]
 
 
-SAMPLER_NAMES = "ResumableSampler (ResumableRandomSampler, ResumableSequentialSampler, ResumableDistributedSampler)"
+class ResumableWeightedSampler(ResumableSampler):
+    """Samples drawn by their weights, for each epoch anew, the same for the same seed; several ranks share the draws.
+
+    :param weights: of each sample of the dataset, not negative; they need not sum up to 1.
+    :param num_samples: how many draws an epoch has, of all ranks together.
+    :param replacement: whether a sample may be drawn more than once in an epoch.
+    :param seed: None follows the data module's.
+    :raises ConfigurationError: the weights are none, or not as many samples can be drawn.
+    """
+
+    def __init__(
+        self,
+        weights: "Sequence[float] | torch.Tensor",
+        num_samples: int,
+        replacement: bool = True,
+        *,
+        seed: "int | None" = None,
+        batch_size: int = 1,
+    ) -> None:
+        self.weights = torch.as_tensor(weights, dtype=torch.float64)
+        super().__init__(self.weights, batch_size)
+        self.replacement = replacement
+        self.seed = seed
+        self._bound_seed = 0
+        self._ranks = Ranks()
+        is_list = self.weights.dim() == 1 and bool(torch.isfinite(self.weights).all() and (self.weights >= 0).all())
+        if not is_list or not bool(self.weights.any()):
+            raise ConfigurationError(
+                "weights must be a list of numbers, one for each sample, none of them negative and not all of them 0."
+            )
+        most = int(self.weights.count_nonzero())
+        is_count = isinstance(num_samples, Integral) and not isinstance(num_samples, bool) and num_samples >= 1
+        if not is_count or (not replacement and num_samples > most):
+            limit = "" if replacement else f" and, without replacement, at most {most}, which have a weight"
+            raise ConfigurationError(f"num_samples must be an integer of at least 1{limit}; found {num_samples!r}.")
+        self.num_samples = int(num_samples)
+
+    def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
+        if len(data) != len(self.weights):
+            raise ConfigurationError(
+                f"weights must be as many as the dataset has samples, {len(data)}; found {len(self.weights)}."
+            )
+        self._bound_seed, self._ranks = seed, ranks
+
+    def describe(self) -> "dict[str, str | int | float | bool | None]":
+        weights = sha256(self.weights.numpy().tobytes()).hexdigest()[:16]
+        own = {"num_samples": self.num_samples, "replacement": self.replacement, "seed": self.seed}
+        return {"weights": weights, **own}
+
+    @property
+    def epoch_length(self) -> int:
+        return -(-self.num_samples // self._ranks.world_size)
+
+    @property
+    def repeats(self) -> int:
+        return count_repeats(self.num_samples, self._ranks)
+
+    def order(self) -> "Sequence[int]":
+        generator = make_generator(self._bound_seed if self.seed is None else self.seed, self.epoch)
+        drawn = torch.multinomial(self.weights, self.num_samples, self.replacement, generator=generator)
+        found: list[int] = deal_out(drawn.tolist(), self._ranks)
+        return found
+
+
+class ResumableBatchSampler(ResumableSampler):
+    """The base of samplers that make whole batches, of any length, such as those of texts that are equally long.
+
+    Subclass it, return the epoch's batches from `batches`, and give it to `DataLoaderParams(batch_sampler=…)`. Several
+    ranks share the batches.
+
+    :param data: the dataset, or anything else that has a length.
+    :param seed: None follows the data module's.
+    """
+
+    def __init__(self, data: Sized, seed: "int | None" = None) -> None:
+        super().__init__(data)
+        self.seed = seed
+        self._bound_seed = 0
+        self._ranks = Ranks()
+        self._dealt: tuple[int, list[Any]] | None = None  # the epoch, and its batches for this rank
+        self._repeats = 0
+
+    def batches(self) -> "Sequence[Sequence[int]]":
+        """The batches of the whole epoch `self.epoch`, of all ranks; a pure function of the sampler's arguments.
+
+        Draw from `make_generator()` only. An epoch may have another number of batches than the one before.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must return the epoch's batches from batches()")
+
+    def make_generator(self) -> torch.Generator:
+        """Return a generator of the seed and the epoch."""
+        return make_generator(self._bound_seed if self.seed is None else self.seed, self.epoch)
+
+    def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
+        self._bound_seed, self._ranks, self._dealt = seed, ranks, None
+
+    def describe(self) -> "dict[str, str | int | float | bool | None]":
+        return {"seed": self.seed}
+
+    @property
+    def epoch_length(self) -> int:
+        """How many batches the epoch has for this rank."""
+        return len(self.order())
+
+    @property
+    def repeats(self) -> int:
+        """How many of them, at the end, another rank has too."""
+        return self._repeats
+
+    def count_real(self, step: int) -> int:
+        """How many samples of a batch of the epoch are this rank's."""
+        batches = self.order()
+        return len(batches[step]) if step < len(batches) - self._repeats else 0
+
+    def order(self) -> "Sequence[Any]":
+        """The batches of the epoch for this rank.
+
+        :raises ConfigurationError: there is none, or one is empty.
+        """
+        if self._dealt is None or self._dealt[0] != self.epoch:
+            whole = [list(batch) for batch in self.batches()]
+            if not whole or not all(whole):
+                raise ConfigurationError(
+                    f"{type(self).__name__}.batches() must return batches of at least one index; found "
+                    f"{'none' if not whole else 'an empty one'} in epoch {self.epoch}."
+                )
+            self._repeats = count_repeats(len(whole), self._ranks)
+            self._dealt = self.epoch, deal_out(whole, self._ranks)
+        return self._dealt[1]
+
+
+SAMPLER_NAMES = (
+    "ResumableSampler (ResumableRandomSampler, ResumableSequentialSampler, ResumableDistributedSampler, "
+    "ResumableWeightedSampler)"
+)
 
 
 def permute(length: int, seed: int, epoch: int) -> "list[int]":
     """The shuffled epoch: 0 to length - 1, from a private stream of (seed, epoch)."""
+    order: list[int] = torch.randperm(length, generator=make_generator(seed, epoch)).tolist()
+    return order
+
+
+def make_generator(seed: int, epoch: int) -> torch.Generator:
+    """A private stream of (seed, epoch)."""
     generator = torch.Generator()
     generator.manual_seed(derive_seed(seed, "shuffle", epoch))
-    order: list[int] = torch.randperm(length, generator=generator).tolist()
-    return order
+    return generator
+
+
+def deal_out(whole: "list[Any]", ranks: Ranks) -> "list[Any]":
+    """This rank's share of an epoch, filled up from the epoch's beginning so that all get equally many."""
+    count = ranks.world_size
+    total = -(-len(whole) // count) * count
+    return [whole[place % len(whole)] for place in range(ranks.rank, total, count)]
+
+
+def count_repeats(length: int, ranks: Ranks) -> int:
+    """How many items at the end of this rank's share another rank has too."""
+    return int(0 < length % ranks.world_size <= ranks.rank)
 
 
 class BatchKey(list):  # type: ignore[type-arg]
@@ -182,7 +340,8 @@ class EpochBatchSampler(Sampler):
 
     def __iter__(self) -> "Iterator[list[int]]":
         epoch, start, size = self.sampler.epoch, self.sampler.start_iter, self.batch_size
-        rest = list(self.sampler)
+        rest: list[Any] = list(self.sampler)
+        has_batches = isinstance(self.sampler, ResumableBatchSampler)
         for place in range(len(self)):
-            indices = rest[place * size : (place + 1) * size]
+            indices = list(rest[place]) if has_batches else rest[place * size : (place + 1) * size]
             yield BatchKey(indices, derive_seed(self.seed, "worker", epoch, start + place)) if self.keyed else indices

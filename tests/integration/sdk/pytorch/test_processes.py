@@ -68,6 +68,16 @@ def test_all_ranks_test_the_best_checkpoint_or_none(incarnations: Incarnations, 
     assert "holds none that was saved with a value of 'score'" in found["error"]
 
 
+def test_ranks_share_weighted_draws_and_batches_and_go_on_with_them(incarnations: Incarnations, tmp_path: Path) -> None:
+    whole = incarnations.call(SCENARIOS, "share", root=str(tmp_path / "whole"), stops=[])
+    assert incarnations.call(SCENARIOS, "share", root=str(tmp_path / "stopped"), stops=[2, 5, 8, 9]) == whole
+    first, second = whole
+    assert len(first) == len(second)
+    assert [len(batch) for batch in first[:6]] == [2] * 6
+    assert first[:6] != second[:6]
+    assert {index for batch in [*first, *second][6:] for index in batch} <= set(range(10))
+
+
 def test_X5_three_ranks_hear_each_other(incarnations: Incarnations) -> None:
     found = incarnations.call(SCENARIOS, "talk")
     assert found["result"] == "from rank 0"

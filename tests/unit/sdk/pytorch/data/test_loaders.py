@@ -57,6 +57,7 @@ def test_D7_the_defaults_are_the_documented_ones() -> None:
         "drop_last": False,
         "is_distributed": None,
         "sampler": None,
+        "batch_sampler": None,
         "collate_fn": None,
         "prefetch_factor": None,
         "persistent_workers": False,
