@@ -266,7 +266,7 @@ class _Walk:
         defined_in = type(module).__module__
         for name, child in reversed(module._modules.items()):
             yield module, ("attribute", name), child, place, True
-        if defined_in.startswith(_WRAPPERS):
+        if any(kind.__module__.startswith(_WRAPPERS) for kind in type(module).__mro__):
             return
         for name, value in list(vars(module).items()):
             if name in _MODULE_INTERNALS or (defined_in.startswith("torch.") and not isinstance(value, _SCALARS)):
@@ -481,7 +481,8 @@ def _is_users(kind: type) -> bool:
     if kind.__module__ == "__main__":
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and not str(Path(file).resolve()).startswith(_LIBRARIES)
+    is_ours = kind.__module__.startswith("proctor.")
+    return file is not None and not is_ours and not str(Path(file).resolve()).startswith(_LIBRARIES)
 
 
 def _find_saved_storages(model: Any) -> "frozenset[int]":

@@ -28,7 +28,7 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
-from proctor.sdk.pytorch.checkpoints.attributes import decode, encode
+from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes, decode, encode
 
 SAMPLES, BATCH, EPOCHS = 12, 4, 3
 
@@ -371,6 +371,23 @@ def test_switches_of_networks_go_on(tmp_path: Path) -> None:
         return model.network[0].seen.item(), model.network[1].p, model.network[0].bias.requires_grad
 
     assert check_exact(tmp_path, show, setup=make, train_step=change) == (9.0, 0.5, False)
+
+
+def test_what_a_wrapper_of_networks_keeps_for_itself_is_left_alone() -> None:
+    class Wrapper(nn.parallel.DataParallel):
+        """One of the user's, with a counter."""
+
+        calls = 0
+
+    model = Ordinary()
+    model.network = nn.Sequential(nn.Dropout(0.1))
+    model.wrapper = Wrapper(model.network)  # type: ignore[attr-defined]
+    tracked = TrackedAttributes(model)
+    tracked.mark()
+    model.wrapper.calls, model.network[0].p = 1, 0.5  # type: ignore[attr-defined]
+    assert tracked.take() == [
+        [[["root", "model"], ["attribute", "network"], ["attribute", "0"], ["attribute", "p"]], 0.5]
+    ]
 
 
 # -- random generators -------------------------------------------------------------------------------------------------
