@@ -47,12 +47,13 @@ from proctor.sdk.pytorch.errors import (
 )
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, StopReason, TrainerOptions, TrainUnit
-from proctor.sdk.pytorch.plugins import Override, Plugin
+from proctor.sdk.pytorch.plugins import EMA, Override, Plugin
 from proctor.sdk.pytorch.run import Outcome
 from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trainer import Trainer
 
 __all__ = [
+    "EMA",
     "CheckpointFolder",
     "CheckpointNotStoredError",
     "CheckpointWarning",

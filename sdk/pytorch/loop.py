@@ -17,8 +17,9 @@ import torch
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.determinism.kernels import without_benchmark
+from proctor.sdk.pytorch.model import overrides
 from proctor.sdk.pytorch.options import Phase, StopReason
-from proctor.sdk.pytorch.plugins import Override
+from proctor.sdk.pytorch.plugins import Override, Plugin
 from proctor.sdk.pytorch.run import Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
 
@@ -36,6 +37,7 @@ class TrainingLoop:
         self._flush = settings.is_by_epoch or settings.flush_at_epoch_end
         self._print = settings.print_frequency or 0
         self._plugins = list(run.plugins)
+        self._after_batch = [one for one in self._plugins if overrides(one, Plugin.on_training_batch_end)]
         self._moves = run.plugins.claims(Override.TRAINING_BATCH) is None
         self._wants_stop = False
 
@@ -93,6 +95,8 @@ class TrainingLoop:
         counts = self._by_epoch or ends_window
         should_log = self._print > 0 and counts and state.current_iteration % self._print == 0
         model.on_training_batch_end(state, should_log)
+        for plugin in self._after_batch:
+            plugin.on_training_batch_end(state)
         state.end_batch()
         run.observers.on_batch_end(state)
         if run.wants_stop():
@@ -169,6 +173,8 @@ def evaluate(run: Run, phase: Phase) -> None:
     cycle = 0 if is_test else run.state.validation_cycles
     loader = run.datamodule.open(phase)
     loader.set_epoch(cycle)
+    for plugin in run.plugins:
+        plugin.on_evaluation_start(phase)
     model.eval()
     run.observers.on_evaluation_start(phase.value, len(loader))
     with torch.no_grad(), without_benchmark():
@@ -186,6 +192,8 @@ def evaluate(run: Run, phase: Phase) -> None:
             model.on_testing_end()
         else:
             model.on_validation_end(cycle)
+    for plugin in run.plugins:
+        plugin.on_evaluation_end(phase)
     run.observers.on_evaluation_end()
 
 

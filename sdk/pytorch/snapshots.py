@@ -106,6 +106,7 @@ def describe_run(run: Run, devices: "Sequence[Fingerprint]") -> Fingerprint:
             "flush at epoch end": settings.flush_at_epoch_end,
             "validation frequency": settings.valid_frequency,  # they draw from the streams, too
             "plug-ins": ", ".join(plugin.plugin_id for plugin in run.plugins),
+            **{f"{what} of {one.plugin_id}": fact for one in run.plugins for what, fact in one.describe().items()},
         },
         loaders=run.datamodule.describe(),
     )

@@ -53,7 +53,7 @@ _NO_HOOKS = {
     "describe_precision",
 }
 _DATA_HOOKS = ("prepare_data", "setup", "teardown", "make_sampler")
-_BY_THE_MODEL = "plug-ins have no such hook here; do it in the model's"
+_BY_THE_MODEL = "plug-ins have on_evaluation_start(phase) and on_evaluation_end(phase); or do it in the model's"
 # Hooks of Helios that are not called here: by name, the hook to use, and what to do.
 _HELIOS: "dict[type, dict[str, tuple[str, str]]]" = {
     Model: {

@@ -16,6 +16,7 @@ from fakes.trained_runs import Teller, train
 
 from proctor.sdk.protocol import find_rank
 from proctor.sdk.pytorch import (
+    EMA,
     ConfigurationError,
     DataLoaderParams,
     HandoverQueue,
@@ -130,6 +131,35 @@ def examine(root: str) -> "dict[str, Any]":
         error = str(problem)
     tested = sorted(trainer.queue.get_all(), key=lambda values: values["rank"])
     return {"epoch": outcome.state.epoch, "tested": tested, "saved": hash_state(saved), "error": error}
+
+
+class Judging(DigitsModel):
+    """Hands over what its rank found in each validation."""
+
+    def on_validation_end(self, validation_cycle: int) -> None:
+        super().on_validation_end(validation_cycle)
+        judged = hash_state([unwrap(self.net).state_dict(), self.valid_losses])
+        self.queue.put((self.ranks.rank, validation_cycle, judged))
+
+
+def average(root: str, epochs: "list[int]") -> "dict[str, Any]":
+    """Train on two ranks, until after so many epochs in turn; return what was judged by, and the average."""
+    spawn.START_METHOD = "fork"
+    judged: list[Any] = []
+    for total in epochs:
+        recipe = Recipe(processes=2)
+        trainer = Trainer("run", **{**recipe.options(), "total_steps": total, "chkpt_root": root})
+        trainer.register_plugin(EMA(0.8, "net"))
+        outcome = trainer.fit(Judging(recipe), DigitsData(recipe))
+        judged += trainer.queue.get_all()
+    content = torch.load(str(outcome.checkpoint), weights_only=True)
+    averaged = content["plugins"]["ema"]["average"]
+    return {
+        "judged": sorted(judged),
+        "average": hash_state(averaged),
+        "weights": hash_state(content["model"]["net"]),
+        "names": [list(averaged), list(content["model"]["net"])],
+    }
 
 
 class Shared(RangeData):

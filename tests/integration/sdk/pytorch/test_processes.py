@@ -78,6 +78,14 @@ def test_ranks_share_weighted_draws_and_batches_and_go_on_with_them(incarnations
     assert {index for batch in [*first, *second][6:] for index in batch} <= set(range(10))
 
 
+def test_ranks_judge_by_one_average_and_go_on_with_it(incarnations: Incarnations, tmp_path: Path) -> None:
+    whole = incarnations.call(SCENARIOS, "average", root=str(tmp_path / "whole"), epochs=[3])
+    assert incarnations.call(SCENARIOS, "average", root=str(tmp_path / "stopped"), epochs=[1, 2, 3]) == whole
+    assert whole["average"] != whole["weights"]
+    assert whole["names"][0] == whole["names"][1]
+    assert len(whole["judged"]) == 6
+
+
 def test_X5_three_ranks_hear_each_other(incarnations: Incarnations) -> None:
     found = incarnations.call(SCENARIOS, "talk")
     assert found["result"] == "from rank 0"
