@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -51,3 +52,16 @@ def _find_function(
         kind = _find_function(methods[owner], NO_METHODS, known)[0]
         return getattr(kind, method), True
     return (getattr(import_module(owner), method) if owner else known[name]), False
+
+
+def read_hooks(column: int) -> "list[str]":
+    """The names in a column of the guide's table of hooks, counted from 0."""
+    table = GUIDE.partition("\nWhich hook corresponds to which")[2].partition("\n\n")[2].partition("\n\n")[0]
+    cells = [line.split("|")[column + 1] for line in table.splitlines()[2:]]
+    return [name for cell in cells for name in re.findall(r"`([a-z_]+)[^`]*`", cell)]
+
+
+def find_unknown(library: str, kind: str, column: int) -> "list[str]":
+    """The hooks of a column that a class does not have."""
+    found = getattr(import_module(library), kind)
+    return [name for name in read_hooks(column) if not hasattr(found, name)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.guide_samples import GUIDE, check_calls, find_sample
+from fakes.guide_samples import GUIDE, check_calls, find_sample, read_hooks
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -129,6 +129,13 @@ def test_a_frozen_part_stays_frozen_if_train_says_so(elsewhere: Path) -> None:
     modes: list[list[bool]] = []
     Trainer("frozen", total_steps=2, valid_frequency=1).fit(Frozen(), Images())
     assert modes == [[True, False, True]] * 4
+
+
+def test_the_hooks_of_the_table_are_those_that_there_are() -> None:
+    hooks = read_hooks(3)
+    assert len(hooks) == 18
+    assert [name for name in hooks if not hasattr(Model, name) and name not in Model.__annotations__] == []
+    assert set(read_hooks(2)) - set(hooks) == {"user_state_dict", "load_user_state_dict"}  # which are refused
 
 
 def test_an_argument_that_a_call_does_not_take_is_found() -> None:
