@@ -26,6 +26,8 @@ from proctor.training_services.trial_processes import living_trials
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plug-in-subprocess"
 EXPERIMENT = "Ab3dE5f7"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -26,7 +26,7 @@ from proctor.training_services.testing import (
     serving,
 )
 
-pytestmark = needs_loopback
+pytestmark = [needs_loopback, pytest.mark.slow]
 
 EXPERIMENT = "Ab3dE5f7"
 ANCHOR = "Anchor01"

@@ -149,6 +149,7 @@ async def test_an_update_that_says_nothing_sensible_is_refused(api: Any, body: d
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.slow
 async def test_a_stopped_experiment_is_deleted_with_its_folder(api: Any) -> None:
     created, provider = await api.create(), api.provider
     path = f"/api/v1/experiments/{created['id']}"

@@ -162,6 +162,7 @@ class Own:
     """A class of the user's."""
 
 
+@pytest.mark.slow
 def test_C14_the_command_runs_as_a_module(source: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "proctor.sdk.pytorch.migrate", str(source), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

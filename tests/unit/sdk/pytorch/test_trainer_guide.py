@@ -71,6 +71,7 @@ def test_the_quick_start_trains_and_does_nothing_when_it_is_run_again(
     assert first.checkpoint.parent == elsewhere / "checkpoints" / "patterns"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_quick_start_is_a_whole_script(processes: int, tmp_path: Path) -> None:
     sample = find_sample("## Quick start")

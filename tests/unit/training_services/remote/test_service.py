@@ -143,6 +143,7 @@ async def test_a_service_that_only_reads_claims_nothing(stage: Stage) -> None:
     assert stage.provider.claims == []
 
 
+@pytest.mark.slow
 async def test_machines_are_claimed_with_the_secrets_of_the_experiment_and_released_at_the_end(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         await stage.run_job(stage.form(), stage.alpha)
@@ -351,6 +352,7 @@ async def test_the_machines_are_shown_without_their_secrets(stage: Stage) -> Non
 # ---- files
 
 
+@pytest.mark.slow
 async def test_small_files_are_collected_when_a_job_has_ended_and_large_ones_at_the_end(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         form = stage.form()
@@ -372,6 +374,7 @@ async def test_small_files_are_collected_when_a_job_has_ended_and_large_ones_at_
     assert list(stage.provider.uncollected) == ["beta"]
 
 
+@pytest.mark.slow
 async def test_files_of_a_machine_that_is_away_when_the_experiment_is_let_go_stay_there(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         folder = await stage.run_job(stage.form(), stage.alpha, output__model="x" * 2_000_000)

@@ -139,6 +139,7 @@ def future(player, count=3):
     return [player.suggest() for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "space"), ABLE)
 def test_the_same_inputs_in_the_same_order_give_the_same_suggestions_after_a_restart_too(name, space):
     def check(script):

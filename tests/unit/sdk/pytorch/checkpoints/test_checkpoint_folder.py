@@ -82,6 +82,7 @@ def test_C8_without_a_readable_pointer_the_contents_decide(writer: CheckpointWri
     assert loaded.path.name == "moved.pth"
 
 
+@pytest.mark.slow
 def test_a_second_process_cannot_write_to_the_folder_of_a_run(writer: CheckpointWriter) -> None:
     assert f"process {os.getpid()} on" in _try_elsewhere(writer.storage.path)
     writer.storage.close()
