@@ -11,6 +11,7 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodePool, NodeStatus
 from proctor.trial_keeper.errors import TrialKeeperError
+from proctor.trial_keeper.linux.backoff import growing_pause
 from proctor.trial_keeper.linux.identity import describe_stop, start_time
 from proctor.trial_keeper.settings import SECRET_FILE
 from proctor.trial_keeper.start import start_keeper
@@ -67,7 +68,7 @@ class LocalKeeper:
     async def run(self) -> None:
         """Keep a keeper running until canceled; on cancellation it goes on, with its trials."""
         loop = asyncio.get_running_loop()
-        pause = FIRST_PAUSE_SECONDS
+        failures = 0
         while True:
             since = loop.time()
             try:
@@ -79,8 +80,8 @@ class LocalKeeper:
                 log.warning("the keeper of this machine has died; its trials go on, it is started again")
                 reason = "its keeper has died and is being started again; its trials go on"
                 self._pool.set_status(LOCAL_NODE, NodeStatus.CONNECTING, reason)
-            pause = FIRST_PAUSE_SECONDS if loop.time() - since > SETTLED_SECONDS else pause * 2
-            await asyncio.sleep(min(pause, LONGEST_PAUSE_SECONDS))
+            failures = 1 if loop.time() - since > SETTLED_SECONDS else failures + 1
+            await asyncio.sleep(growing_pause(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
 
     async def _until_gone(self, pid: int) -> None:
         """Until the keeper's process has ended, told by the kernel; meanwhile say so while it is suspended."""

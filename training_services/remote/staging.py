@@ -26,6 +26,7 @@ from proctor.training_services.remote.files.collection import Collector
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Copy, Notify, TransferQueue
 from proctor.training_services.ssh.errors import NoRoom
+from proctor.trial_keeper.linux.backoff import growing_pause
 
 if TYPE_CHECKING:  # it imports the SSH library
     from proctor.training_services.remote.machines.provider import RemoteProvider
@@ -191,8 +192,8 @@ class Staging:
                 clause = f"node {node_id} cannot be made ready: {error}"
                 if failures == ATTEMPTS:
                     raise PreparationFailed(clause) from error
-                pause = min(FIRST_PAUSE_SECONDS * 2**pauses, LONGEST_PAUSE_SECONDS)
                 pauses += 1
+                pause = growing_pause(pauses, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 log.info("%s", clause, extra={"action": "job.prepare", "job_id": form.job_id, "node_id": node_id})
                 notify(f"{clause}; tried again in {pause:.0f} s")
                 await asyncio.sleep(pause)

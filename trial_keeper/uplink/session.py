@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -16,6 +15,7 @@ from proctor.sdk.failpoints import failpoint
 from proctor.trial_keeper.errors import LinkError, SessionLost
 from proctor.trial_keeper.files.server import AT_ONCE, FileAnswers
 from proctor.trial_keeper.jobs.outbox import Outbox
+from proctor.trial_keeper.linux.backoff import BackOff
 from proctor.trial_keeper.linux.tasks import until_first_ends
 from proctor.trial_keeper.protocol import (
     Command,
@@ -74,7 +74,7 @@ class ManagerSession:
 
     async def run(self) -> None:
         """Hold sessions, one after another, without end."""
-        pause = _FIRST_PAUSE_SECONDS
+        backoff = BackOff(first_seconds=_FIRST_PAUSE_SECONDS, longest_seconds=_LONGEST_PAUSE_SECONDS)
         while True:
             self._session = ""
             place = self._place()
@@ -83,9 +83,8 @@ class ManagerSession:
             except LinkError as error:
                 self._complain(str(error))
             if self._session:
-                pause = _FIRST_PAUSE_SECONDS
-            await self._wait_for_change(place, pause * (0.5 + random.random() / 2))
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                backoff.reset()
+            await self._wait_for_change(place, backoff.take())
 
     async def _hold_session(self) -> None:
         async with AsyncExitStack() as stack:

@@ -34,10 +34,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from proctor.sdk.pytorch.determinism.seeding import DefaultNumpyRNG, get_default_numpy_rng
 
-Step = tuple[str, Any]
+PathStep = tuple[str, Any]
 """One step down: ("attribute", name), ("item", key or index), ("buffer", name) or ("requires_grad", name)."""
-Place = tuple[Step, ...]
+ValuePath = tuple[PathStep, ...]
 """The way to a value; its first step is ("root", name)."""
+
+_Followed = tuple[Any, PathStep, Any, ValuePath, bool]
+"""The holder of a value, the step from it to the value, the value, the way there, whether all is followed."""
 
 MODEL = "model"
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
@@ -66,7 +69,7 @@ class _Leaf:
     """A value that is compared, saved and set as a whole."""
 
     holder: Any
-    step: Step
+    step: PathStep
     value: Any
 
     def set(self, value: Any) -> None:
@@ -96,9 +99,9 @@ class TrackedAttributes:
         self._model = model
         self._left_out = frozenset(left_out)
         self.data: dict[str, Any] = {}
-        self._before: dict[Place, Any] = {}
-        self._holders: set[Place] = set()
-        self._changed: set[Place] = set()
+        self._before: dict[ValuePath, Any] = {}
+        self._holders: set[ValuePath] = set()
+        self._changed: set[ValuePath] = set()
 
     def mark(self) -> None:
         """Remember how everything is: training is about to begin."""
@@ -161,7 +164,7 @@ class TrackedAttributes:
 
     def _walk(self) -> "_Walk":
         walk = _Walk(self._model)
-        start: Place = (("root", MODEL),)
+        start: ValuePath = (("root", MODEL),)
         walk.holders |= {start, ()}
         for name, value in vars(self._model).items():
             if name not in self._left_out and (isinstance(value, torch.nn.Module) or not has_state(value)):
@@ -170,14 +173,14 @@ class TrackedAttributes:
             walk.follow(None, ("root", name), value, (), whole=False)
         return walk
 
-    def _find_changed(self) -> "dict[Place, _Leaf]":
+    def _find_changed(self) -> "dict[ValuePath, _Leaf]":
         leaves = self._walk().found
         for place, leaf in leaves.items():
             if place not in self._before or self._before[place] != compare_by(leaf.value):
                 self._changed.add(place)
         return {place: leaf for place, leaf in leaves.items() if place in self._changed}
 
-    def _find_holder(self, place: Place) -> _Leaf:
+    def _find_holder(self, place: ValuePath) -> _Leaf:
         """Where a value goes that this start has not made yet. Raises LookupError, AttributeError, TypeError."""
         if place[0] != ("root", MODEL) or len(place) == 1:
             raise LookupError("it is not there any more")
@@ -186,7 +189,7 @@ class TrackedAttributes:
             holder = holder[key] if kind == "item" else getattr(holder, key)
         return _Leaf(holder, place[-1], None)
 
-    def _show(self, place: Place) -> str:
+    def _show(self, place: ValuePath) -> str:
         first = place[0][1]
         steps = (f"[{key!r}]" if kind == "item" else f".{key}" for kind, key in place[1:])
         return (type(self._model).__name__ if first == MODEL else str(first)) + "".join(steps)
@@ -206,13 +209,13 @@ class _Walk:
     """
 
     def __init__(self, model: Any) -> None:
-        self.found: dict[Place, _Leaf] = {}
-        self.holders: set[Place] = set()
+        self.found: dict[ValuePath, _Leaf] = {}
+        self.holders: set[ValuePath] = set()
         self._saved = frozenset[int]() if model is None else _find_saved_storages(model)
         self._streams = stream_ids()
         self._seen: set[int] = set()
 
-    def follow(self, holder: Any, step: Step, value: Any, above: Place, *, whole: bool = True) -> None:
+    def follow(self, holder: Any, step: PathStep, value: Any, above: ValuePath, *, whole: bool = True) -> None:
         """Follow one value and what it holds; `whole`: not for generators only."""
         todo = [(holder, step, value, above, whole)]
         while todo and len(self._seen) < _MOST_OBJECTS:
@@ -234,13 +237,13 @@ class _Walk:
                     self._add(_Leaf(holder, step, value), above)
                 todo.extend(self._open(value, place, whole and (is_users or isinstance(value, (list, tuple, dict)))))
 
-    def _open(self, value: Any, place: Place, whole: bool) -> "Iterator[tuple[Any, Step, Any, Place, bool]]":
+    def _open(self, value: Any, place: ValuePath, whole: bool) -> "Iterator[_Followed]":
         """What an object holds, in the order of its attributes or items."""
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
         self.holders.add(place)
-        held: list[tuple[Step, Any]] = []
+        held: list[tuple[PathStep, Any]] = []
         if isinstance(value, dict) and len(value) <= _COMPARED_ITEMS:
             held = [(("item", key), item) for key, item in value.items() if type(key) in (str, int)]
         elif isinstance(value, (list, tuple)) and len(value) <= _COMPARED_ITEMS:
@@ -258,7 +261,7 @@ class _Walk:
         for step, item in reversed(held):
             yield value, step, item, place, whole
 
-    def _open_module(self, module: torch.nn.Module, place: Place) -> "Iterator[tuple[Any, Step, Any, Place, bool]]":
+    def _open_module(self, module: torch.nn.Module, place: ValuePath) -> "Iterator[_Followed]":
         if id(module) in self._seen:
             return
         self._seen.add(id(module))
@@ -279,7 +282,7 @@ class _Walk:
             if parameter is not None:
                 self._add(_Leaf(module, ("requires_grad", name), parameter.requires_grad), place)
 
-    def _add(self, leaf: _Leaf, above: Place) -> None:
+    def _add(self, leaf: _Leaf, above: ValuePath) -> None:
         self.found.setdefault((*above, leaf.step), leaf)
 
 
