@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     EXPERIMENT_FAILED = 100  # the experiment that was waited for ended in ERROR, or without one trial that succeeded
     STILL_RUNNING = 101  # the time to wait is over
     CANCELLED = 103  # the experiment that was waited for was stopped
-    INTERRUPTED = 130  # Ctrl-C; what was watched goes on
+    INTERRUPTED = 130  # Ctrl-C; what was watched keeps running
 
 
 class CommandError(Exception):

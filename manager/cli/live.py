@@ -76,7 +76,7 @@ def experiment_screen(watched: "WatchedExperiment | None") -> RenderableType:
         parts.append(Text(clean(experiment["failure"]), style="bold red"))
     if watched.why:
         parts.append(Text(clean(watched.why), style="dim"))
-    parts.append(Text("Ctrl-C stops watching; the experiment goes on.", style="dim"))
+    parts.append(Text("Ctrl-C stops watching; the experiment keeps running.", style="dim"))
     return Group(*parts)
 
 

@@ -10,8 +10,8 @@ EXPERIMENTS, TRIALS, MANAGER, TOOLS = "Experiments", "Watching", "Manager", "Too
 
 COMMANDS = {
     "create": Lazy("create:create", "Start an experiment from a YAML file.", EXPERIMENTS),
-    "resume": Lazy("lifecycle:resume", "Go on with a stopped or paused experiment.", EXPERIMENTS),
-    "pause": Lazy("lifecycle:pause", "Create no new trials; running ones go on.", EXPERIMENTS),
+    "resume": Lazy("lifecycle:resume", "Resume a stopped or paused experiment.", EXPERIMENTS),
+    "pause": Lazy("lifecycle:pause", "Create no new trials; running ones continue.", EXPERIMENTS),
     "view": Lazy("lifecycle:view", "Open an experiment for reading.", EXPERIMENTS),
     "stop": Lazy("lifecycle:stop", "Stop an experiment and its trials.", EXPERIMENTS),
     "update": Lazy("update:update", "Change limits or search space while it runs.", EXPERIMENTS),
@@ -21,7 +21,7 @@ COMMANDS = {
     "log": Lazy("log:log", "Logs of the manager, a dispatcher or a trial.", TRIALS),
     "nodes": Lazy("nodes:nodes", "The machines trials run on; check, drain, resume.", TRIALS),
     "webui": Lazy("manager:webui", "The URL of the page.", TRIALS),
-    "manager": Lazy("manager:manager", "Run, start, stop, or ask for the manager.", MANAGER),
+    "manager": Lazy("manager:manager", "Run, start or stop the manager, or show its status.", MANAGER),
     "platform": Lazy("doctor:platform", "Clean the machines of a configuration.", MANAGER),
     "doctor": Lazy("doctor:doctor", "Check this machine, a configuration and its machines.", MANAGER),
     "config": Lazy("config:config", "Check a configuration, or show an experiment's.", TOOLS),

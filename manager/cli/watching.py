@@ -85,7 +85,7 @@ def watch_to_the_end(session: CliSession, experiment_id: str) -> int:
         else:
             last = _print_lines(session, watch_experiment(session.client, experiment_id))
     except KeyboardInterrupt:
-        session.report(f"\nNot watching any more; experiment {experiment_id} goes on.")
+        session.report(f"\nNot watching any more; experiment {experiment_id} keeps running.")
         session.report(f"  watch again: proctor top      stop it: proctor stop {experiment_id}")
         return ExitCode.INTERRUPTED
     print_outcome(session, last.experiment)
@@ -133,7 +133,7 @@ def _report_failures(session: CliSession, experiment: dict[str, Any]) -> None:
     if failed:
         trial = failed[0]
         session.report(f"Trial {trial['sequence_id']} failed: {trial['reason']}")
-        session.report(f"  what it said: proctor trial log {trial['id']} --stderr")
+        session.report(f"  its output: proctor trial log {trial['id']} --stderr")
 
 
 def _print_lines(session: CliSession, seen: Iterator[WatchedExperiment]) -> WatchedExperiment:

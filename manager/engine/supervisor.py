@@ -1,4 +1,4 @@
-"""The experiments that an engine works on: taken up, found, left; and the databases they write to."""
+"""The experiments that an engine works on: loaded, found, released; and the databases they write to."""
 
 import asyncio
 import logging
@@ -152,7 +152,7 @@ class ExperimentSupervisor:
         directory = Path(state.row.directory)
         service = self.make_service(state.row)
         forms = JobFormBuilder(config, directory)
-        around = LoopContext(
+        context = LoopContext(
             config=config,
             control=self._context.control,
             metrics=metrics,
@@ -165,7 +165,7 @@ class ExperimentSupervisor:
             open_dispatcher=self._context.open_dispatcher(state.row, config),
             checkpoint_directory=str(directory / "checkpoint"),
         )
-        return ReadExperiment(ExperimentLoop(state, around), service)
+        return ReadExperiment(ExperimentLoop(state, context), service)
 
     def start(self, loaded: ReadExperiment) -> None:
         """Start the engine of an experiment that was read back. Raises Unavailable while the manager leaves."""
@@ -201,8 +201,8 @@ class ExperimentSupervisor:
             self._clean_ups.add(experiment_id, failure)
 
     async def load_now(self, experiment_id: str) -> None:
-        """Load an experiment that is not loaded now rather than after its pause. Raises Unavailable with what is in the
-        way; one that is loaded is no error."""
+        """Load an experiment that is not loaded now rather than after its pause; does nothing if it is loaded. Raises
+        Unavailable with what is in the way."""
         await self._unloaded.try_now(experiment_id)
 
     def leave_unloaded(self, experiment_id: str, error: Exception) -> None:

@@ -88,7 +88,7 @@ class Client:
         return self._post(_path("nodes", node_id, "check"))
 
     def drain_node(self, node_id: str, *, reason: str = "") -> JsonObject:
-        """Give a machine no new jobs until it is resumed; what runs there goes on."""
+        """Give a machine no new jobs until it is resumed; what already runs there continues."""
         return self._post(_path("nodes", node_id, "drain"), {"reason": reason})
 
     def resume_node(self, node_id: str) -> JsonObject:
@@ -98,7 +98,7 @@ class Client:
     def collect_node(self, node_id: str, *, experiment_id: str | None = None) -> Iterator[JsonObject]:
         """Collect the files that stopped experiments, or one of them, still have on a machine. Yields how far that is,
         every few seconds, one experiment after the other, until `is_finished`; `problem` says why files stay there. It
-        goes on when the caller stops iterating."""
+        continues if the caller stops iterating."""
         query = {"experiment_id": experiment_id}
         return self._transport.json_lines("POST", _path("nodes", node_id, "collect"), query=query)
 
@@ -138,7 +138,7 @@ class Client:
         return self._log("/logs/manager", {"offset": offset, "limit": limit})
 
     def shutdown(self) -> None:
-        """Ask the manager to leave; trials go on under their keepers."""
+        """Ask the manager to leave; trials keep running under their keepers."""
         self._post("/shutdown")
 
     def events(self, *, experiment_id: str | None = None, after: int | None = None) -> EventStream:
@@ -216,7 +216,7 @@ class Client:
         return self._post(_path("experiments", experiment_id, "resume"))
 
     def pause_experiment(self, experiment_id: str) -> JsonObject:
-        """Create no new trials; running ones go on."""
+        """Create no new trials; running ones continue."""
         return self._post(_path("experiments", experiment_id, "pause"))
 
     def view_experiment(self, experiment_id: str) -> JsonObject:

@@ -1,4 +1,5 @@
-"""How the code is laid out: rooms, sizes, and names that mean one thing (STYLE in CONTRIBUTING.md, decision 0027)."""
+"""How the code is laid out: rooms, sizes, and names that mean one thing ("How the code reads" in CONTRIBUTING.md, and
+decision 0027)."""
 
 import ast
 from collections import defaultdict

@@ -72,8 +72,8 @@ class KnownHost:
         if others:
             return HostKeyRefused(
                 f"ITS HOST KEY HAS CHANGED: {place} shows the {kind} key {mark}, but {others[0].place} knows another "
-                f"one; either somebody stands in between, or the machine was installed anew: find out, then remove "
-                f"that line and add: {line}",
+                f"one; someone may be intercepting the connection, or the machine was reinstalled: find out, then "
+                f"remove that line and add: {line}",
                 line,
             )
         return HostKeyRefused(

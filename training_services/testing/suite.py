@@ -100,7 +100,7 @@ class TrainingServiceContract:
         with pytest.raises(UnknownTrialJob, match=form.job_id):
             await harness.service.update_trial_job(form.job_id, form)
 
-    async def test_cancelling_stops_a_job_and_may_be_asked_of_anything_again(self, harness: ServiceHarness) -> None:
+    async def test_canceling_stops_a_job_and_may_be_asked_of_anything_again(self, harness: ServiceHarness) -> None:
         form, recorder = harness.form(Behavior.HANG), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):
@@ -114,7 +114,7 @@ class TrainingServiceContract:
         assert end.exit is not None
         assert end.exit.reason is EndReason.CANCELED
 
-    async def test_a_job_that_was_just_submitted_can_be_cancelled(self, harness: ServiceHarness) -> None:
+    async def test_a_job_that_was_just_submitted_can_be_canceled(self, harness: ServiceHarness) -> None:
         form, recorder = harness.form(Behavior.HANG), Recorder()
         recorder.listen(harness.service)
         async with serving(harness.service):

@@ -126,7 +126,7 @@ async def resume_experiment(context: Context, experiment_id: str) -> models.Expe
 
 @router.post("/{experiment_id}/pause", status_code=202, summary="Create no new trials of an experiment")
 async def pause_experiment(context: Context, experiment_id: str) -> models.Experiment:
-    """Running trials go on."""
+    """Running trials continue."""
     await context.manager.pause_experiment(experiment_id)
     return await _resource(context, await context.manager.experiment(experiment_id))
 

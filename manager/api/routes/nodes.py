@@ -43,7 +43,7 @@ async def check_node(context: Context, node_id: str) -> models.Node:
 
 @nodes.post("/nodes/{node_id}/drain", summary="Give a machine no new jobs")
 async def drain_node(context: Context, node_id: str, body: models.DrainNode | None = None) -> models.Node:
-    """Until it is resumed, also after a restart of the manager. What runs there goes on."""
+    """Until it is resumed, also after a restart of the manager. What already runs there continues."""
     reason = " ".join(body.reason.split()) if body is not None else ""
     return node_resource(context, await context.manager.nodes.drain(node_id, reason))
 
@@ -67,8 +67,8 @@ async def collect_files(
 ) -> StreamingResponse:
     """Because it was away when they were stopped, or the files could not be stored. Connects the machine, copies the
     files to where they belong, and removes them there. The answer is a line of JSON every few seconds until
-    `is_finished`, for one experiment after the other; none where there is nothing to collect. It goes on when the
-    client goes; a further request joins in."""
+    `is_finished`, for one experiment after the other; none where there is nothing to collect. It continues if
+    the client disconnects; another request joins it."""
     collections = await context.manager.collect_files(node_id, experiment_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_progress(context, collections), media_type=JSON_LINES, headers=headers)
@@ -82,7 +82,7 @@ async def _progress(context: ApiContext, collections: Sequence[FileCollection]) 
             yield collection_resource(collection).model_dump_json().encode() + b"\n"
 
 
-@nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Give up a machine that cannot be left")
+@nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Give up a machine that cannot be cleaned up")
 async def forget_node(context: Context, node_id: str) -> None:
     """For one that no experiment needs and that is gone for good, or refuses every login. What is there stays
     there, and files that were not collected are lost."""

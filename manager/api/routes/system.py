@@ -96,7 +96,7 @@ async def stop_all(context: Context) -> models.Page[str]:
 
 @router.post("/shutdown", status_code=202, summary="End the manager")
 async def shut_down(context: Context) -> models.Accepted:
-    """Trials go on under their keepers."""
+    """Trials keep running under their keepers."""
     context.request_shutdown()
     return models.Accepted()
 

@@ -16,7 +16,7 @@ from proctor.manager.cli.session import CliSession, with_session
 @click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
 @with_session
 def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool) -> int:
-    """Go on with a stopped, paused or failed experiment. Trials that still run are not started again."""
+    """Resume a stopped, paused or failed experiment. Trials that still run are not started again."""
     client = session.ensure_client(port=port)
     found = (
         find_experiment(client, experiment)
@@ -24,7 +24,7 @@ def resume(session: CliSession, experiment: str | None, port: int | None, foregr
         else _only(client, {"STOPPED", "PAUSED", "VIEWED", "ERROR"}, "resumed")
     )
     client.resume_experiment(found["id"])
-    session.report(f"Experiment {found['id']} goes on.")
+    session.report(f"Experiment {found['id']} resumed.")
     if not foreground:
         return ExitCode.OK
     from proctor.manager.cli.watching import watch_to_the_end
@@ -36,10 +36,10 @@ def resume(session: CliSession, experiment: str | None, port: int | None, foregr
 @experiment_argument
 @with_session
 def pause(session: CliSession, experiment: str | None) -> None:
-    """Create no new trials; running ones go on. `proctor resume` goes on."""
+    """Create no new trials; running ones continue. `proctor resume` resumes the experiment."""
     found = find_experiment(session.client, experiment)
     session.client.pause_experiment(found["id"])
-    session.report(f"Experiment {found['id']} creates no new trials; `proctor resume {found['id']}` goes on.")
+    session.report(f"Experiment {found['id']} creates no new trials; `proctor resume {found['id']}` resumes it.")
 
 
 @click.command()
@@ -64,7 +64,7 @@ def view(session: CliSession, experiment: str | None, port: int | None) -> None:
 @click.option("-a", "--all", "every", is_flag=True, help="Stop all experiments.")
 @with_session
 def stop(session: CliSession, experiment: str | None, every: bool) -> None:
-    """Stop an experiment and its trials; it can be resumed. The manager goes on.
+    """Stop an experiment and its trials; it can be resumed. The manager keeps running.
 
     An ID that ends in `*` stops all experiments whose ids begin like that. Trials that can save may do so first
     (`saveSeconds`); stopping the experiment again ends them at once.
@@ -79,9 +79,7 @@ def stop(session: CliSession, experiment: str | None, every: bool) -> None:
     for found in _to_stop(client, experiment):
         stopping = client.stop_experiment(found["id"])
         waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
-        session.report(
-            f"Experiment {found['id']} is being stopped{waits}; `proctor resume {found['id']}` goes on with it."
-        )
+        session.report(f"Experiment {found['id']} is being stopped{waits}; `proctor resume {found['id']}` resumes it.")
 
 
 def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ ACCEPT_HELP = "Begin with the control database that is there, or an empty one, t
 
 @click.group()
 def manager() -> None:
-    """Run, start, stop, or ask for the manager."""
+    """Run, start or stop the manager, or show its status."""
 
 
 @manager.command()
@@ -74,7 +74,7 @@ def start(session: CliSession, port: int | None, accept_database: bool) -> None:
 @manager.command()
 @with_session
 def stop(session: CliSession) -> None:
-    """End the manager. Trials go on under their keepers, and it finds them again when it is started."""
+    """Stop the manager. Trials keep running under their keepers, and it finds them again when it is started."""
     from proctor.manager.process.daemon import stop_manager
     from proctor.manager.process.instance import StartError
 
@@ -82,7 +82,7 @@ def stop(session: CliSession) -> None:
         was_running = stop_manager(session.home)
     except StartError as error:
         raise CommandError(str(error)) from error
-    session.report("The manager has ended; running trials go on." if was_running else "No manager was running.")
+    session.report("Manager stopped; running trials continue." if was_running else "No manager was running.")
 
 
 @manager.command()

@@ -65,12 +65,12 @@ def check(session: CliSession, node: str) -> int:
 @click.option("-r", "--reason", default="", help="Why, for those who look at it.")
 @with_session
 def drain(session: CliSession, node: str, reason: str) -> None:
-    """Give a machine no new jobs until it is resumed. Trials that run there go on."""
+    """Give a machine no new jobs until it is resumed. Trials already running there continue."""
     found = session.client.drain_node(find_node(session.client, node)["id"], reason=reason)
     running = len(found["reservations"])
-    going_on = f"; {running} trial {'job goes' if running == 1 else 'jobs go'} on there" if running else ""
+    rest = f"; {running} trial {'job keeps' if running == 1 else 'jobs keep'} running there" if running else ""
     session.report(
-        f"Node {found['id']} gets no new jobs{going_on}. `proctor nodes resume {found['id']}` gives it jobs again."
+        f"Node {found['id']} gets no new jobs{rest}. `proctor nodes resume {found['id']}` gives it jobs again."
     )
 
 
@@ -83,15 +83,16 @@ def resume(session: CliSession, node: str) -> None:
     session.report(f"Node {found['id']} gets jobs again; it is {_state(found)}.")
 
 
-@nodes.command()
+@nodes.command(short_help="Copy files left by stopped experiments.")
 @click.argument("node", metavar="[ID]", required=False)
 @click.option("-e", "--experiment", metavar="ID", help="Only the files of this experiment.")
 @with_session
 def collect(session: CliSession, node: str | None, experiment: str | None) -> int:
-    """Fetch the files that stopped experiments still have on a machine, or on all.
+    """Copy files left on machines by stopped experiments. Without ID: from all machines.
 
-    A machine that was away when its experiment was stopped keeps them until then. They are copied to where the other
-    files of the experiment are, and removed there. The exit code is 1 when some could not be fetched; try again then.
+    A machine that was away when its experiment was stopped keeps its files until they are collected. They are copied to
+    where the other files of the experiment are, then removed from the machine. The exit code is 1 when some could not
+    be copied; try again then.
     """
     client = session.client
     only = None if experiment is None else find_experiment(client, experiment, ended_too=True)["id"]
@@ -108,12 +109,12 @@ def collect(session: CliSession, node: str | None, experiment: str | None) -> in
     return ExitCode.OK if is_complete else ExitCode.FAILED
 
 
-@nodes.command()
+@nodes.command(short_help="Give up a machine that is gone for good.")
 @node_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @with_session
 def forget(session: CliSession, node: str, yes: bool) -> None:
-    """Give up a machine that no experiment needs and that cannot be left, because it is gone for good.
+    """Give up a machine that no experiment needs and that cannot be cleaned up, because it is gone for good.
 
     What is on it stays there, and files that were not collected are lost.
     """
@@ -160,13 +161,13 @@ def _check_and_wait(client: "Client", node_id: str) -> Row:
 
 
 def _progress(state: Row) -> str:
-    copied = f"{state['files']} of {state['total_files']} files"
-    size = f"{state['bytes'] / 1e6:.1f} of {state['total_bytes'] / 1e6:.1f} MB"
+    copied = f"copied {state['files']} of {state['total_files']} files"
     if not state["is_finished"]:
-        return f"{copied} are here, {size}" if state["total_files"] else "it is being connected"
+        size = f"{state['bytes'] / 1e6:.1f} of {state['total_bytes'] / 1e6:.1f} MB"
+        return f"{copied} ({size})" if state["total_files"] else "connecting"
     if state["problem"]:
-        return f"{copied} were fetched; the others stay there: {state['problem']}"
-    return f"{state['files']} files were fetched, {state['bytes'] / 1e6:.1f} MB; all of them are here now"
+        return f"{copied}; the others stay there: {state['problem']}"
+    return f"done: {state['files']} file{'s' * (state['files'] != 1)}, {state['bytes'] / 1e6:.1f} MB"
 
 
 def _state(node: Row) -> str:

@@ -68,7 +68,7 @@ def _live(client: "Client", experiment_id: str | None, interval: float) -> int:
     from proctor.sdk.client.errors import ManagerUnreachable
 
     experiments, running, hidden = gather(client, experiment_id)
-    note = "Ctrl-C leaves; everything goes on."
+    note = "Ctrl-C leaves; everything keeps running."
     try:
         with Live(overview(experiments, running, hidden, note), screen=True, auto_refresh=False) as live:
             while True:
@@ -76,8 +76,8 @@ def _live(client: "Client", experiment_id: str | None, interval: float) -> int:
                 time.sleep(interval)
                 try:
                     experiments, running, hidden = gather(client, experiment_id)
-                    note = "Ctrl-C leaves; everything goes on."
+                    note = "Ctrl-C leaves; everything keeps running."
                 except ManagerUnreachable as error:
-                    note = f"{error}. Trials go on without it; trying again …"
+                    note = f"{error}. Trials keep running without it; trying again …"
     except KeyboardInterrupt:
         return ExitCode.OK

@@ -76,7 +76,7 @@ def duration(session: CliSession, experiment: str | None, value: float | str, tr
 @click.option("-v", "--value", required=True, type=_Limit(_read_count), help="A number, or none for no limit.")
 @with_session
 def trialnum(session: CliSession, experiment: str | None, value: int | str) -> None:
-    """How many trials are created. A DONE experiment goes on when the limit is raised."""
+    """How many trials are created. A DONE experiment resumes when the limit is raised."""
     limit = None if value == NO_LIMIT else value
     outcome = "creates trials without limit" if limit is None else f"creates {limit} trial{'s' * (limit != 1)}"
     _change(session, experiment, {"max_trial_number": limit}, outcome)

@@ -181,7 +181,7 @@ class RemoteProvider(NodeProvider):
         def end(task: asyncio.Task[None]) -> None:
             del self._collections[node_id, experiment_id]
             if task.cancelled():
-                progress.problem = "it was broken off: the experiment goes on, or is deleted, or the manager ends"
+                progress.problem = "canceled: the experiment was resumed or deleted, or the manager is stopping"
             progress.ended.set()
 
         name = f"files of experiment {experiment_id} on node {node_id}"

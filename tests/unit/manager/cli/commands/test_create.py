@@ -223,7 +223,7 @@ def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
     monkeypatch.setattr(Watch, "wait", interrupt)
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
     assert result.exit_code == 130
-    assert "experiment mine goes on" in result.stderr
+    assert "experiment mine keeps running" in result.stderr
     assert "proctor stop mine" in result.stderr
     assert rest.experiments["mine"]["status"] == "RUNNING"
 

@@ -56,7 +56,7 @@ def test_a_node_is_drained_with_a_reason_and_resumed(fleet: FakeRest, invoke) ->
     result = invoke("nodes", "drain", "gpu-1", "--reason", "new disk")
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert "1 trial job goes on there" in result.stderr
+    assert "1 trial job keeps running there" in result.stderr
     assert "proctor nodes resume gpu-1" in result.stderr
     assert json.loads(invoke("nodes", "-o", "json").stdout)[0]["hold"] == "drained: new disk"
     assert "gets jobs again; it is CONNECTED" in invoke("nodes", "resume", "gpu-1").stderr
@@ -128,9 +128,9 @@ def test_files_are_collected_and_the_progress_is_shown(fleet: FakeRest, invoke) 
     result = invoke("nodes", "collect", "gpu-2")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.splitlines() == [
-        "Node gpu-2, experiment E1: it is being connected.",
-        "Node gpu-2, experiment E1: 1 of 2 files are here, 1.5 of 3.0 MB.",
-        "Node gpu-2, experiment E1: 2 files were fetched, 3.0 MB; all of them are here now.",
+        "Node gpu-2, experiment E1: connecting.",
+        "Node gpu-2, experiment E1: copied 1 of 2 files (1.5 of 3.0 MB).",
+        "Node gpu-2, experiment E1: done: 2 files, 3.0 MB.",
     ]
 
 
@@ -140,10 +140,9 @@ def test_without_a_node_files_of_all_that_have_some_are_collected(fleet: FakeRes
     fleet.collections = {"gpu-1": [ALL], "gpu-2": [HALF | {"is_finished": True, "problem": "the machine is away"}]}
     result = invoke("nodes", "collect")
     assert result.exit_code == 1
-    assert "Node gpu-1, experiment E1: 2 files were fetched" in result.stderr
+    assert "Node gpu-1, experiment E1: done: 2 files, 3.0 MB." in result.stderr
     assert (
-        "Node gpu-2, experiment E1: 1 of 2 files were fetched; the others stay there: the machine is away."
-        in result.stderr
+        "Node gpu-2, experiment E1: copied 1 of 2 files; the others stay there: the machine is away." in result.stderr
     )
 
 

@@ -407,7 +407,7 @@ def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_o
         await scene.until_status(NODE, "CONNECTED")
         await scene.provider.forget("E1")
         assert collection.ended.is_set()
-        assert collection.problem.startswith("it was broken off")
+        assert collection.problem.startswith("canceled: ")
         coast.gate.set()
         await coast.until_left()
         assert list((tmp_path / "experiments" / "E1").iterdir()) == []
