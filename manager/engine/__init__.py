@@ -1,6 +1,7 @@
 """What the manager does: events in, pure decisions, one commit, then effects.
 
-Entry: `manager.Manager`, what REST calls. Reading order: manager, supervisor (which experiments run here), creation,
-loop (one experiment); then unloaded (experiments that cannot be loaded), cleanup, passing_errors (which of them pass by
-themselves), archive, dispatchers, code, nodes.
+Entry: `manager.Manager`, what REST calls. Reading order: manager, context (what all experiments share), supervisor
+(which experiments run here), creation, feasibility (which machines can be used), loop (one experiment); then unloaded
+(experiments that cannot be loaded), cleanup, passing_errors (which of them pass by themselves), archive, imported_data
+(results from elsewhere), job_files, platforms (machines without an experiment), dispatchers, code, nodes.
 """

@@ -1,5 +1,6 @@
 """Pure state machines: no clock, no I/O, no asyncio.
 
-Reading order: states, machine (transition tables), trial, job, experiment, retries (from an end reason to the retry
-decision and budget), experiment_failures (what the ends of trials say about their experiment).
+Entry: `states`, every status there is. Reading order: states, machine (transition tables), trial, job, experiment,
+retries (from an end reason to the retry decision and budget), experiment_failures (what the ends of trials say about
+their experiment).
 """

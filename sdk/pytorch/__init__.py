@@ -1,6 +1,11 @@
 """A PyTorch trainer whose runs can be stopped anywhere and continued bit for bit; see docs/trainer.md.
 
 The only part of the project that imports torch; install it with `pip install proctor[torch]`.
+
+Entry: `trainer.Trainer`. Reading order: trainer, options, model, plugins, fit (one fit from beginning to end), run,
+loop, snapshots (what a checkpoint holds), state, averages, trial (the run inside a trial); then the rooms: checkpoints,
+data, determinism, distributed with ranks (the processes as one of them sees them), observers, errors; plain, lightning
+and huggingface are for loops that are not ours, and migrate rewrites checkpoints of older versions.
 """
 
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder

@@ -2,6 +2,8 @@
 decision 0027)."""
 
 import ast
+import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +42,15 @@ PUBLIC_TWINS = {"ProctorCallback"}
 
 # Packages whose names are loaded when they are asked for, and the stand-in for `nni`, which is an `__init__`.
 WITH_CODE = {"sdk/client", "sdk/compat/nni", "sdk/compat/nni/experiment"}
+# Packages from which users, authors of plug-ins, or (config) the engine import names without knowing the module.
+WITH_NAMES = {"manager/config", "sdk/pytorch", "sdk/space", "training_services/testing"}
+# Packages of equal modules, each named after the thing a reader looks for: "one module for each" names them all.
+EQUAL_MODULES = {
+    "manager/api/routes",
+    "manager/cli/commands",
+    "manager/dispatcher/algorithms/assessors",
+    "manager/dispatcher/algorithms/tuners",
+}
 
 
 def modules() -> Iterator[Path]:
@@ -49,6 +60,40 @@ def modules() -> Iterator[Path]:
 
 def packages() -> list[str]:
     return sorted({str(path.parent.relative_to(ROOT)) for path in modules()})
+
+
+def members(package: str) -> list[str]:
+    """The names of a package's modules and of the packages in it."""
+    found = [path for path in (ROOT / package).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+    return sorted(path.stem for path in found if path.name != "__init__.py")
+
+
+def init_of(package: str) -> ast.Module:
+    return ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+
+
+def missing_from(text: str, package: str) -> list[str]:
+    return [name for name in members(package) if not re.search(rf"(?<!\w){name}(?!\w)", text)]
+
+
+def is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def is_list_of_names(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+
+
+def layered() -> set[str]:
+    """The packages whose layers import-linter checks, and whose every module has one."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    return {
+        container.removeprefix("proctor.").replace(".", "/")
+        for contract in contracts
+        if contract["type"] == "layers" and contract.get("exhaustive")
+        for container in contract.get("containers", [])
+    }
 
 
 def public_classes() -> dict[str, list[str]]:
@@ -68,15 +113,37 @@ def test_a_public_class_name_means_one_thing() -> None:
 
 
 @pytest.mark.parametrize("package", packages())
-def test_a_package_says_what_belongs_there_and_holds_no_code(package: str) -> None:
-    tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
-    assert ast.get_docstring(tree), f"{package}/__init__.py has no docstring"
-    code = [
-        ast.unparse(node)
-        for node in tree.body[1:]
-        if not isinstance(node, ast.Import | ast.ImportFrom) and "__all__" not in ast.unparse(node)
-    ]
-    assert package in WITH_CODE or not code, f"{package}/__init__.py holds code: {code}"
+def test_a_package_says_what_belongs_there_its_entry_and_all_its_modules(package: str) -> None:
+    text = ast.get_docstring(init_of(package))
+    assert text, f"{package}/__init__.py has no docstring"
+    assert re.search(r"\bEntry: ", text), f'{package}/__init__.py does not say where to enter ("Entry: ...")'
+    unnamed = missing_from(text, package)
+    if package in EQUAL_MODULES:
+        assert "one module for each" in text, f"{package} does not say what its modules are"
+        assert unnamed, f"{package} names all its modules: take it off EQUAL_MODULES"
+    else:
+        assert not unnamed, f"{package}/__init__.py does not name {unnamed}"
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_holds_no_code(package: str) -> None:
+    body = init_of(package).body[1:]
+    code = [ast.unparse(node) for node in body if not (is_import(node) or is_list_of_names(node))]
+    assert (package in WITH_CODE) == bool(code), f"WITH_CODE is wrong about {package}: {code}"
+    if package not in WITH_CODE:
+        assert (package in WITH_NAMES) == bool(body), f"WITH_NAMES is wrong about {package}"
+
+
+@pytest.mark.parametrize("package", packages())
+def test_the_layers_of_a_package_are_a_contract(package: str) -> None:
+    """import-linter reads them; `exhaustive` makes it ask for the layer of a new module."""
+    assert package in layered() or len(members(package)) < 2, (
+        f"pyproject.toml has no exhaustive contract of layers for {package}"
+    )
+
+
+def test_no_exempt_package_is_gone() -> None:
+    assert not (gone := (WITH_CODE | WITH_NAMES | EQUAL_MODULES) - set(packages())), f"take off: {sorted(gone)}"
 
 
 @pytest.mark.parametrize("package", packages())

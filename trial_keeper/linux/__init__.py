@@ -1,4 +1,5 @@
 """What Linux offers, with Proctor's rules: processes, identities, files, locks and notifications. Knows no job.
 
-Reading order: identity, processes, files, locks, inotify; tasks is a task group for Python 3.10.
+Entry: `processes`. Reading order: identity, processes, files, locks, inotify; tasks is a task group for Python 3.10,
+backoff the pauses between attempts.
 """

@@ -1,4 +1,4 @@
-"""The routes, one module for every noun.
+"""The routes, one module for each noun.
 
-`manager/api/application.py` mounts them.
+Entry: `router` of each module, which `manager/api/application.py` mounts.
 """

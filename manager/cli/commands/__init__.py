@@ -1,4 +1,4 @@
 """The commands, one module for each noun or verb that a user types.
 
-`manager/cli/main.py` lists them; a module is imported when its command is called.
+Entry: `manager/cli/main.py`, which lists them; a module is imported when its command is called.
 """

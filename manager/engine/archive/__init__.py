@@ -1,4 +1,4 @@
 """Experiments as files: saved, checked, and imported into another home.
 
-Reading order: format (the zip file), importing.
+Entry: `format.ExperimentArchive`. Reading order: format (the zip file), importing.
 """

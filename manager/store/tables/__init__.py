@@ -1,5 +1,6 @@
 """The tables of the two databases, a module each: every statement that reads or changes a table is called from here.
 
-Reading order: experiments, trials, jobs, events and dispatcher_inputs (the input log) in the control database; journals
-(chunks of reports become rows) and metrics in each experiment's own; nodes.
+Entry: `experiments`, to which all other rows but those of nodes belong. Reading order: experiments, trials, jobs,
+events and dispatcher_inputs (the input log) in the control database; journals (chunks of reports become rows) and
+metrics in each experiment's own; nodes.
 """

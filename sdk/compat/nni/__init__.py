@@ -2,6 +2,8 @@
 
 The trial's calls are here at once; everything else is loaded when it is first named. What NNI offers and Proctor does
 not (architecture search, compression, annotations) is refused with a sentence instead of a puzzling error.
+
+Entry: `import nni`. Reading order: trial, tuner, assessor, utils, documents (`nni.dump` and `nni.load`), experiment.
 """
 
 import sys

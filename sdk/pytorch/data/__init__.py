@@ -1,4 +1,4 @@
 """Data that a stopped run can enter again at any batch.
 
-Reading order: module (`DataModule`), loaders, samplers (pure).
+Entry: `module.DataModule`. Reading order: module, loaders, samplers (pure).
 """

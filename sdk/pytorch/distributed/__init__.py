@@ -1,5 +1,5 @@
 """Several processes that train together, and the devices they use.
 
-Reading order: collectives, devices, spawn (processes started by us), torchrun (started by torchrun), processes,
-replicas.
+Entry: `collectives`, what a run may call of its ranks. Reading order: collectives, devices, spawn (processes started by
+us), torchrun (started by torchrun), processes, replicas.
 """

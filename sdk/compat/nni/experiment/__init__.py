@@ -1,4 +1,7 @@
-"""`nni.experiment`: NNI's way to start experiments from Python, answered by Proctor's control side."""
+"""`nni.experiment`: NNI's way to start experiments from Python, answered by Proctor's control side.
+
+Entry: `Experiment`; every name is that of `proctor.sdk.client`, and there is no other module.
+"""
 
 from typing import Any
 
