@@ -92,13 +92,13 @@ class TrackedAttributes:
     """What a run follows besides the parts of its model, in one process.
 
     :param model: followed whole, except for the attributes `left_out`.
-    :param data: followed for generators only, by the names to be shown.
     """
 
     def __init__(self, model: Any, *, left_out: "Sequence[str]" = ()) -> None:
         self._model = model
         self._left_out = frozenset(left_out)
         self.data: dict[str, Any] = {}
+        """What samples are read with in this process, by a name for people; followed for generators only."""
         self._before: dict[ValuePath, Any] = {}
         self._holders: set[ValuePath] = set()
         self._changed: set[ValuePath] = set()
