@@ -48,16 +48,16 @@ def main() -> int:
             else:
                 listener = stack.enter_context(_bind(path))
                 handover = stack.enter_context(_bind(path + _HANDOVER_SUFFIX))
-            place = _SocketFile(path)
+            socket_file = _SocketFile(path)
         except (TrialKeeperError, OSError) as error:
             _answer({"error": f"the relay cannot listen: {error}"})
             return 1
         _answer({"socket": path})
         try:
             if carries:
-                _carry_one(listener, place)
+                _carry_one(listener, socket_file)
             else:
-                _hand_out(listener, handover, place)
+                _hand_out(listener, handover, socket_file)
         except (TrialKeeperError, OSError) as error:
             print(f"the relay has ended: {error}", file=sys.stderr)
             return 1
@@ -113,42 +113,41 @@ def _receive_listener(path: str) -> socket.socket:
     return socket.socket(fileno=descriptors[0])
 
 
-def _hand_out(listener: socket.socket, handover: socket.socket, place: _SocketFile) -> None:
-    """Give the listening socket to every process that asks for it, until standard input ends."""
+def _connections(listener: socket.socket, socket_file: _SocketFile) -> Iterator[socket.socket]:
+    """Every connection to a socket that this process accepts, until standard input ends or the relay is dismissed."""
     poll = select.poll()
     poll.register(_STDIN, select.POLLIN)
-    poll.register(handover, select.POLLIN)
-    while not place.is_removed():
+    poll.register(listener, select.POLLIN)
+    while not socket_file.is_removed():
         ready = [descriptor for descriptor, _ in poll.poll(_POLL_INTERVAL_SECONDS * 1000)]
         if _STDIN in ready:
             if os.read(_STDIN, 1):
                 raise CommandRefused("more than its request came over standard input")
             return
         if ready:
-            with contextlib.suppress(OSError), handover.accept()[0] as asking:  # it may have ended meanwhile
-                socket.send_fds(asking, [b"+"], [listener.fileno()])
-
-
-def _carry_one(listener: socket.socket, place: _SocketFile) -> None:
-    """Carry the next connection over standard input and output until both of its directions have ended. Returns before
-    there is one when standard input ends."""
-    poll = select.poll()
-    poll.register(_STDIN, select.POLLIN)
-    poll.register(listener, select.POLLIN)
-    while not place.is_removed():
-        ready = [descriptor for descriptor, _ in poll.poll(_POLL_INTERVAL_SECONDS * 1000)]
-        if _STDIN in ready:
-            return
-        if ready:
-            with contextlib.suppress(BlockingIOError):  # another one that waits was quicker
+            try:
                 connection = listener.accept()[0]
-                break
-    else:
+            except BlockingIOError:  # another session that waits was quicker
+                continue
+            yield connection
+
+
+def _hand_out(listener: socket.socket, handover: socket.socket, socket_file: _SocketFile) -> None:
+    """Give the listening socket to every process that asks for it."""
+    for asking in _connections(handover, socket_file):
+        with contextlib.suppress(OSError), asking:  # it may have ended meanwhile
+            socket.send_fds(asking, [b"+"], [listener.fileno()])
+
+
+def _carry_one(listener: socket.socket, socket_file: _SocketFile) -> None:
+    """Carry the next connection over standard input and output until both of its directions have ended."""
+    connection = next(_connections(listener, socket_file), None)
+    if connection is None:
         return
     listener.close()
     with connection:
         _answer({"connection": True})
-        _carry(connection, place)
+        _carry(connection, socket_file)
 
 
 class _Direction:
@@ -173,13 +172,13 @@ class _Direction:
             self._data = self._data[os.write(self.target, self._data) :] if self._data else b""
 
 
-def _carry(connection: socket.socket, place: _SocketFile) -> None:
+def _carry(connection: socket.socket, socket_file: _SocketFile) -> None:
     """Raises OSError when the session or the keeper's process has ended before the connection has."""
     for descriptor in (_STDIN, _STDOUT, connection.fileno()):
         os.set_blocking(descriptor, False)
     inward = _Direction(_STDIN, connection.fileno())
     outward = _Direction(connection.fileno(), _STDOUT)
-    while (inward.is_open or outward.is_open) and not place.is_removed():
+    while (inward.is_open or outward.is_open) and not socket_file.is_removed():
         events = {_STDOUT: 0} if outward.is_open else {}  # 0: the end of a session is reported all the same
         for direction in (inward, outward):
             if direction.is_open:

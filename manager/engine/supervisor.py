@@ -74,7 +74,7 @@ class ExperimentSupervisor:
             await self._unloaded.load_all(group, [row.id for row in active])
             await self._until_attached()
             await self._hold_nodes()
-            await self._context.hub.ready(self._may_be_stopped)
+            await self._context.hub.mark_reattached(self._may_be_stopped)
             review = group.create_task(self._review_unknown_jobs(), name="unknown jobs")
             await self._clean_ups.start(group)
             try:
@@ -124,7 +124,7 @@ class ExperimentSupervisor:
         """Once the database is known to be whole: keepers that registered before have unknown jobs stopped now."""
         if not self._context.is_whole.is_set():
             await self._context.is_whole.wait()
-            await self._context.hub.ready(self._may_be_stopped)
+            await self._context.hub.mark_reattached(self._may_be_stopped)
 
     async def _may_be_stopped(self, unknown: Sequence[JobReport]) -> set[str] | None:
         """Of unexpected jobs those that the control database explains: it knows how they ended, or has deleted their

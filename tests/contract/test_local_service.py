@@ -35,7 +35,7 @@ class ManagerEnd:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.pool = NodePool()
-        self.hub = KeeperHub(self.pool, ready_patience_seconds=30.0)
+        self.hub = KeeperHub(self.pool, reattach_patience_seconds=30.0)
         self.keeper: LocalKeeper = ensure_local_keeper(
             home, self.hub, self.pool, gpu_lock_directory=str(home / "gpu-locks")
         )
@@ -122,7 +122,7 @@ class LocalHarness(ServiceHarness):
         return self.service
 
     async def reattached(self) -> None:
-        await self.end.hub.ready()
+        await self.end.hub.mark_reattached()
         await self.end.connected()
 
     async def block(self) -> TrainingService:

@@ -93,7 +93,7 @@ class RemoteHarness(ServiceHarness):
         return self.service
 
     async def reattached(self) -> None:
-        await self.manager.hub.ready()
+        await self.manager.hub.mark_reattached()
         for node_id in self.node_ids:
             await self.manager.until_status(node_id, "CONNECTED")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.machines.records import Claim
-from proctor.training_services.ssh.base import CompletedCommand, Progress
+from proctor.training_services.ssh.base import CompletedCommand, ProgressCallback
 from proctor.training_services.ssh.errors import ConnectionEnded, ForwardingRefused, LoginRefused, RemoteError
 from proctor.training_services.ssh.route import STAGES, RouteTrace
 
@@ -133,7 +133,7 @@ class FakeConnection:
         self._machine.commands.append(command[-1])
         yield FakeRelay()
 
-    async def upload(self, source: Path | bytes, target: str, *, on_progress: Progress | None = None) -> None:
+    async def upload(self, source: Path | bytes, target: str, *, on_progress: ProgressCallback | None = None) -> None:
         """The file is there at once."""
         self._check()
         data = source if isinstance(source, bytes) else await asyncio.to_thread(source.read_bytes)

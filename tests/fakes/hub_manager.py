@@ -113,7 +113,7 @@ async def open_hub_manager(
         manager.pointer.write_text(str(path))
         server = HttpServer(keeper_application(manager.hub))
         if ready:
-            await manager.hub.ready()
+            await manager.hub.mark_reattached()
         async with asyncio.TaskGroup() as group:
             group.create_task(server.serve_on(listener), name="keepers")
             await server.serving.wait()

@@ -44,7 +44,7 @@ class End:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Serve the keepers' routes, with a keeper that knows where."""
-        await self.hub.ready()
+        await self.hub.mark_reattached()
         path = self.directory / "manager.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))

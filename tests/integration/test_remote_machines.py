@@ -240,7 +240,7 @@ async def test_a_manager_that_was_killed_finds_its_keeper_and_its_jobs_again(gro
         assert claim(manager, group) == node_id
         manager.hub.expect(launch.job_id, launch.token, EXPERIMENT)
         manager.hub.adopt(node_id, launch)
-        await manager.hub.ready()
+        await manager.hub.mark_reattached()
         await manager.until_status(node_id, "CONNECTED")
         assert (await keeper_of(manager, machine)).pid == keeper
         stop_trial(machine)
@@ -258,7 +258,7 @@ async def test_what_no_experiment_claims_after_a_restart_is_left(group: Group, t
         await manager.until_status(node_id, "CONNECTED")
     async with open_hub_manager(home, ready=False) as manager:
         assert not manager.provider.has(node_id)
-        await manager.hub.ready()
+        await manager.hub.mark_reattached()
         await until_left(manager, group, node_id)
 
 

@@ -91,7 +91,7 @@ class Stage:
         self.sessions: dict[str, str] = {}
 
     async def open(self) -> None:
-        await self.hub.ready()
+        await self.hub.mark_reattached()
         for node, job in (("one", "T.1"), ("two", "U.1")):
             self.pool.add(node, "remote")
             self.hub.add_node(node, f"secret of {node}")

@@ -4,10 +4,10 @@ Keepers call `hello`, `register`, `poll`, `report` and `answer` through the mana
 `expect`, `send` and `attach`, and request files. The hub knows the experiment of every job that is not known to have
 ended, and delivers what keepers report about it to that experiment's `HubClient`.
 
-After a restart of the manager keepers may register before the experiments are loaded. Until `ready` is called no job is
-unknown: reports about it are simply not acknowledged, and its keeper sends them again. After that the manager is asked
-about each unexpected job whether it may be stopped: one that is not in its database goes on, because the database may
-have lost it.
+After a restart of the manager keepers may register before the experiments are loaded. Until `mark_reattached` is called
+no job is unknown: reports about it are simply not acknowledged, and its keeper sends them again. After that the manager
+is asked about each unexpected job whether it may be stopped: one that is not in its database goes on, because the
+database may have lost it.
 
 A keeper reports on the jobs that were sent to its node, and on no others: what it reports on another node's job is
 neither stored nor acknowledged.
@@ -73,7 +73,7 @@ class KeeperHub:
     :param pool: gets every node's devices and status.
     :param heartbeat_seconds: how often a keeper reports when it has nothing to report.
     :param silent_after: a node is SILENT after so many missed heartbeats.
-    :param ready_patience_seconds: how long a registration waits for `ready`.
+    :param reattach_patience_seconds: how long a registration waits for `mark_reattached`.
     :param now: Unix time, for records.
     """
 
@@ -83,13 +83,13 @@ class KeeperHub:
         *,
         heartbeat_seconds: float = 5.0,
         silent_after: int = 3,
-        ready_patience_seconds: float = 20.0,
+        reattach_patience_seconds: float = 20.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._heartbeat_seconds = heartbeat_seconds
-        self._ready_patience_seconds = ready_patience_seconds
+        self._reattach_patience_seconds = reattach_patience_seconds
         self._now = now
-        self._ready = asyncio.Event()
+        self._reattached = asyncio.Event()
         self._may_be_stopped: MayBeStopped | None = None
         self._unknown_jobs: dict[str, dict[str, JobReport]] = {}  # by node and job
         self._is_closed = False
@@ -100,7 +100,7 @@ class KeeperHub:
             pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._abandon_jobs
         )
 
-    async def ready(self, may_be_stopped: MayBeStopped | None = None) -> None:
+    async def mark_reattached(self, may_be_stopped: MayBeStopped | None = None) -> None:
         """Every experiment that can be loaded is reattached, and the jobs of the others are expected: from now on an
         unexpected job is unknown and is stopped.
 
@@ -109,7 +109,7 @@ class KeeperHub:
         :param may_be_stopped: asked before that; None: each may be.
         """
         self._may_be_stopped = may_be_stopped
-        self._ready.set()
+        self._reattached.set()
         for node_id, session in self._sessions.by_node():
             unknown = await self._unknown(node_id, self._jobs.unexpected(session.jobs.values()))
             for job in self._jobs.unexpected(session.jobs.values()):
@@ -120,9 +120,9 @@ class KeeperHub:
         """The unexpected jobs that must not be stopped, with their nodes."""
         return [(node_id, job) for node_id, jobs in self._unknown_jobs.items() for job in jobs.values()]
 
-    async def until_ready(self) -> None:
-        """Wait for `ready`."""
-        await self._ready.wait()
+    async def wait_until_reattached(self) -> None:
+        """Wait for `mark_reattached`."""
+        await self._reattached.wait()
 
     def close(self) -> None:
         """Refuse keepers from now on, waiting polls included; stop watching nodes."""
@@ -161,7 +161,11 @@ class KeeperHub:
 
     async def register(self, node_id: str, registration: Registration) -> RegistrationAnswer:
         """Begin a session; the one before is over. Raises UnknownNode, ManagerLeaving."""
-        await self._wait_until_ready()
+        try:
+            async with asyncio.timeout(self._reattach_patience_seconds):
+                await self._reattached.wait()
+        except TimeoutError:
+            log.warning("a keeper registered while the experiments are still being reattached")
         self._require_open()
         session = self._sessions.begin(node_id, registration)
         self._unknown_jobs.pop(node_id, None)
@@ -448,7 +452,7 @@ class KeeperHub:
                 report.starts.append(started(start, node_id))
             elif start.job_id not in unexpected and self._is_refused(start, node_id, session):
                 continue
-            elif start.job_id not in unexpected or not self._ready.is_set():
+            elif start.job_id not in unexpected or not self._reattached.is_set():
                 # Its experiment is not loaded yet, and a keeper reports this once.
                 before = session.jobs.get(start.job_id)
                 owner = "" if before is None else before.experiment_id
@@ -485,8 +489,8 @@ class KeeperHub:
         return report
 
     async def _unknown(self, node_id: str, unexpected: Sequence[JobReport]) -> set[str]:
-        """The unexpected jobs that are to be stopped; none before `ready`."""
-        if not unexpected or not self._ready.is_set():
+        """The unexpected jobs that are to be stopped; none before `mark_reattached`."""
+        if not unexpected or not self._reattached.is_set():
             return set()
         if self._may_be_stopped is None:
             return {job.job_id for job in unexpected}
@@ -531,12 +535,3 @@ class KeeperHub:
         found = ((report, self._jobs.find(report.job_id, report.token)) for report in registration.jobs)
         ours = ((report, job) for report, job in found if job is not None and job.node_id in (None, node_id))
         return {report.job_id: dict(job.stored) for report, job in ours}
-
-    async def _wait_until_ready(self) -> None:
-        if self._ready.is_set():
-            return
-        try:
-            async with asyncio.timeout(self._ready_patience_seconds):
-                await self._ready.wait()
-        except TimeoutError:
-            log.warning("a keeper registered while the experiments are still being reattached")

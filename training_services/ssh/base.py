@@ -1,7 +1,7 @@
 """An SSH connection as its users see it, without the SSH library: what it can do, and what its sessions return.
 
-`NodeConnection` is the contract; `connection.Connection` implements it. `SessionSlots` limits how many sessions are
-open at a time.
+`NodeConnection` is the border to the SSH library: `connection.Connection` implements it with asyncssh, which no module
+outside of this package has to load. `SessionSlots` limits how many sessions are open at a time.
 """
 
 import asyncio
@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from proctor.training_services.ssh.errors import CommandFailed
-
 MOST_SESSIONS = 6  # sshd allows 10 (MaxSessions); a relay has four of its own
 TAIL_BYTES = 4096
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with the bytes that have arrived and the bytes in all."""
 
 
@@ -66,8 +64,11 @@ class NodeConnection(Protocol):
     async def run(
         self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 60.0
     ) -> CompletedCommand:
-        """Run a command to its end. Raises CommandFailed when a signal or the time limit ends it, never for its exit
-        code."""
+        """Run a command to its end. Raises CommandFailed when a signal or the time limit ends it (it is then asked to
+        end, and may run on), never for its exit code.
+
+        :param command: words, which mean the same to every login shell.
+        """
 
     def start_process(
         self, command: Sequence[str], *, is_lasting: bool = False
@@ -80,11 +81,11 @@ class NodeConnection(Protocol):
         """
 
     def start_python(self, python: str, source: str) -> AbstractAsyncContextManager[Process]:
-        """Run a Python source with the interpreter of this name or path, as `start_process`. A missing interpreter is
-        an exit code."""
+        """Run a Python source with the interpreter of this name or path, as `start_process`, whatever the login shell.
+        A missing interpreter is an exit code."""
 
     async def upload(
-        self, source: Path | bytes, target: str, *, on_progress: Progress | None = None, resume: bool = True
+        self, source: Path | bytes, target: str, *, on_progress: ProgressCallback | None = None, resume: bool = True
     ) -> None:
         """Write a file, mode 0600; a relative target is below the home directory.
 
@@ -144,14 +145,3 @@ class SessionSlots:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
-
-
-def strip_talk(stdout: bytes, mark: bytes, finished: CompletedCommand) -> CompletedCommand:
-    """The output after the mark. Raises CommandFailed where there is no mark: the login shell ran nothing."""
-    _, found, rest = stdout.partition(mark)
-    if not found:
-        raise CommandFailed(
-            f"its login shell ran no command; it said: {finished.said}; give the account a shell that runs commands",
-            finished.code,
-        )
-    return CompletedCommand(finished.code, rest, finished.stderr)

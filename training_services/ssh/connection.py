@@ -14,7 +14,14 @@ from typing import Any
 import asyncssh
 
 from proctor.training_services.ssh import uploads
-from proctor.training_services.ssh.base import TAIL_BYTES, CompletedCommand, Process, Progress, SessionSlots, strip_talk
+from proctor.training_services.ssh.base import (
+    TAIL_BYTES,
+    CompletedCommand,
+    NodeConnection,
+    Process,
+    ProgressCallback,
+    SessionSlots,
+)
 from proctor.training_services.ssh.errors import (
     CommandFailed,
     ConnectionEnded,
@@ -26,9 +33,9 @@ from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.training_services.ssh.login import Limits, LoginClient
 from proctor.training_services.ssh.route import Route, RouteTrace
 from proctor.training_services.ssh.settings import Login, MachineSettings
-from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, with_source
+from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, strip_talk, with_source
 
-__all__ = ["CompletedCommand", "Connection", "HostKeys", "Process", "RouteTrace", "open_connection"]
+__all__ = ["Connection", "HostKeys", "RouteTrace", "open_connection"]
 
 _SESSION_SECONDS = 30.0
 _LAST_SESSION_PAUSES_SECONDS = (0.25,) * 8
@@ -36,39 +43,29 @@ _STDERR = 1  # the channel's data type
 asyncssh.set_log_level(logging.WARNING)  # below that it tells of every packet, for every machine
 
 
-class Connection:
-    """An open connection; see `NodeConnection`."""
+class Connection(NodeConnection):
+    """An open connection of asyncssh."""
 
     def __init__(self, ssh: Any, client: LoginClient, *, peer: str) -> None:
         self.peer = peer
-        """Where it leads, for people: "bob@10.0.0.3:22 through bastion"."""
         self._ssh = ssh
         self._client = client
         self._slots = SessionSlots()
 
     async def run(
-        self, command: Sequence[str] | str, *, input: bytes = b"", timeout_seconds: float = 60.0
+        self, command: Sequence[str], *, input: bytes = b"", timeout_seconds: float = 60.0
     ) -> CompletedCommand:
-        """Run a command to its end.
-
-        :param command: words, which mean the same to every login shell; or a line for the user's own shell, whose
-            start-up files may then add to the output.
-        Raises CommandFailed when it is ended by a signal or the time is up (it is then asked to end, and may run on),
-        never for its exit code.
-        """
-        line, mark = (command, b"") if isinstance(command, str) else marked(command)
-        name = command if isinstance(command, str) else " ".join(command)
+        line, mark = marked(command)
+        name = " ".join(command)[:200]
         try:
             async with asyncio.timeout(timeout_seconds), self._session(line) as process:
                 stdout = await _converse(process, input)
         except TimeoutError as error:
-            raise CommandFailed(f"`{name[:200]}` did not end within {timeout_seconds:g} s") from error
-        finished = self._finished(process, stdout, name=name[:200])
-        return strip_talk(stdout, mark, finished) if mark else finished
+            raise CommandFailed(f"`{name}` did not end within {timeout_seconds:g} s") from error
+        return strip_talk(stdout, mark, self._finished(process, stdout, name=name))
 
     @asynccontextmanager
     async def start_process(self, command: Sequence[str], *, is_lasting: bool = False) -> AsyncIterator[Process]:
-        """See `NodeConnection.start_process`."""
         line, mark = marked(command)
         async with self._session(line, is_lasting=is_lasting) as process:
             try:
@@ -88,31 +85,14 @@ class Connection:
 
     @asynccontextmanager
     async def start_python(self, python: str, source: str) -> AsyncIterator[Process]:
-        """Run a Python source there and talk with it, whatever the login shell. Raises as `start_process` does; a
-        missing interpreter is an exit code.
-
-        :param python: name or path of an interpreter; its version does not matter to this method (3.x).
-        """
         async with self.start_process([python, *ISOLATED, "-c", READ_SOURCE]) as process:
             with suppress(BrokenPipeError):
                 process.stdin.write(with_source(source))
             yield process
 
     async def upload(
-        self,
-        source: Path | bytes,
-        target: str,
-        *,
-        on_progress: Progress | None = None,
-        resume: bool = True,
+        self, source: Path | bytes, target: str, *, on_progress: ProgressCallback | None = None, resume: bool = True
     ) -> None:
-        """Write a file by SFTP, mode 0600; a relative target is below the home directory.
-
-        A shorter file of that name is taken for an earlier attempt and continued, so verify what has arrived by its
-        hash. Raises NoRoom, NotWritable (also where SFTP is switched off), OSError for the source.
-
-        :param on_progress: told (bytes there, bytes in all) as it goes.
-        """
         async with self._translated(), self._slots.take():
             async with self._sftp() as sftp:
                 try:
@@ -123,8 +103,6 @@ class Connection:
                     raise uploads.failure(target, error.code, error.reason, free=free) from error
 
     async def forward(self, remote_socket: str, local_socket: str) -> None:
-        """Bring connections to a Unix socket on the machine to one here, until this connection ends. The folder must
-        exist and the socket must not. Raises ForwardingRefused."""
         try:
             async with self._translated(), asyncio.timeout(_SESSION_SECONDS):
                 await self._ssh.forward_remote_path(remote_socket, local_socket)
@@ -137,7 +115,6 @@ class Connection:
             raise ForwardingRefused(f"its SSH server did not answer within {_SESSION_SECONDS:g} s") from error
 
     async def until_ended(self) -> str:
-        """Wait until the connection has ended, for whatever reason; a clause that says why."""
         await self._client.ended.wait()
         return self._client.why
 

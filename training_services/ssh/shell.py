@@ -7,6 +7,9 @@ import re
 import secrets
 from collections.abc import Sequence
 
+from proctor.training_services.ssh.base import CompletedCommand
+from proctor.training_services.ssh.errors import CommandFailed
+
 _PLAIN = re.compile(r"[A-Za-z0-9_/.,:@%+-]+")
 _APART = re.compile(r"(['\\!\n])")
 
@@ -27,6 +30,17 @@ def marked(argv: Sequence[str]) -> tuple[str, bytes]:
     the talk of the login shell's start-up files."""
     mark = f"proctor-{secrets.token_hex(8)}"
     return f"echo {mark}; exec {quoted(argv)}", f"{mark}\n".encode()
+
+
+def strip_talk(stdout: bytes, mark: bytes, finished: CompletedCommand) -> CompletedCommand:
+    """The output after the mark. Raises CommandFailed where there is no mark: the login shell ran nothing."""
+    _, found, rest = stdout.partition(mark)
+    if not found:
+        raise CommandFailed(
+            f"its login shell ran no command; it said: {finished.said}; give the account a shell that runs commands",
+            finished.code,
+        )
+    return CompletedCommand(finished.code, rest, finished.stderr)
 
 
 def with_source(source: str) -> bytes:

@@ -6,7 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from proctor.training_services.ssh.base import Progress
+from proctor.training_services.ssh.base import ProgressCallback
 from proctor.training_services.ssh.errors import NoRoom, NotWritable, RemoteError
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -25,7 +25,9 @@ class Room:
     is_read_only: bool = False
 
 
-async def send(sftp: Any, source: Path | bytes, target: str, *, resume: bool, on_progress: Progress | None) -> None:
+async def send(
+    sftp: Any, source: Path | bytes, target: str, *, resume: bool, on_progress: ProgressCallback | None
+) -> None:
     """Write a file, from where an earlier attempt has stopped. Raises what the SFTP library raises, OSError for the
     source."""
     with await asyncio.to_thread(_open, source) as content:
@@ -83,7 +85,7 @@ def failure(target: str, code: int, reason: str, *, free: Room) -> RemoteError:
 
 
 async def _copy(
-    content: BinaryIO, remote: _RemoteFile, *, start: int, total: int, on_progress: Progress | None
+    content: BinaryIO, remote: _RemoteFile, *, start: int, total: int, on_progress: ProgressCallback | None
 ) -> None:
     await asyncio.to_thread(content.seek, start)
     done = start

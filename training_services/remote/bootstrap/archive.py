@@ -5,6 +5,7 @@ from the installed nvidia-ml-py, whose metadata must say that it is pure Python 
 manager's environment. The same files give the same bytes, and its name holds their hash.
 """
 
+import asyncio
 import hashlib
 import io
 import zipfile
@@ -18,7 +19,7 @@ from proctor.sdk.bundle import PACKAGES, bundle_files
 from proctor.sdk.files import name_beside, replace_file
 from proctor.training_services.ssh.errors import RemoteError
 
-__all__ = ["OLDEST_PYTHON", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
+__all__ = ["OLDEST_PYTHON", "ArchiveBuilder", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
 
 OLDEST_PYTHON = "3.10"
 
@@ -68,6 +69,22 @@ def build(folder: Path) -> KeeperArchive:
         if other.name != name:
             other.unlink(missing_ok=True)
     return KeeperArchive(path, sha256, name)
+
+
+class ArchiveBuilder:
+    """Builds the archive in a folder when it is first needed, once. Concurrent calls wait for the same one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = asyncio.Lock()
+        self._built: KeeperArchive | None = None
+
+    async def get(self) -> KeeperArchive:
+        """The archive. Raises as `build`; the next call tries again."""
+        async with self._lock:
+            if self._built is None:
+                self._built = await asyncio.to_thread(build, self._folder)
+            return self._built
 
 
 def read_probe() -> str:

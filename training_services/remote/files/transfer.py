@@ -15,7 +15,7 @@ from typing import Any
 from proctor.sdk.files import hash_file
 from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper
-from proctor.training_services.ssh.base import NodeConnection, Progress
+from proctor.training_services.ssh.base import NodeConnection, ProgressCallback
 from proctor.training_services.ssh.errors import CommandFailed
 
 __all__ = ["Copy", "Notify", "Start", "TransferQueue", "Transfers", "size_text"]
@@ -47,7 +47,7 @@ class Transfers:
         self._folders: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def ensure_code(self, archive: CodeArchive, on_progress: Progress | None) -> None:
+    async def ensure_code(self, archive: CodeArchive, on_progress: ProgressCallback | None) -> None:
         """Have trial code unpacked below `code/`. Raises RemoteError."""
         async with self._locks.setdefault(archive.name, asyncio.Lock()):
             if archive.name not in self._codes:
@@ -55,7 +55,7 @@ class Transfers:
                 await self._copy(archive.path, sha256, target=f"code/{archive.name}", on_progress=on_progress)
                 self._codes.add(archive.name)
 
-    async def ensure_folder(self, folder: Path, target: str, on_progress: Progress | None) -> None:
+    async def ensure_folder(self, folder: Path, target: str, on_progress: ProgressCallback | None) -> None:
         """Have a copy of a local folder at `target`. Raises RemoteError, and OSError where it cannot be read."""
         async with self._locks.setdefault(target, asyncio.Lock()):
             if target in self._folders:
@@ -66,7 +66,7 @@ class Transfers:
                 await self._copy(packed, sha256, target=target, on_progress=on_progress)
             self._folders.add(target)
 
-    async def _copy(self, source: Path, sha256: str, *, target: str, on_progress: Progress | None) -> None:
+    async def _copy(self, source: Path, sha256: str, *, target: str, on_progress: ProgressCallback | None) -> None:
         """Copy and unpack. An upload is named by its hash, so that an interrupted one is continued by the same file
         only."""
         arrived = f"uploads/{sha256[:_NAME_LENGTH]}.tar.gz"
@@ -100,7 +100,7 @@ class Copy:
     key: tuple[str, str]
     what: str
     node_id: str
-    run: Callable[[Progress], Awaitable[None]]
+    run: Callable[[ProgressCallback], Awaitable[None]]
 
 
 @dataclass(eq=False)

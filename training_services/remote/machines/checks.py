@@ -123,7 +123,7 @@ class Inspection:
     async def _install(self, contact: NodeContact) -> NodeKeeper | None:
         """Copy the keeper archive; a partial copy is removed again."""
         try:
-            return detach(await contact.install_keeper(await self._context.archive()))
+            return detach(await contact.install_keeper(await self._context.archives.get()))
         except (TrainingServiceError, OSError) as error:
             self.steps.append(_failure(self.name, "keeper", error))
             await self._remove(contact.remove_directory)
@@ -144,7 +144,7 @@ class Inspection:
 
     async def _upload(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
         """As a large code archive would be."""
-        archive = await self._context.archive()
+        archive = await self._context.archives.get()
         await connection.upload(archive.path, f"{keeper.directory}/{archive.name}.sftp")
         return f"{archive.path.stat().st_size / 2**20:.1f} MiB copied there"
 
@@ -330,7 +330,7 @@ async def _remove_all(
     connection: NodeConnection, claim: Claim, node_id: str, context: MachineContext
 ) -> tuple[list[str], list[str]]:
     """What was removed there and what is left, folders of interrupted checks included."""
-    python_path, archive = claim.machine.python_path, await context.archive()
+    python_path, archive = claim.machine.python_path, await context.archives.get()
     manager_id = context.provider.manager_id
     key = keeper_folder(manager_id, node_id)
     async with open_contact(connection, key, python_path=python_path, now=context.now) as contact:

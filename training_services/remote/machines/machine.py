@@ -4,27 +4,31 @@ Every failure becomes the node's reason and a pause; none of it affects another 
 released the machine, everything of this manager is removed from it, as soon as it can be reached. Where files are there
 that were not collected, its jobs are ended and the files stay, until a user has them collected: for that time their
 experiment uses the machine again. A machine to which nothing was ever copied is forgotten at once.
+
+`MachineState` names the steps of this life, `_NEXT` what may follow each, and `Machine._change` makes every change.
+Which experiments use the machine is in its record, not in its state.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.providers import FileCollection, ProviderContext
-from proctor.training_services.remote.bootstrap.archive import KeeperArchive
+from proctor.training_services.remote.bootstrap.archive import ArchiveBuilder
 from proctor.training_services.remote.bootstrap.node import Site
 from proctor.training_services.remote.files.collection import collect_and_remove, name_files, read_left
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Transfers
 from proctor.training_services.remote.machines.keeper_session import KeeperSession, end_trials, remove_keeper
 from proctor.training_services.remote.machines.records import KIND, Claim, NodeDirectory, NodeRecord, keeper_folder
-from proctor.training_services.ssh.base import NodeConnection, Progress
+from proctor.training_services.ssh.base import NodeConnection, ProgressCallback
 from proctor.training_services.ssh.errors import (
     ConnectionEnded,
     HostKeyRefused,
@@ -57,9 +61,47 @@ class MachineContext:
     provider: ProviderContext
     connect: Connect
     gate: asyncio.Semaphore  # how many keepers may be installed at once, after the login
-    archive: Callable[[], Awaitable[KeeperArchive]]
+    archives: ArchiveBuilder
     now: Callable[[], float]
     locks: Mapping[str, asyncio.Lock]  # by node id: held while something is installed there or everything is removed
+
+
+class MachineState(StrEnum):
+    """A step in the life of a machine."""
+
+    CONNECTING = "CONNECTING"  # without a connection: the next one is being opened, or the last one closed
+    PROBING = "PROBING"  # logged in: what the machine has is being asked
+    INSTALLING = "INSTALLING"  # the keeper is being copied there and prepared
+    SERVING = "SERVING"  # the keeper is started and watched; files can be copied there
+    CLEANING = "CLEANING"  # released: its jobs are being ended, and everything of this manager removed
+    PAUSED = "PAUSED"  # the last attempt has failed, the next one comes after a pause
+    RELEASED = "RELEASED"  # its jobs are ended, files that were not collected are there; waits to be claimed or woken
+    CLEANED = "CLEANED"  # forgotten: nothing of this manager is there
+    DROPPED = "DROPPED"  # forgotten: nothing was ever there, or what is there is abandoned
+
+    @property
+    def has_connection(self) -> bool:
+        """Whether an SSH connection to it is in use."""
+        return self in {self.PROBING, self.INSTALLING, self.SERVING, self.CLEANING}
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether it has no record any more, and is in neither pool nor hub, unless it was claimed again since."""
+        return self in {self.CLEANED, self.DROPPED}
+
+
+_NEXT: Mapping[MachineState, set[MachineState]] = {
+    MachineState.CONNECTING: {MachineState.PROBING, MachineState.PAUSED},
+    MachineState.PROBING: {MachineState.INSTALLING, MachineState.CLEANING, MachineState.CONNECTING},
+    MachineState.INSTALLING: {MachineState.SERVING, MachineState.CONNECTING},
+    MachineState.SERVING: {MachineState.CLEANING, MachineState.CONNECTING},
+    MachineState.CLEANING: {MachineState.RELEASED, MachineState.CLEANED, MachineState.CONNECTING},
+    MachineState.PAUSED: {MachineState.CONNECTING},
+    MachineState.RELEASED: {MachineState.CONNECTING},
+    MachineState.CLEANED: {MachineState.CONNECTING},
+    MachineState.DROPPED: {MachineState.CONNECTING},
+}
+"""What may follow each state; besides, DROPPED may follow all of them."""
 
 
 class Machine:
@@ -71,16 +113,13 @@ class Machine:
         self._pool, self._hub = context.provider.pool, context.provider.hub
         self._folder = NodeDirectory(context.provider.nodes_directory, record.node_id)
         self._record = record
+        self._state = MachineState.CONNECTING
+        self._entered = {state: asyncio.Event() for state in MachineState}  # set while it is in that state
+        self._woken = asyncio.Event()  # asked to be tried at once, whatever becomes of the attempt under way
         self._backoff = BackOff()
-        self._woken = asyncio.Event()  # it is to be tried now
-        self._failed = asyncio.Event()  # an attempt to connect it
         self._problem = ""  # of the last attempt; "" once it has succeeded
-        self._released = asyncio.Event()
-        self._dropped = asyncio.Event()  # `run` is to end now
-        self._is_forgotten = False
-        self._transfers: Transfers | None = None
+        self._transfers: Transfers | None = None  # while SERVING
         self._codes: set[str] = set()
-        self._is_connected = False
         self._arrival: asyncio.TimerHandle | None = None
 
     # ---- claims
@@ -116,9 +155,6 @@ class Machine:
         self._save(self._record.claimed(claim))
         if is_unused:
             self._pool.remove(self.node_id)  # its status was that of a released one
-        self._is_forgotten = False
-        self._dropped.clear()
-        self._released.clear()
         self.announce(arriving=is_new)
         self.wake()
 
@@ -138,7 +174,8 @@ class Machine:
         if self.experiments:
             self.announce()
         elif self._record.installed:
-            self._released.set()
+            if self._state is MachineState.SERVING:
+                self._change(MachineState.CLEANING)
             self.wake()
         else:
             self.drop()
@@ -148,8 +185,7 @@ class Machine:
     def drop(self) -> None:
         """Forget it and end `run`: nothing of this manager is there, or what is there is abandoned. No experiment must
         use it."""
-        self._forget()
-        self._dropped.set()
+        self._forget(MachineState.DROPPED)
 
     def announce(self, *, arriving: bool = False) -> None:
         """Make it known to pool and hub, so that a keeper that runs already may register.
@@ -168,25 +204,27 @@ class Machine:
     @property
     def is_cleaning(self) -> bool:
         """Whether it is connected and everything of this manager is being removed, or about to be."""
-        return self._is_connected and not self.experiments
+        return self._state.has_connection and not self.experiments
 
     def wake(self) -> None:
         """Try it now rather than after its pause."""
         self._woken.set()
+        if self._state in {MachineState.PAUSED, MachineState.RELEASED}:
+            self._change(MachineState.CONNECTING)
 
     # ---- copies to it
 
     @property
     def connected(self) -> bool:
         """Whether an SSH connection is open and its keeper is prepared, so that files can be copied to it."""
-        return self._transfers is not None
+        return self._state is MachineState.SERVING
 
     @property
     def codes(self) -> frozenset[str]:
         """The names of the trial code that is unpacked there, as of the last connection and what was copied since."""
         return frozenset(self._codes)
 
-    async def ensure_code(self, archive: CodeArchive, on_progress: Progress | None = None) -> None:
+    async def ensure_code(self, archive: CodeArchive, on_progress: ProgressCallback | None = None) -> None:
         """Have trial code unpacked there, at `code/<name>` of the keeper's directory. Concurrent calls copy it once.
 
         :raises ServiceUnavailable: it is not connected; says why.
@@ -194,7 +232,7 @@ class Machine:
         """
         await self._required_transfers().ensure_code(archive, on_progress)
 
-    async def ensure_folder_copy(self, folder: Path, target: str, on_progress: Progress | None = None) -> None:
+    async def ensure_folder_copy(self, folder: Path, target: str, on_progress: ProgressCallback | None = None) -> None:
         """Have a copy of a local folder there, at `target` relative to the keeper's directory. Raises as `ensure_code`,
         and OSError where the folder cannot be read."""
         await self._required_transfers().ensure_folder(folder, target, on_progress)
@@ -219,8 +257,8 @@ class Machine:
         claim = self._claim_of(progress.experiment_id)
         try:
             self.claim(replace(claim, released=False))
-            self._failed.clear()
-            await until_first_ends(connected=self._pool.wait_connected(self.node_id), failed=self._failed.wait())
+            failed = self._entered[MachineState.PAUSED]
+            await until_first_ends(connected=self._pool.wait_connected(self.node_id), failed=failed.wait())
             await self._collect(claim, progress)
         except Exception as error:
             log.exception("node %s", self.node_id, extra={"action": "files.collect", "node_id": self.node_id})
@@ -259,14 +297,31 @@ class Machine:
 
     async def run(self) -> None:
         """Connect and serve, over and over; returns once the machine was released and cleaned, or dropped."""
-        while not self._is_forgotten:
-            await until_first_ends(serve=self._serve_or_pause(), dropped=self._dropped.wait())
+        while self.experiments or not self._state.is_forgotten:
+            self._woken.clear()
+            self._change(MachineState.CONNECTING)
+            dropped = self._entered[MachineState.DROPPED]
+            await until_first_ends(serve=self._serve_or_pause(), dropped=dropped.wait())
+
+    def _change(self, state: MachineState) -> None:
+        """The one place where the state changes. Raises ConnectionEnded where `run` would go on with a machine that was
+        forgotten meanwhile."""
+        if state is self._state:
+            return
+        is_allowed = state is MachineState.DROPPED or state in _NEXT[self._state]
+        if self._state.is_forgotten and not is_allowed:
+            raise ConnectionEnded("no experiment uses it")
+        assert is_allowed, f"node {self.node_id}: {self._state} cannot become {state}"
+        self._entered[self._state].clear()
+        self._entered[state].set()
+        self._state = state
+        if state is not MachineState.SERVING:
+            self._transfers = None
 
     async def _serve_or_pause(self) -> None:
-        self._woken.clear()
         try:
             await self._serve()
-            if not self.experiments and not self._is_forgotten:
+            if self._state is MachineState.RELEASED:
                 await self._woken.wait()
         except ConnectionEnded as error:
             rest = "; its trials go on" if self.experiments else ""
@@ -283,17 +338,17 @@ class Machine:
         in all other cases."""
         async with AsyncExitStack() as stack:
             connection = await self._connect(stack)
-            self._is_connected = True
-            self._hub.reach(self.node_id)
+            self._change(MachineState.PROBING)
             stack.callback(self._on_disconnected)
+            self._hub.reach(self.node_id)
             lock = self._context.locks[self.node_id]
             async with lock, self._context.gate:
                 key = keeper_folder(self._context.provider.manager_id, self.node_id)
-                site = Site(self.node_id, key, self.settings.python_path, await self._context.archive())
+                site = Site(self.node_id, key, self.settings.python_path, await self._context.archives.get())
                 session = await self._start_keeper(connection, site) if self.experiments else None
-            if session is not None:
-                await session.hold(until=self._released, on_registered=self._on_registered)
-                self._transfers = None
+            if session is not None and self.experiments:
+                released = self._entered[MachineState.CLEANING]
+                await session.hold(until=released, on_registered=self._on_registered)
             async with lock:
                 await self._clean(connection, site)
 
@@ -319,8 +374,7 @@ class Machine:
         )
         for_files_only = not self._record.users
         async with session.connect(now=self._context.now, check=not for_files_only):
-            if self._is_forgotten:
-                raise ConnectionEnded("no experiment uses it")
+            self._change(MachineState.INSTALLING)
             self._save(replace(self._record, installed=True))  # on the disk before anything is there
             if not session.has_archive:
                 self._set_status(NodeStatus.CONNECTING, "the keeper is being copied there")
@@ -332,6 +386,7 @@ class Machine:
             await session.prepare()
             self._codes.clear()
             self._codes.update(session.prepared.codes)
+            self._change(MachineState.SERVING)
             self._transfers = Transfers(connection, session.keeper, self._codes)
             await session.start()
         return session
@@ -341,6 +396,7 @@ class Machine:
         RemoteError while something is left that must not be."""
         if self.experiments:
             return
+        self._change(MachineState.CLEANING)
         clause = "released: no experiment uses this node; removing files"
         self._pool.set_status(self.node_id, NodeStatus.CONNECTING, clause)
         folders = {claim.experiment_id: claim.experiment_directory for claim in self.uncollected}
@@ -350,6 +406,7 @@ class Machine:
             gone += [name for name, folder in folders.items() if not await asyncio.to_thread(folder.is_dir)]
             self._record = self._record.released(*gone)  # written when it changes next, or found again
         if self.uncollected and not self.experiments:
+            self._change(MachineState.RELEASED)
             self._hub.remove_node(self.node_id)
             clause = f"{name_experiments(self.uncollected)} has files here that were not collected"
             advice = f"`proctor nodes collect {self.node_id}` fetches them"
@@ -359,7 +416,7 @@ class Machine:
                 raise RemoteError(f"something could not be removed there: {left}")
             self._codes.clear()
             if not self.experiments:  # not claimed again meanwhile
-                self._forget()
+                self._forget(MachineState.CLEANED)
                 extra = {"action": "node.remove", "node_id": self.node_id}
                 log.info("node %s is released and cleaned", self.node_id, extra=extra)
 
@@ -371,8 +428,9 @@ class Machine:
             self._folder.write(record)
             self._record = record
 
-    def _forget(self) -> None:
+    def _forget(self, state: MachineState) -> None:
         """Delete its record, and remove it from pool and hub."""
+        self._change(state)
         everyone = (claim.experiment_id for claim in self._record.claims)
         self._record = replace(self._record.released(*everyone), installed=False)
         try:
@@ -385,11 +443,10 @@ class Machine:
         if self._arrival is not None:  # a new claim sets its own
             self._arrival.cancel()
         self._codes.clear()
-        self._is_forgotten = True
 
     def _on_disconnected(self) -> None:
-        self._is_connected = False
-        self._transfers = None
+        if self._state.has_connection:
+            self._change(MachineState.CONNECTING)
 
     def _on_registered(self) -> None:
         self._backoff.reset()
@@ -402,10 +459,10 @@ class Machine:
         :param is_away: it does not answer, and may be back at any moment. One that answers is not connected more often
             because trials run there: accounts are locked after some failed logins.
         """
-        if self._is_forgotten:  # just now
+        if self._state.is_forgotten:  # just now
             return
         self._problem = clause
-        self._failed.set()
+        self._change(MachineState.PAUSED)
         self._pool.end_arrival(self.node_id)
         retries_soon = is_away and self._pool.reservations(self.node_id)
         pauses = [claim.longest_pause_seconds for claim in self._record.users] if retries_soon else []
@@ -420,7 +477,7 @@ class Machine:
 
     def _set_status(self, status: NodeStatus, clause: str) -> None:
         """Show the node's status. One whose trials were abandoned stays LOST until its keeper is back."""
-        if self._is_forgotten:  # just now
+        if self._state.is_forgotten:  # just now
             return
         if not self.experiments:
             may_have_files = f"files of {name_experiments(self.uncollected)} may still be there"

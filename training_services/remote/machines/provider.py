@@ -18,8 +18,7 @@ from proctor.training_services.providers import (
     ProviderContext,
     UncollectedFiles,
 )
-from proctor.training_services.remote.bootstrap import archive
-from proctor.training_services.remote.bootstrap.archive import KeeperArchive
+from proctor.training_services.remote.bootstrap.archive import ArchiveBuilder
 from proctor.training_services.remote.machines.checks import TrialNeeds, clean_machines, inspect_machines
 from proctor.training_services.remote.machines.machine import Connect, Machine, MachineContext
 from proctor.training_services.remote.machines.records import (
@@ -60,7 +59,7 @@ class RemoteProvider(NodeProvider):
             provider=context,
             connect=connect or self._connect,
             gate=asyncio.Semaphore(MOST_AT_ONCE),
-            archive=self._archive,
+            archives=ArchiveBuilder(context.nodes_directory / ".keeper"),
             now=time.time,
             locks=defaultdict(asyncio.Lock),
         )
@@ -71,8 +70,6 @@ class RemoteProvider(NodeProvider):
         self._held: set[str] = set()  # those that are not loaded, with the claims that are on record
         self._collections: dict[tuple[str, str], tuple[FileCollection, asyncio.Task[None]]] = {}  # node, experiment
         self._group: asyncio.TaskGroup | None = None
-        self._building = asyncio.Lock()
-        self._built: KeeperArchive | None = None
 
     # ---- run
 
@@ -96,7 +93,7 @@ class RemoteProvider(NodeProvider):
     async def _sweep(self) -> None:
         """A manager that was killed may not have released every machine: once every experiment has claimed its machines
         or is held, the claims of others are released, and machines without a claim are cleaned."""
-        await self._context.hub.until_ready()
+        await self._context.hub.wait_until_reattached()
         for record in self._known().values():
             if record.node_id not in self._machines and record.claims:
                 self._add(record).release(*record.experiments, uncollected=NOT_COLLECTED)
@@ -308,11 +305,3 @@ class RemoteProvider(NodeProvider):
             reach_seconds=claim.reach_seconds,
             trace=trace,
         )
-
-    async def _archive(self) -> KeeperArchive:
-        """The keeper archive, built when it is first needed."""
-        async with self._building:
-            if self._built is None:
-                folder = self._context.nodes_directory / ".keeper"
-                self._built = await asyncio.to_thread(archive.build, folder)
-            return self._built

@@ -41,7 +41,7 @@ async def keeper() -> AsyncIterator[tuple[httpx.AsyncClient, KeeperHub]]:
     pool.add("one", "local")
     hub = KeeperHub(pool)
     hub.add_node("one", SECRET)
-    await hub.ready()
+    await hub.mark_reattached()
     transport = httpx.ASGITransport(keeper_application(hub))
     bearer = {"Authorization": f"Bearer {SECRET}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://keeper", headers=bearer) as client:

@@ -32,7 +32,7 @@ class Stage:
         self.reply: Reply | None = None
 
     async def register(self) -> None:
-        await self.hub.ready()
+        await self.hub.mark_reattached()
         registration = Registration("k", 1, "boot", "host", "0", "3.11", [], [])
         self.session = (await self.hub.register(NODE, registration)).session
 

@@ -142,7 +142,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.pool = NodePool()
-        self.hub = KeeperHub(self.pool, heartbeat_seconds=0.01, ready_patience_seconds=0.01)
+        self.hub = KeeperHub(self.pool, heartbeat_seconds=0.01, reattach_patience_seconds=0.01)
         self.pool.add(NODE, "remote")
         self.hub.add_node(NODE, SECRET)
         self.client = FakeClient()
@@ -158,7 +158,7 @@ class Stage:
 @pytest.fixture
 async def stage(anyio_backend: str) -> AsyncIterator[Stage]:
     stage = Stage()
-    await stage.hub.ready()
+    await stage.hub.mark_reattached()
     yield stage
     stage.hub.close()
 
@@ -460,7 +460,7 @@ async def test_no_job_is_unknown_before_the_experiments_are_reattached(restarted
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
     restarted.hub.expect("a.1", token("a.1"), "e1")
     restarted.hub.adopt(NODE, launch("a.1"))
-    await restarted.hub.ready()
+    await restarted.hub.mark_reattached()
     assert await restarted.keeper.commands() == [("Cancel", "stray.1")]
     answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
     assert answer.ended == ["a.1"]
@@ -469,7 +469,7 @@ async def test_no_job_is_unknown_before_the_experiments_are_reattached(restarted
 
 async def test_a_registration_waits_for_the_experiments() -> None:
     stage = Stage()
-    stage.hub = KeeperHub(stage.pool, ready_patience_seconds=60.0)
+    stage.hub = KeeperHub(stage.pool, reattach_patience_seconds=60.0)
     stage.hub.add_node(NODE, SECRET)
     keeper = FakeKeeper(stage.hub)
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
@@ -479,7 +479,7 @@ async def test_a_registration_waits_for_the_experiments() -> None:
         stage.hub.attach("e1", stage.client)
         stage.hub.expect("a.1", token("a.1"), "e1")
         stage.hub.adopt(NODE, launch("a.1"))
-        await stage.hub.ready()
+        await stage.hub.mark_reattached()
     stage.hub.close()
     assert registering.result() == ["stray.1"]
 
@@ -499,7 +499,7 @@ async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_no
     restarted.hub.adopt(NODE, launch("a.1"))
     restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
     assert restarted.client.notes == []
-    await restarted.hub.ready()
+    await restarted.hub.mark_reattached()
     await restarted.keeper.register(found("a.1"))
     assert await restarted.keeper.commands() == [("Cancel", "a.1")]
 
@@ -508,7 +508,7 @@ async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> N
     for job_id in ("a.1", "b.1"):
         restarted.hub.expect(job_id, token(job_id), "e1")
         assert restarted.hub.reattach(NODE, job_id) is None  # its keeper is away
-    await restarted.hub.ready()
+    await restarted.hub.mark_reattached()
     await restarted.keeper.register(found("a.1", pid=41))
     assert restarted.hub.reattach(NODE, "a.1") is True
     assert {(note.job_id, note.pid) for note in restarted.client.notes} == {("a.1", 41)}
@@ -520,7 +520,7 @@ async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> N
 
 async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(restarted: Stage) -> None:
     restarted.hub.expect("a.1", token("a.1"), "e1", started=True)
-    await restarted.hub.ready()
+    await restarted.hub.mark_reattached()
     await restarted.keeper.register()
     restarted.hub.expect("a.1", token("a.1"), "e1")
     restarted.hub.adopt(NODE, launch("a.1"))
@@ -540,7 +540,7 @@ async def test_a_job_that_the_manager_cannot_explain_is_left_alone_and_named(res
 
     lost = JobReport("lost.1", token("lost.1"), 7, 100.0, experiment_id="e9")
     await restarted.keeper.register(lost, found("gone.1"))
-    await restarted.hub.ready(may_be_stopped)
+    await restarted.hub.mark_reattached(may_be_stopped)
     assert await restarted.keeper.commands() == [("Cancel", "gone.1")]
     answer = await restarted.keeper.say(chunks=[("lost.1", 0, LINE)], ends=["gone.1"])
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], ["gone.1"])
@@ -560,11 +560,11 @@ async def test_no_job_is_stopped_while_the_manager_does_not_know_or_cannot_say(r
             raise answer
         return answer
 
-    await restarted.hub.ready(may_be_stopped)
+    await restarted.hub.mark_reattached(may_be_stopped)
     assert await restarted.keeper.register(found("a.1")) == []
     assert (await restarted.keeper.say(ends=["a.1"])).fenced == []
     assert restarted.hub.unknown_jobs() == []
-    await restarted.hub.ready(may_be_stopped)
+    await restarted.hub.mark_reattached(may_be_stopped)
     assert await restarted.keeper.commands() == [("Cancel", "a.1")]
 
 
@@ -578,7 +578,7 @@ async def unattached(restarted: Stage) -> Stage:
     restarted.hub.detach("e1")
     restarted.hub.expect("a.1", token("a.1"), "e1", started=True)
     restarted.hub.expect("b.1", token("b.1"), "e1")
-    await restarted.hub.ready()
+    await restarted.hub.mark_reattached()
     return restarted
 
 
@@ -647,7 +647,7 @@ async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has
     assert restarted.hub.reattach(NODE, "a.1") is None
     restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
     assert restarted.client.notes == []
-    await restarted.hub.ready()
+    await restarted.hub.mark_reattached()
     await restarted.keeper.register()
     (note,) = restarted.client.notes
     assert note.exit is not None

@@ -66,7 +66,7 @@ class Stage:
         )
 
     async def register(self) -> None:
-        await self.hub.ready()
+        await self.hub.mark_reattached()
         answer = await self.hub.register("local", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
         self.session = answer.session
 

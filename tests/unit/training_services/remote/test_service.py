@@ -118,7 +118,7 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Stage]:
     stage = Stage(tmp_path)
-    await stage.hub.ready()
+    await stage.hub.mark_reattached()
     yield stage
     stage.hub.close()
 
@@ -512,7 +512,7 @@ async def test_after_a_restart_a_job_that_runs_goes_on_and_one_that_never_arrive
     stage.open()
     stage.recorder.listen(stage.service)
     await stage.service.reattach([first, second], [])
-    await stage.hub.ready()
+    await stage.hub.mark_reattached()
     assert stage.provider.claims == ["e1"]
     async with playing(stage, stage.alpha, reports=(JobReport("t.1", first.token, 7, 10.0),)):
         await stage.recorder.start_of("t.1")
@@ -526,7 +526,7 @@ async def test_a_job_that_was_stopped_before_its_machine_came_back_ends(stage: S
     stage.open()
     stage.recorder.listen(stage.service)
     await stage.service.reattach([stage.form()], [])
-    await stage.hub.ready()
+    await stage.hub.mark_reattached()
     async with playing(stage):
         await stage.service.cancel_trial_job("t.1")
         async with asyncio.TaskGroup() as group:

@@ -135,7 +135,7 @@ def test_a_record_of_a_machine_that_was_never_entered_is_forgotten_by_the_next_m
         await scene.until_status(NODE, "FAILED")
 
     async def start(scene: Scene) -> None:
-        await scene.hub.ready()
+        await scene.hub.mark_reattached()
         await scene.until(lambda: not (tmp_path / "nodes" / NODE).exists())
         await is_forgotten(scene)
         assert scene.machine(NODE).logins <= 1

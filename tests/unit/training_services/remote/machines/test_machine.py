@@ -376,7 +376,7 @@ def test_after_a_restart_machines_wait_for_their_experiments_and_those_that_nobo
         await asyncio.sleep(600)
         assert not scene.provider.has("gpu-1")
         scene.claim("gpu-1")
-        await scene.hub.ready()
+        await scene.hub.mark_reattached()
         await scene.until(lambda: not (tmp_path / "nodes" / "gpu-2").exists())
         await scene.until_status("gpu-1", "CONNECTED")
 
@@ -396,7 +396,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
     async def hold(scene: Scene) -> None:
         scene.provider.hold("E1")
         scene.provider.hold("E1")
-        await scene.hub.ready()
+        await scene.hub.mark_reattached()
         await scene.until_status("gpu-1", "CONNECTED")
         await scene.until_status("gpu-2", "CONNECTED")
         await asyncio.sleep(600)
@@ -407,7 +407,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
 
     async def release(scene: Scene) -> None:
         scene.provider.hold("E1")
-        await scene.hub.ready()
+        await scene.hub.mark_reattached()
         await scene.until_status("gpu-1", "CONNECTED")
         await scene.until_status("gpu-2", "CONNECTED")
         await scene.provider.release("E1")

@@ -142,7 +142,7 @@ def stay(folder: Path, act: Callable[[Scene, Coast], Awaitable[None]], *, ready:
             coast.land(scene, group)
             scene.machines[NODE] = coast
             if ready:
-                await scene.hub.ready()
+                await scene.hub.mark_reattached()
             await act(scene, coast)
             scene.hub.close()
 
@@ -241,7 +241,7 @@ def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(tmp_path: P
 
     async def release(scene: Scene, coast: Coast) -> None:
         scene.provider.hold("E1")
-        await scene.hub.ready()
+        await scene.hub.mark_reattached()
         await scene.provider.release("E1")
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
