@@ -245,7 +245,7 @@ class KeeperTrainingService(
                     if self._jobs:
                         await self._has_queued.wait()
         except TimeoutError:
-            log.warning("still running when experiment %s was let go: %s", self._experiment_id, ", ".join(self._jobs))
+            log.warning("still running when experiment %s was closed: %s", self._experiment_id, ", ".join(self._jobs))
         finally:
             self._hub.abandon(self._experiment_id)
             self._hub.detach(self._experiment_id, self)

@@ -357,7 +357,7 @@ async def test_a_connection_whose_server_dies_has_ended(serve: Serve) -> None:
     async with connected(server) as there:
         kill_connections(server)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert await there.until_ended() == "its SSH server hung up"
+            assert await there.until_ended() == "its SSH server closed the connection"
 
 
 async def test_leaving_a_connection_leaves_no_process_there(serve: Serve, folder: Path) -> None:

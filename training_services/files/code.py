@@ -57,7 +57,7 @@ def _as_there(root: Path, entry: CodeEntry) -> CodeEntry:
     if lexical.split(os.sep)[0] == os.pardir or not (resolved + os.sep).startswith(f"{root}{os.sep}"):
         raise SubmissionRefused(
             f"the link {entry.path} of the trial code leads out of {root}, to {entry.target}, which the machines do "
-            "not have; replace it by what it leads to, or leave it out by a line in .proctorignore"
+            "not have; replace it with a copy, or exclude it by a line in .proctorignore"
         )
     return replace(entry, target=target)
 

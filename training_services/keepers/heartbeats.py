@@ -7,7 +7,7 @@ One tick a heartbeat serves all nodes. Towards a node's loss a tick counts only
 * while the manager is otherwise connected: another node that is connected over a network has sent a message since
   the last tick. When all are silent it is more likely that our own network is down.
 
-So a single machine is never lost: it is silent, and its trials go on (docs/decisions/0007). Jobs that are being
+So a single machine is never lost: it is silent, and its trials keep running (docs/decisions/0007). Jobs that are being
 stopped there are abandoned nevertheless once the node was silent for its limit.
 """
 
@@ -172,8 +172,9 @@ class HeartbeatMonitor:
         if node.away * self._heartbeat_seconds >= limit:
             self._lose(node_id, node)
             return
-        if node.missed == self._silent_after and node.connected:
-            self._set_silent(node_id, node.missed * self._heartbeat_seconds)
+        is_silent = node.missed == self._silent_after and node.connected
+        if is_silent and self._pool.node(node_id).status is NodeStatus.CONNECTED:  # else it is more specific already
+            self._pool.set_status(node_id, NodeStatus.SILENT, f"{self._describe(node)}; its trials keep running")
         if node.missed * self._heartbeat_seconds >= limit:
             self._on_lost(node_id, self._describe(node), False)
 
@@ -184,13 +185,7 @@ class HeartbeatMonitor:
             self._pool.set_status(node_id, NodeStatus.LOST, f"{clause}; its trials were abandoned")
 
     def _describe(self, node: _NodeHeartbeats) -> str:
-        return f"no word from its keeper for {node.missed * self._heartbeat_seconds:g} s"
-
-    def _set_silent(self, node_id: str, silence: float) -> None:
-        """Unless the node has a more specific status already."""
-        if self._pool.node(node_id).status is NodeStatus.CONNECTED:
-            clause = f"no word from its keeper for {silence:g} s; its trials go on"
-            self._pool.set_status(node_id, NodeStatus.SILENT, clause)
+        return f"no report from its keeper for {node.missed * self._heartbeat_seconds:g} s"
 
 
 def _record_message(node: _NodeHeartbeats) -> None:

@@ -176,7 +176,11 @@ class KeeperHub:
         self._watch.connect(node_id, registration)
         return RegistrationAnswer(
             session=session.id,
-            offsets=self._offsets(node_id, registration),
+            offsets={
+                report.job_id: dict(known.stored)
+                for report in registration.jobs
+                if (known := self._jobs.find(report.job_id, report.token)) and known.node_id in {None, node_id}
+            },
             unknown=sorted(unknown),
             heartbeat_seconds=self._heartbeat_seconds,
         )
@@ -217,7 +221,8 @@ class KeeperHub:
             acknowledged=[item for report in reports for item in report.acknowledgements()],
             ended=[job_id for report in reports for job_id in report.ended],
             fenced=sorted(fenced),
-            pause_seconds=self._pause(),
+            # 100 nodes whose trials report continuously send five reports a second each; a single node does not wait
+            pause_seconds=min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS),
         )
 
     def _report_stopped(self, node_id: str, session: RegisteredKeeper, stopped: Mapping[str, str]) -> None:
@@ -236,10 +241,6 @@ class KeeperHub:
             client.queue_change(held_up(job, node_id, clause, now=self._now()))
             session.stopped[job_id] = clause
         session.stopped = {job_id: clause for job_id, clause in session.stopped.items() if clause}
-
-    def _pause(self) -> float:
-        """100 nodes whose trials report continuously send five reports a second each; a single node does not wait."""
-        return min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS)
 
     def answer(self, node_id: str, answer: FileAnswer, data: bytes) -> None:
         """A keeper's answer to a file request. Raises UnknownNode, UnknownSession."""
@@ -450,10 +451,10 @@ class KeeperHub:
         for start in header.starts:
             if (report := report_of(start)) is not None:
                 report.starts.append(started(start, node_id))
-            elif start.job_id not in unexpected and self._is_refused(start, node_id, session):
                 continue
-            elif start.job_id not in unexpected or not self._reattached.is_set():
-                # Its experiment is not loaded yet, and a keeper reports this once.
+            job = self._jobs.find(start.job_id, start.token)
+            is_refused = self._reattached.is_set() if job is None else self._is_of_another(job, node_id, session)
+            if not is_refused:  # its experiment is not loaded yet, and a keeper reports this once
                 before = session.jobs.get(start.job_id)
                 owner = "" if before is None else before.experiment_id
                 session.jobs[start.job_id] = JobReport(
@@ -465,10 +466,6 @@ class KeeperHub:
             elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, node_id, session):
                 job.has_ended = True
         return list(reports.values())
-
-    def _is_refused(self, item: Start | End, node_id: str, session: RegisteredKeeper) -> bool:
-        job = self._jobs.find(item.job_id, item.token)
-        return job is not None and self._is_of_another(job, node_id, session)
 
     def _is_of_another(self, job: ExpectedJob, node_id: str, session: RegisteredKeeper) -> bool:
         """Whether a job was sent to another node than the one that reports on it; logged once a session."""
@@ -497,7 +494,7 @@ class KeeperHub:
         try:
             unknown = await self._may_be_stopped(unexpected)
         except Exception:
-            log.exception("whether unknown jobs may be stopped is not known; they go on")
+            log.exception("cannot tell whether unknown jobs may be stopped; they keep running")
             unknown = None
         if unknown is None:
             return set()
@@ -530,8 +527,3 @@ class KeeperHub:
     def _session(self, node_id: str, session_id: str) -> RegisteredKeeper:
         self._require_open()
         return self._sessions.require(node_id, session_id)
-
-    def _offsets(self, node_id: str, registration: Registration) -> dict[str, dict[str, int]]:
-        found = ((report, self._jobs.find(report.job_id, report.token)) for report in registration.jobs)
-        ours = ((report, job) for report, job in found if job is not None and job.node_id in (None, node_id))
-        return {report.job_id: dict(job.stored) for report, job in ours}

@@ -125,8 +125,8 @@ class FileRequests:
             raise TrainingServiceError(f"node {self._node_id}: {answer.error}")
         if not all(map(_is_sound, answer.files)):
             raise TrainingServiceError(
-                f"node {self._node_id}: its keeper reports files in {request.folder} that cannot be; stop it and start "
-                "it again with this manager's version"
+                f"node {self._node_id}: its keeper reports impossible files in {request.folder}; stop it and start it "
+                "again with this manager's version"
             )
         return answer, data
 

@@ -65,7 +65,8 @@ def find_holdings(reservations: Iterable[Reservation], devices: Iterable[Device]
             holdings.setdefault(share.uuid, []).append(holding)
     for device in devices:
         for lease in foreign_leases(device, jobs):
-            holding = Holding(lease.job_id or "", lease.slot, _holder(lease), SharingPolicy(lease.max_trials_per_gpu))
+            holder = (lease.holder or "an unknown holder") + (f", since {lease.since}" if lease.since else "")
+            holding = Holding(lease.job_id or "", lease.slot, holder, SharingPolicy(lease.max_trials_per_gpu))
             holdings.setdefault(device.uuid, []).append(holding)
     return holdings
 
@@ -86,12 +87,6 @@ def gpu_capacity(device: Device, holdings: Sequence[Holding]) -> GpuCapacity:
     """One GPU as placement sees it."""
     foreign = (ForeignProcess(each.pid, each.memory_mb) for each in device.processes if each.job_id is None)
     return GpuCapacity(device.index, device.uuid, device.name, tuple(holdings), tuple(foreign))
-
-
-def _holder(lease: Lease) -> str:
-    """A phrase for people that says whose job it is and since when."""
-    holder = lease.holder or "an unknown holder"
-    return f"{holder}, since {lease.since}" if lease.since else holder
 
 
 class NodeStatus(StrEnum):
@@ -487,21 +482,17 @@ class NodePool:
         if node is None:
             return NodeCapacity(node_id, gpus=None, ready=False, reason=self.obstacle(node_id))
         obstacle = self.obstacle(node_id, folder)
+        holdings = self._holdings(node_id) if node.devices else {}
+        gpus = (gpu_capacity(device, holdings.get(device.uuid, ())) for device in node.devices or ())
         return NodeCapacity(
             node_id,
-            gpus=None if node.devices is None else self._gpus(node_id, node.devices),
+            gpus=None if node.devices is None else tuple(gpus),
             ready=not obstacle,
             reason=obstacle,
             jobs=len(self._by_node.get(node_id, ())),
             driver_note=node.driver_note,
             arriving=node.arriving and not node.hold,
         )
-
-    def _gpus(self, node_id: str, devices: Iterable[Device]) -> tuple[GpuCapacity, ...]:
-        if not devices:
-            return ()
-        holdings = self._holdings(node_id)
-        return tuple(gpu_capacity(device, holdings.get(device.uuid, ())) for device in devices)
 
     def _holdings(self, node_id: str) -> dict[str, list[Holding]]:
         node = self._nodes.get(node_id)

@@ -185,7 +185,8 @@ class Staging:
             except (TrainingServiceError, OSError) as error:
                 if self._pool.absence(node_id):
                     continue  # wait until it is connected again
-                if shortage := self._shortage(node_id, error):
+                shortage = str(error) if isinstance(error, NoRoom) else self._pool.node(node_id).shortage()
+                if shortage:
                     raise NoRoomForJob(shortage) from error
                 is_own_disk = is_full(error) or is_full(error.__cause__)
                 failures += not is_own_disk  # the node has not failed
@@ -197,10 +198,6 @@ class Staging:
                 log.info("%s", clause, extra={"action": "job.prepare", "job_id": form.job_id, "node_id": node_id})
                 notify(f"{clause}; tried again in {pause:.0f} s")
                 await asyncio.sleep(pause)
-
-    def _shortage(self, node_id: str, error: Exception) -> str:
-        """Why the node has no room, if that caused an error."""
-        return str(error) if isinstance(error, NoRoom) else self._pool.node(node_id).shortage()
 
     async def _copy_code(self, form: TrialJobForm, node_id: str, notify: Notify) -> str:
         """Where the code is on the node."""

@@ -121,18 +121,14 @@ class Connection(NodeConnection):
     @asynccontextmanager
     async def _session(self, line: str, *, is_lasting: bool = False) -> AsyncIterator[Any]:
         async with self._translated(), nullcontext() if is_lasting else self._slots.take():
-            process = await self._open(line, is_lasting)
+            _, process = await self._with_room(
+                lambda: self._ssh.create_session(_TailedProcess, line, encoding=None, request_pty=False),
+                has_slot=not is_lasting,
+            )
             try:
                 yield process
             finally:
                 process.close()
-
-    async def _open(self, line: str, is_lasting: bool) -> Any:
-        _, process = await self._with_room(
-            lambda: self._ssh.create_session(_TailedProcess, line, encoding=None, request_pty=False),
-            has_slot=not is_lasting,
-        )
-        return process
 
     async def _with_room(self, open_one: Callable[[], Awaitable[Any]], *, has_slot: bool = True) -> Any:
         for pause in (*_LAST_SESSION_PAUSES_SECONDS, None):
@@ -144,7 +140,7 @@ class Connection(NodeConnection):
                     continue
                 if pause is None:
                     raise SessionRefused(
-                        f"its SSH server opens no session ({error.reason}); see MaxSessions"
+                        f"its SSH server opens no more sessions ({error.reason}); see MaxSessions"
                     ) from error
                 await asyncio.sleep(pause)  # it may still be counting one that has just ended
 

@@ -275,17 +275,17 @@ class LoginClient(asyncssh.SSHClient):  # type: ignore[misc]
             return Unreachable(f"the ProxyCommand for {place} ended before an SSH server answered; try it by hand")
         if not self.greeting and lost:
             return HungUp(
-                f"its SSH server at {place} hangs up at once; it lets in no more logins at a time (MaxStartups), bars "
-                "this address, or is no SSH server"
+                f"its SSH server at {place} closes the connection at once; it allows no more logins at a time "
+                "(MaxStartups), blocks this address, or is not an SSH server"
             )
         if self._reached and not lost:
             return self._refused(f" ({said})")
-        return Unreachable(f"its SSH server at {place} broke off the login ({said})")
+        return Unreachable(f"its SSH server at {place} ended the login ({said})")
 
     def _too_late(self) -> Unreachable:
         if self._ssh is not None:
             return Unreachable(
-                f"its SSH server at {self._hop.place} takes connections but the login did not end within "
+                f"its SSH server at {self._hop.place} accepts connections but the login was not complete within "
                 f"{self._limits.timeout_seconds:g} s; it is overloaded or hangs"
             )
         seconds = min(self._limits.reach_seconds, self._limits.timeout_seconds)
@@ -330,9 +330,9 @@ class LoginClient(asyncssh.SSHClient):  # type: ignore[misc]
         """It is over."""
         said = str(exc or "")
         if "keepalive" in said.lower():
-            self.why = f"nothing was heard from it for {3 * self._limits.keep_alive_seconds:g} s"
+            self.why = f"it has not answered for {3 * self._limits.keep_alive_seconds:g} s"
         elif said == _LOST:
-            self.why = "its SSH server hung up"
+            self.why = "its SSH server closed the connection"
         elif isinstance(exc, OSError):
             self.why = f"the connection broke ({said or type(exc).__name__})"
         elif exc is not None:
@@ -418,5 +418,5 @@ def _problem(label: str, error: Exception) -> tuple[str, str]:
     if str(error).startswith(_LOCKED):
         ways = "give sshPassphrase, sshPassphraseEnv or sshPassphrasePrompt, or load the key into the SSH agent"
         return f"{label} needs a passphrase", f"its key {label} is protected by a passphrase; {ways}"
-    sentence = f"its key {label} is no private key that can be used ({error}); name another sshKeyFile"
+    sentence = f"its key {label} is not a usable private key ({error}); name another sshKeyFile"
     return f"{label} is unusable ({error})", sentence

@@ -166,7 +166,7 @@ async def _resolve(hop: Hop) -> str:
         said = f"is not known here ({error.strerror or 'no address'}); correct host, or HostName in ~/.ssh/config"
         raise Unreachable(f"the name {hop.host} {said}") from error
     except UnicodeError as error:
-        raise Unreachable(f"{hop.host!r} is no host name; correct host") from error
+        raise Unreachable(f"{hop.host!r} is not a host name; correct host") from error
     return ", ".join(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 

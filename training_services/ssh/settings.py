@@ -44,8 +44,7 @@ class MachineSettings:
     def read(cls, entry: Mapping[str, Any]) -> "MachineSettings":
         """From an entry of the canonical configuration; secrets and keys of other sections are ignored."""
         known = {item.name for item in fields(cls)}
-        return cls(**{key: _tupled(value) for key, value in entry.items() if key in known and value is not None})
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+        given = {key: value for key, value in entry.items() if key in known and value is not None}
+        if "gpu_indices" in given:
+            given["gpu_indices"] = tuple(given["gpu_indices"])
+        return cls(**given)

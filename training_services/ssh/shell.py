@@ -55,8 +55,4 @@ def _quoted(word: str) -> str:
     if _PLAIN.fullmatch(word):
         return word
     # ' \ and ! stand outside of the quotes: shells differ in what they mean inside of them
-    return "".join(_piece(piece) for piece in _APART.split(word) if piece) or "''"
-
-
-def _piece(piece: str) -> str:
-    return f"\\{piece}" if piece in "'\\!" else f"'{piece}'"
+    return "".join(f"\\{part}" if part in "'\\!" else f"'{part}'" for part in _APART.split(word) if part) or "''"

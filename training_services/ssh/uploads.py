@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,8 +30,8 @@ async def send(
 ) -> None:
     """Write a file, from where an earlier attempt has stopped. Raises what the SFTP library raises, OSError for the
     source."""
-    with await asyncio.to_thread(_open, source) as content:
-        total = await asyncio.to_thread(_size, content)
+    with BytesIO(source) if isinstance(source, bytes) else await asyncio.to_thread(source.open, "rb") as content:
+        total = await asyncio.to_thread(content.seek, 0, SEEK_END)
         there = await sftp.getsize(target) if resume and await sftp.exists(target) else 0
         start = there if there <= total else 0
         async with sftp.open(target, "r+b" if start else "wb", block_size=None) as remote:
@@ -69,7 +69,8 @@ def failure(target: str, code: int, reason: str, *, free: Room) -> RemoteError:
     """Why a file could not be written. Servers have no code of their own for a quota, and most none for a full disk."""
     if free.is_read_only:
         return NoRoom(f"its disk is read-only ({target} could not be written); mount it writable there")
-    if code in (_FULL, _QUOTA) or _exhausted(free):
+    is_used_up = free.free_inodes == 0 or (free.free_bytes is not None and free.free_bytes < _LEAST_FREE_BYTES)
+    if code in (_FULL, _QUOTA) or is_used_up:
         what = "the quota is used up" if code == _QUOTA else "its disk is full"
         left = "" if free.free_bytes is None else f", {free.free_bytes // 2**20} MiB free"
         inodes = ", no inodes free" if free.free_inodes == 0 else ""
@@ -97,17 +98,3 @@ async def _copy(
             return
         await remote.write(chunk, done)
         done += len(chunk)
-
-
-def _open(source: Path | bytes) -> BinaryIO:
-    return BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-
-
-def _size(content: BinaryIO) -> int:
-    size = content.seek(0, 2)
-    content.seek(0)
-    return size
-
-
-def _exhausted(free: Room) -> bool:
-    return (free.free_bytes is not None and free.free_bytes < _LEAST_FREE_BYTES) or free.free_inodes == 0

@@ -6,6 +6,7 @@ manager's environment. The same files give the same bytes, and its name holds th
 """
 
 import asyncio
+import functools
 import hashlib
 import io
 import zipfile
@@ -87,6 +88,7 @@ class ArchiveBuilder:
             return self._built
 
 
+@functools.cache
 def read_probe() -> str:
     """The source of the probe of a machine, for `python3 -c`; see `trial_keeper/probe.py`."""
     return files("proctor").joinpath("trial_keeper", "probe.py").read_text(encoding="utf-8")
@@ -162,7 +164,7 @@ def _check_that_it_travels(found: Distribution) -> None:
     tags = [line.partition(":")[2].strip() for line in wheel if line.startswith("Tag:")]
     if not any(tag.startswith(("py3-", "py2.py3-")) and tag.endswith("-none-any") for tag in tags):
         raise ArchiveNotBuilt(
-            f"{name} should be pure Python (tag py3-none-any) to be brought to machines, found tags {tags}; install it "
+            f"{name} should be pure Python (tag py3-none-any) to be copied to machines, found tags {tags}; install it "
             "from its wheel"
         )
     requires = (found.metadata.get_all("Requires-Python") or [""])[0]

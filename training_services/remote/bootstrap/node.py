@@ -6,7 +6,6 @@ order: `NodeFacts` and the checks (`require_…`), then `open_contact` and `Node
 """
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -208,7 +207,7 @@ async def open_contact(
     candidates += _NAMES
     while candidates:
         name = candidates.pop(0)
-        async with connection.start_python(name, _source()) as process:
+        async with connection.start_python(name, read_probe()) as process:
             python = RemotePython(process)
             answer = await _probe(python, name, key, python_path)
             if answer is not None and not answer["too_old"]:
@@ -234,11 +233,6 @@ async def _probe(python: RemotePython, name: str, key: str, python_path: str | N
     if finished.code in _NOT_FOUND and not finished.stdout:
         return None
     return read_answer(finished, what)
-
-
-@functools.cache
-def _source() -> str:
-    return read_probe()
 
 
 def _no_python(python_path: str | None, seen: Sequence[str]) -> NoPython:

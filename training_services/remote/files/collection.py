@@ -22,7 +22,7 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.files.paths import ExperimentPaths
-from proctor.training_services.remote.files.transfer import Start
+from proctor.training_services.remote.files.transfer import StartTask
 from proctor.training_services.ssh.errors import RemoteError
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.protocol import FileFacts
@@ -108,7 +108,7 @@ class Collector:
         paths: ExperimentPaths,
         *,
         largest: int,
-        start: Start,
+        start: StartTask,
         experiment_id: str,
     ) -> None:
         self._hub = hub

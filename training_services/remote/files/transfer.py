@@ -18,7 +18,7 @@ from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeepe
 from proctor.training_services.ssh.base import NodeConnection, ProgressCallback
 from proctor.training_services.ssh.errors import CommandFailed
 
-__all__ = ["Copy", "Notify", "Start", "TransferQueue", "Transfers", "size_text"]
+__all__ = ["Copy", "Notify", "StartTask", "TransferQueue", "Transfers", "size_text"]
 
 SMALL_BYTES = 1 << 20
 """An archive up to this size is sent with the command that unpacks it: one session less for the machine."""
@@ -27,7 +27,7 @@ _NAME_LENGTH = 20
 
 Notify = Callable[[str], None]
 """Called with a clause for users: "the code (120 MB) is being copied to gpu-3, 34 %"."""
-Start = Callable[[Coroutine[Any, Any, None], str], object]
+StartTask = Callable[[Coroutine[Any, Any, None], str], object]
 """Runs a coroutine with a name in a task group. Does not raise what the coroutine raises."""
 
 NOTIFY_SECONDS = 1.0
@@ -129,7 +129,7 @@ class TransferQueue:
         waits for it any more.
     """
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StartTask) -> None:
         self._start = start
         self._underway: dict[tuple[str, str], _RunningCopy] = {}
 

@@ -6,8 +6,8 @@ A check copies its files to a folder of their own, removes them again, and touch
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,8 +41,6 @@ __all__ = ["STEPS", "TrialNeeds", "clean_machines", "inspect_machines"]
 STEPS = ("python", "clock", "disk", "home", "sftp", "forwarding", "keeper", "gpus", "trials", "code")
 """After those of the route: "name", "port", "host key", "login"."""
 
-Found = CheckStep | str
-
 
 @dataclass(frozen=True)
 class TrialNeeds:
@@ -64,8 +62,23 @@ async def inspect_machines(
             group.create_task(inspection.run(), name=f"inspection of {inspection.name}")
     steps = [step for inspection in inspections for step in inspection.steps]
     if any(step.name == "trials" and step.verdict is CheckVerdict.OK for step in steps):
-        steps = [_as_note(step) if step.name == "trials" else step for step in steps]
+        for number, step in enumerate(steps):
+            if step.name == "trials" and step.verdict is CheckVerdict.FAIL:
+                steps[number] = replace(step, verdict=CheckVerdict.NOTE)
     return tuple(steps)
+
+
+@dataclass
+class _Finding:
+    """What one step has found."""
+
+    found: str = ""
+    advice: str = ""
+    verdict: CheckVerdict = CheckVerdict.OK
+
+    def note(self, found: str, advice: str = "", *, verdict: CheckVerdict = CheckVerdict.NOTE) -> None:
+        """Something else than that all is well."""
+        self.found, self.advice, self.verdict = found, advice, verdict
 
 
 class Inspection:
@@ -105,20 +118,33 @@ class Inspection:
             async with open_contact(
                 connection, self._key, python_path=self._claim.machine.python_path, now=self._context.now
             ) as contact:
-                if await self._check_facts(contact.facts):
+                if self._check_facts(contact.facts):
                     keeper = await self._install(contact)
         except (TrainingServiceError, OSError) as error:
             self.steps.append(_failure(self.name, "python", error))
         if keeper is not None:
             await self._check_keeper(connection, keeper)
 
-    async def _check_facts(self, facts: NodeFacts) -> bool:
+    def _check_facts(self, facts: NodeFacts) -> bool:
         """Whether files may be copied there."""
-        usable = await self._try("python", lambda: _python(facts))
-        await self._try("clock", lambda: _clock(facts))
-        usable &= await self._try("disk", lambda: _room(facts))
-        usable &= await self._try("home", lambda: _home(facts))
-        return usable
+        with self._step("python") as python:
+            require_python_path(facts)
+            require_system(facts)
+            python.found = f"{facts.python} is {facts.version}"
+            if facts.kills_at_logout:
+                note = f"{python.found}; its logind ends what a user leaves running at logout (KillUserProcesses)"
+                python.note(note, f"run `loginctl enable-linger {facts.user}` there")
+        with self._step("clock") as clock:
+            require_clock(facts)
+            clock.found = f"within {abs(facts.clock_ahead_seconds):.0f} s of the manager's"
+        with self._step("disk") as disk:
+            require_room(facts)
+            free = None if facts.free_mb is None else f"{facts.free_mb:,} MiB free at {facts.home}"
+            disk.found = free or "no limit is known"
+        with self._step("home") as home:
+            require_home(facts)
+            home.found = f"{facts.home} can be written by {facts.user}"
+        return all(step.verdict is not CheckVerdict.FAIL for step in (python, disk, home))
 
     async def _install(self, contact: NodeContact) -> NodeKeeper | None:
         """Copy the keeper archive; a partial copy is removed again."""
@@ -132,36 +158,34 @@ class Inspection:
     async def _check_keeper(self, connection: NodeConnection, keeper: NodeKeeper) -> None:
         """The steps that need the keeper archive there, which is removed again in any case."""
         try:
-            await self._try("sftp", lambda: self._upload(connection, keeper))
-            await self._try("forwarding", lambda: self._forward(connection, keeper))
-            answer: dict[str, Any] = {}
-            if await self._try("keeper", lambda: self._probe(keeper, answer)):
-                await self._try("gpus", lambda: _gpus(answer))
-                await self._try("trials", lambda: _trials(answer, self._claim.machine, self._needs.gpu_number))
-                await self._try("code", lambda: _code(answer, self._needs.code_path))
+            with self._step("sftp") as sftp:  # as a large code archive would be copied
+                archive = await self._context.archives.get()
+                await connection.upload(archive.path, f"{keeper.directory}/{archive.name}.sftp")
+                sftp.found = f"{archive.path.stat().st_size / 2**20:.1f} MiB copied there"
+            with self._step("forwarding") as forwarding:
+                await self._forward(connection, keeper, forwarding)
+            with self._step("keeper") as probe:
+                answer = await keeper.probe(*filter(None, [self._needs.code_path]))
+                probe.found = f"version {answer['version']} runs there with Python {answer['python']}"
+            if probe.verdict is CheckVerdict.OK:
+                with self._step("gpus") as gpus:
+                    _check_gpus(answer, gpus)
+                with self._step("trials") as trials:
+                    _check_trials(answer, self._claim.machine, self._needs.gpu_number, trials)
+                with self._step("code") as code:
+                    code.found = _find_code(answer, self._needs.code_path)
         finally:
             await self._remove(keeper.remove)
 
-    async def _upload(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
-        """As a large code archive would be."""
-        archive = await self._context.archives.get()
-        await connection.upload(archive.path, f"{keeper.directory}/{archive.name}.sftp")
-        return f"{archive.path.stat().st_size / 2**20:.1f} MiB copied there"
-
-    async def _forward(self, connection: NodeConnection, keeper: NodeKeeper) -> Found:
+    async def _forward(self, connection: NodeConnection, keeper: NodeKeeper, step: _Finding) -> None:
         prepared = await keeper.prepare()
         manager = self._context.provider.socket_pointer.read_text(encoding="utf-8").strip()
         try:
             await connection.forward(prepared.socket, manager)
+            step.found = "a socket there leads to this manager"
         except ForwardingRefused as error:
             await Relay(connection, keeper, socket=prepared.socket, manager=manager).check()
-            found = f"{error}; a relay over the same connection is used instead"
-            return CheckStep(self.name, "forwarding", CheckVerdict.NOTE, found)
-        return "a socket there leads to this manager"
-
-    async def _probe(self, keeper: NodeKeeper, answer: dict[str, Any]) -> Found:
-        answer.update(await keeper.probe(*filter(None, [self._needs.code_path])))
-        return f"version {answer['version']} runs there with Python {answer['python']}"
+            step.note(f"{error}; a relay over the same connection is used instead")
 
     async def _remove(self, remove: Callable[[], Awaitable[str]]) -> None:
         try:
@@ -172,72 +196,45 @@ class Inspection:
             found, advice = f"what was copied for this check is still there: {left}", "run `proctor platform clean`"
             self.steps.append(CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, advice))
 
-    async def _try(self, name: str, check: Callable[[], Awaitable[Found] | Found]) -> bool:
-        """Take one step; whether it did not fail."""
+    @contextmanager
+    def _step(self, name: str) -> Iterator[_Finding]:
+        """Take one step. An error in it is its failure, and no reason to stop."""
+        finding = _Finding()
         try:
-            found = check()
-            if not isinstance(found, CheckStep | str):
-                found = await found
+            yield finding
         except (TrainingServiceError, OSError) as error:
+            finding.verdict = CheckVerdict.FAIL
             self.steps.append(_failure(self.name, name, error))
-            return False
-        step = found if isinstance(found, CheckStep) else CheckStep(self.name, name, CheckVerdict.OK, found)
-        step = CheckStep(self.name, name, step.verdict, step.found, step.advice)
-        self.steps.append(step)
-        return step.verdict is not CheckVerdict.FAIL
+        else:
+            self.steps.append(CheckStep(self.name, name, finding.verdict, finding.found, finding.advice))
 
 
-def _python(facts: NodeFacts) -> Found:
-    require_python_path(facts)
-    require_system(facts)
-    found = f"{facts.python} is {facts.version}"
-    if facts.kills_at_logout:
-        note = f"{found}; its logind ends what a user leaves running at logout (KillUserProcesses)"
-        advice = f"run `loginctl enable-linger {facts.user}` there"
-        return CheckStep("", "python", CheckVerdict.NOTE, note, advice)
-    return found
-
-
-def _clock(facts: NodeFacts) -> Found:
-    require_clock(facts)
-    return f"{abs(facts.clock_ahead_seconds):.0f} s apart from the manager's"
-
-
-def _room(facts: NodeFacts) -> Found:
-    require_room(facts)
-    return "no limit is known" if facts.free_mb is None else f"{facts.free_mb:,} MiB free at {facts.home}"
-
-
-def _home(facts: NodeFacts) -> Found:
-    require_home(facts)
-    return f"{facts.home} can be written by {facts.user}"
-
-
-def _gpus(answer: dict[str, Any]) -> Found:
+def _check_gpus(answer: dict[str, Any], step: _Finding) -> None:
     devices = [from_json(Device, device) for device in answer["devices"]]
     if not devices:
         note = answer["driver_note"] or "no GPUs were found"
-        return CheckStep("", "gpus", CheckVerdict.NOTE, note, "trials with trialGpuNumber above 0 cannot run there")
+        step.note(note, "trials with trialGpuNumber above 0 cannot run there")
+        return
     if answer["gpu_lock_problem"]:
         raise RemoteError(answer["gpu_lock_problem"])
     names = sorted({device.name for device in devices})
-    return f"{len(devices)} × {' and '.join(names)}"
+    step.found = f"{len(devices)} × {' and '.join(names)}"
 
 
-def _trials(answer: dict[str, Any], machine: MachineSettings, wanted: int) -> Found:
+def _check_trials(answer: dict[str, Any], machine: MachineSettings, wanted: int, step: _Finding) -> None:
     """By the rule of placement: what could never hold a trial, even with no other process on it."""
     there = {int(device["index"]) for device in answer["devices"]}
     missing = sorted(set(machine.gpu_indices or ()) - there)
     allowed = len(there if machine.gpu_indices is None else there & set(machine.gpu_indices))
     if missing:
-        verdict = CheckVerdict.FAIL if wanted else CheckVerdict.NOTE
         found = f"gpuIndices names {_gpu_list(missing)}, it has {_gpu_list(sorted(there))}"
-        return CheckStep("", "trials", verdict, found, "correct gpuIndices")
-    if allowed < wanted:
+        step.note(found, "correct gpuIndices", verdict=CheckVerdict.FAIL if wanted else CheckVerdict.NOTE)
+    elif allowed < wanted:
         restricted = f", of which gpuIndices allows {allowed}" if allowed < len(there) else ""
         found = f"no trial can run there: trialGpuNumber is {wanted}, it has {_number(len(there))}{restricted}"
-        return CheckStep("", "trials", CheckVerdict.FAIL, found, "take it out, or ask for fewer GPUs")
-    return f"need {_number(wanted)}, may use {allowed}" if wanted else "need no GPU"
+        step.note(found, "remove the machine, or request fewer GPUs", verdict=CheckVerdict.FAIL)
+    else:
+        step.found = f"need {_number(wanted)}, may use {allowed}" if wanted else "need no GPU"
 
 
 def _number(gpus: int) -> str:
@@ -250,17 +247,12 @@ def _gpu_list(indices: Sequence[int]) -> str:
     return ("GPU " if len(indices) == 1 else "GPUs ") + ", ".join(str(index) for index in indices)
 
 
-def _code(answer: dict[str, Any], code_path: str | None) -> Found:
+def _find_code(answer: dict[str, Any], code_path: str | None) -> str:
     if code_path is None:
         return "it is copied there when a trial needs it"
     if (kind := answer["paths"].get(code_path)) != "folder":
         raise RemoteError(f"{code_path} should be a folder there, and is {kind}; correct code.pathOnNode")
     return f"{code_path} is there"
-
-
-def _as_note(step: CheckStep) -> CheckStep:
-    """The same as a note, because another machine can run the trials."""
-    return replace(step, verdict=CheckVerdict.NOTE) if step.verdict is CheckVerdict.FAIL else step
 
 
 def _failure(machine: str, name: str, error: Exception) -> CheckStep:

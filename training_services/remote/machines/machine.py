@@ -324,14 +324,14 @@ class Machine:
             if self._state is MachineState.RELEASED:
                 await self._woken.wait()
         except ConnectionEnded as error:
-            rest = "; its trials go on" if self.experiments else ""
+            rest = "; its trials keep running" if self.experiments else ""
             await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}", is_away=True)
         except (TrainingServiceError, OSError) as error:
             advice = "" if self.experiments else f"; {advise(self.node_id, error)}"
             await self._pause(NodeStatus.FAILED, f"{error}{advice}", is_away=isinstance(error, Unreachable))
         except Exception as error:
             log.exception("node %s", self.node_id, extra={"action": "node.fail", "node_id": self.node_id})
-            await self._pause(NodeStatus.FAILED, f"an error of this program: {error!r}; see the manager's log")
+            await self._pause(NodeStatus.FAILED, f"internal error: {error!r}; see the manager's log")
 
     async def _serve(self) -> None:
         """One connection. Returns when the machine was released and cleaned, as far as no files must stay there; raises

@@ -86,7 +86,9 @@ class RemoteProvider(NodeProvider):
                 await asyncio.Event().wait()
             finally:
                 self._group = None
-                await self._finish_cleaning()
+                cleaning = [self._tasks[id] for id, machine in self._machines.items() if machine.is_cleaning]
+                if cleaning:
+                    await asyncio.wait(cleaning, timeout=CLEAN_SECONDS)
                 for task in (*self._tasks.values(), *(task for _, task in self._collections.values())):
                     task.cancel()
 
@@ -101,11 +103,6 @@ class RemoteProvider(NodeProvider):
             collected = {experiment_id for _, experiment_id in self._collections}
             if unclaimed := set(machine.experiments) - self._claimed - self._held - collected:
                 machine.release(*unclaimed, uncollected=NOT_COLLECTED)
-
-    async def _finish_cleaning(self) -> None:
-        cleaning = [self._tasks[id] for id, machine in self._machines.items() if machine.is_cleaning]
-        if cleaning:
-            await asyncio.wait(cleaning, timeout=CLEAN_SECONDS)
 
     # ---- claims
 

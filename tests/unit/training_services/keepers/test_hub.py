@@ -636,9 +636,9 @@ async def test_a_job_that_was_launched_in_this_session_is_known_to_run(stage: St
 
 async def test_a_job_of_an_experiment_that_is_not_attached_is_not_given_up_with_its_node(unattached: Stage) -> None:
     unattached.hub.cancel_unattached(NODE, "a.1")
-    assert not unattached.hub._abandon_jobs(NODE, "no word from its keeper for 20 s", True)
+    assert not unattached.hub._abandon_jobs(NODE, "no report from its keeper for 20 s", True)
     unattached.hub.attach("e1", unattached.client)
-    assert unattached.hub._abandon_jobs(NODE, "no word from its keeper for 20 s", True)
+    assert unattached.hub._abandon_jobs(NODE, "no report from its keeper for 20 s", True)
     assert [note.exit and note.exit.reason for note in unattached.client.notes] == [EndReason.CANCELED]
 
 
@@ -656,7 +656,7 @@ async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has
 
 async def test_a_job_that_is_still_being_prepared_is_lost_with_its_node(stage: Stage) -> None:
     stage.hub.expect("a.1", token("a.1"), "e1", node_id=NODE)
-    assert stage.hub._abandon_jobs(NODE, "no word from its keeper for 20 s", True)
+    assert stage.hub._abandon_jobs(NODE, "no report from its keeper for 20 s", True)
     (note,) = stage.client.notes
     assert note.exit is not None
     assert note.exit.reason is EndReason.NODE_LOST
@@ -678,7 +678,7 @@ async def test_a_node_without_a_word_falls_silent_with_a_reason_and_is_connected
 ) -> None:
     await stage.keeper.register()
     await _until(stage.pool, NodeStatus.SILENT)
-    assert "no word from its keeper" in stage.pool.node(NODE).reason
+    assert "no report from its keeper" in stage.pool.node(NODE).reason
     await stage.keeper.say()
     assert stage.pool.node(NODE).status is NodeStatus.CONNECTED
     assert stage.client.notes == []

@@ -149,7 +149,7 @@ async def test_machines_are_claimed_with_the_secrets_of_the_experiment_and_relea
         await stage.run_job(stage.form(), stage.alpha)
         assert stage.provider.claims == ["e1"]
         assert stage.provider.secrets_files == [stage.directory / "secrets.json"]
-        stage.pool.set_status("alpha", NodeStatus.SILENT, "no word from its keeper for 15 s")
+        stage.pool.set_status("alpha", NodeStatus.SILENT, "no report from its keeper for 15 s")
     await stage.service.clean_up()
     assert stage.provider.claims == []
 
@@ -379,7 +379,7 @@ async def test_files_of_a_machine_that_is_away_when_the_experiment_is_let_go_sta
     async with playing(stage, stage.alpha):
         folder = await stage.run_job(stage.form(), stage.alpha, output__model="x" * 2_000_000)
         await stage.collected()
-        stage.pool.set_status("alpha", NodeStatus.SILENT, "no word from its keeper for 15 s")
+        stage.pool.set_status("alpha", NodeStatus.SILENT, "no report from its keeper for 15 s")
     await stage.service.clean_up()
     assert (folder / "output" / "model").exists()
     assert stage.provider.claims == []
@@ -410,7 +410,7 @@ async def test_a_running_jobs_files_are_read_on_its_machine(stage: Stage) -> Non
         assert await stage.service.read_job_file(form, "stdout", 1, 100) == b"ne"
         (folder / "stdout").write_text("one two")
         assert await stage.service.list_job_files(form) == [("stdout", 7)]
-        stage.pool.set_status("alpha", NodeStatus.SILENT, "no word from its keeper for 15 s")
+        stage.pool.set_status("alpha", NodeStatus.SILENT, "no report from its keeper for 15 s")
         with pytest.raises(ServiceUnavailable, match=r"node alpha is silent.*no file of the job was collected yet"):
             await stage.service.list_job_files(form)
 

@@ -125,7 +125,7 @@ async def test_a_key_file_that_cannot_be_read_is_named(home: Path) -> None:
 async def test_a_file_that_is_no_key_is_named(home: Path) -> None:
     (home / "letter").write_text("dear bob")
     machine = MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / "letter"))
-    with pytest.raises(KeyUnusable, match="its key ~/letter is no private key that can be used"):
+    with pytest.raises(KeyUnusable, match="its key ~/letter is not a usable private key"):
         await enter(machine)
 
 
@@ -280,7 +280,7 @@ async def test_a_host_key_is_remembered_only_where_the_server_has_proved_to_hold
     shown, held = asyncssh.generate_private_key("ssh-ed25519"), asyncssh.generate_private_key("ssh-ed25519")
     shown.sign = held.sign
     async with ssh_server(Wanted(passwords={USER: SECRET}), host_key=shown) as server:
-        with pytest.raises(Unreachable, match="broke off the login"):
+        with pytest.raises(Unreachable, match="ended the login"):
             await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
         assert server.tried == []
     assert not (home / "manager").exists()
@@ -420,7 +420,7 @@ async def test_a_name_without_an_address_is_unreachable() -> None:
 
 
 async def test_a_host_that_is_no_name_is_unreachable() -> None:
-    with pytest.raises(Unreachable, match=r"'a{70}' is no host name; correct host"):
+    with pytest.raises(Unreachable, match=r"'a{70}' is not a host name; correct host"):
         await enter(MachineSettings(host="a" * 70, user=USER))
 
 
@@ -431,7 +431,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
         await silence.wait()
 
     async with raw_server(stay_silent) as port:
-        with pytest.raises(Unreachable, match=r"takes connections but the login did not end within 0.5 s"):
+        with pytest.raises(Unreachable, match=r"accepts connections but the login was not complete within 0.5 s"):
             await enter(MachineSettings(host=HOST, port=port, user=USER), timeout_seconds=0.5)
         silence.set()
 
@@ -457,7 +457,7 @@ async def test_a_login_may_take_longer_than_the_port() -> None:
         await silence.wait()
 
     async with raw_server(stay_silent) as port:
-        with pytest.raises(Unreachable, match=r"takes connections but the login did not end within 1 s"):
+        with pytest.raises(Unreachable, match=r"accepts connections but the login was not complete within 1 s"):
             await enter(MachineSettings(host=HOST, port=port, user=USER), reach_seconds=0.3, timeout_seconds=1.0)
         silence.set()
 
@@ -468,7 +468,7 @@ async def test_a_server_that_speaks_something_else_is_unreachable() -> None:
         await writer.drain()
 
     async with raw_server(speak_http) as port:
-        with pytest.raises(Unreachable, match="broke off the login"):
+        with pytest.raises(Unreachable, match="ended the login"):
             await enter(MachineSettings(host=HOST, port=port, user=USER))
 
 
@@ -491,7 +491,7 @@ async def test_a_server_that_always_hangs_up_is_unreachable_in_the_end(no_pauses
         return
 
     async with raw_server(hang_up) as port:
-        with pytest.raises(Unreachable, match="hangs up at once"):
+        with pytest.raises(Unreachable, match="closes the connection at once"):
             await enter(MachineSettings(host=HOST, port=port, user=USER))
 
 

@@ -147,7 +147,7 @@ async def test_a_server_that_allows_fewer_sessions_is_content_too(most: int) -> 
 async def test_a_server_that_allows_no_session_is_named() -> None:
     wanted = replace(OPEN, most_sessions=0)
     async with ssh_server(wanted) as server, connected(server) as there:
-        with pytest.raises(CommandFailed, match=r"opens no session .*; see MaxSessions"):
+        with pytest.raises(CommandFailed, match=r"opens no more sessions .*; see MaxSessions"):
             await there.run(["true"])
 
 
@@ -267,7 +267,7 @@ async def test_a_silent_connection_is_given_up_after_three_tests(server: FakeSsh
             assert (await there.run(["true"])).code == 0
             flows.clear()
             async with asyncio.timeout(PATIENCE_SECONDS):
-                assert await there.until_ended() == "nothing was heard from it for 0.9 s"
+                assert await there.until_ended() == "it has not answered for 0.9 s"
         flows.set()
 
 

@@ -68,7 +68,7 @@ class Machine:
     @contextmanager
     def _take(self, word: str) -> Iterator[None]:
         if self._open == self._room:
-            raise SessionRefused("its SSH server opens no session (open failed); see MaxSessions")
+            raise SessionRefused("its SSH server opens no more sessions (open failed); see MaxSessions")
         self.commands.append(word)
         self._open += 1
         try:

@@ -198,7 +198,7 @@ def test_the_keepers_file_is_brought_once_and_again_where_it_arrived_damaged(tmp
         await scene.until_status("gpu-1", "CONNECTED")
         assert len(machine.uploads) == 2
         machine.cut()
-        await scene.until_status("gpu-1", "CONNECTING", "its trials go on")
+        await scene.until_status("gpu-1", "CONNECTING", "its trials keep running")
         await scene.until_status("gpu-1", "CONNECTED")
         assert len(machine.uploads) == 2
 
@@ -211,9 +211,9 @@ def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
         await scene.until_status("gpu-1", "CONNECTED")
         machine = scene.machine("gpu-1")
         assert [connection.forwarded for connection in machine.connections] == ["/run/manager.sock"]
-        machine.cut("nothing was heard from it for 45 s")
+        machine.cut("it has not answered for 45 s")
         node = await scene.until_status("gpu-1", "CONNECTING")
-        assert "nothing was heard from it for 45 s" in node.reason
+        assert "it has not answered for 45 s" in node.reason
         await scene.until_status("gpu-1", "CONNECTED")
         assert machine.commands.count("start") == 2
 
@@ -241,7 +241,7 @@ def test_a_keeper_that_falls_silent_is_started_again(tmp_path: Path) -> None:
         machine = scene.machine("gpu-1")
         machine.commands.clear()
         machine.keeper = False
-        scene.pool.set_status("gpu-1", NodeStatus.SILENT, "no word from its keeper")
+        scene.pool.set_status("gpu-1", NodeStatus.SILENT, "no report from its keeper")
         await scene.until_status("gpu-1", "CONNECTED")
         assert machine.commands == ["start"]
 
@@ -515,7 +515,7 @@ def test_an_error_of_this_program_is_the_reason_of_its_machine_only(tmp_path: Pa
         machine.pythons = {"python3": "nonsense"}
         scene.claim("bad", "good")
         await scene.until_status("good", "CONNECTED")
-        await scene.until_status("bad", "FAILED", "an error of this program")
+        await scene.until_status("bad", "FAILED", "internal error")
         machine.pythons = {"python3": "3.11.2"}
         await scene.until_status("bad", "CONNECTED")
 
@@ -530,7 +530,9 @@ def test_a_node_whose_trials_were_given_up_stays_lost_until_its_keeper_is_back(t
         machine.failure = Unreachable("it does not answer")
         machine.cut()
         await scene.until_status("gpu-1", "FAILED")
-        scene.pool.set_status("gpu-1", NodeStatus.LOST, "no word from its keeper for 600 s; its trials were abandoned")
+        scene.pool.set_status(
+            "gpu-1", NodeStatus.LOST, "no report from its keeper for 600 s; its trials were abandoned"
+        )
         await scene.until_status("gpu-1", "LOST", "it does not answer")
         machine.failure = None
         await scene.until_status("gpu-1", "CONNECTED")
