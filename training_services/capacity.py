@@ -102,7 +102,7 @@ class GpuCapacity:
 class NodeCapacity:
     """One node as placement sees it.
 
-    gpus: None until the node has told what it has.
+    gpus: None until the node has reported what it has.
     ready: whether jobs can be given to it now; if not, `reason` is a clause such as "node gpu-3 is connecting".
     jobs: how many of our jobs it has, GPUs or not.
     driver_note: why it has no GPUs, where the node said so.

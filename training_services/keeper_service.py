@@ -198,14 +198,16 @@ class KeeperTrainingService(
                 )
             return known
         self.check(form)
-        node_id = self._node_of(form)
         self._hub.attach(self._experiment_id, self)
         try:
             self.begin(form)
         except KeeperUnavailable as error:
             raise ServiceUnavailable(str(error)) from error
         self._jobs[form.job_id] = self._detail(form)
-        self._explain(node_id)
+        node_id = self._node_of(form)
+        obstacle = self._obstacles[node_id] = self._pool.absence(node_id)
+        if obstacle:
+            self.report_waiting(form, obstacle)
         return self._jobs[form.job_id]
 
     async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
@@ -254,7 +256,7 @@ class KeeperTrainingService(
 
     async def run(self) -> None:
         self._hub.attach(self._experiment_id, self)
-        stop_watching = self._pool.on_change(self._explain_all)
+        stop_watching = self._pool.on_change(self._report_obstacles)
         try:
             while True:
                 await self._has_queued.wait()
@@ -341,7 +343,8 @@ class KeeperTrainingService(
 
     # ---- waiting, with a reason
 
-    def _explain_all(self) -> None:
+    def _report_obstacles(self) -> None:
+        """Report why jobs that do not run yet wait, where that has changed."""
         for node_id in self.node_ids():
             obstacle = self._pool.absence(node_id)
             if obstacle != self._obstacles.get(node_id, ""):
@@ -350,14 +353,6 @@ class KeeperTrainingService(
                     for job in self._jobs.values():
                         if job.status is TrialJobStatus.SUBMITTED and self._node_of(job.form) == node_id:
                             self.report_waiting(job.form, obstacle)
-
-    def _explain(self, node_id: str) -> None:
-        """Say of the newest job why it waits, if its node cannot be reached."""
-        obstacle = self._pool.absence(node_id)
-        self._obstacles[node_id] = obstacle
-        if obstacle:
-            newest = next(reversed(self._jobs.values()))
-            self.report_waiting(newest.form, obstacle)
 
     def report_waiting(self, form: TrialJobForm, clause: str) -> None:
         """Say why a job does not run yet."""

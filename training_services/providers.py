@@ -2,8 +2,8 @@
 
 A training service whose nodes are not simply there (platform `remote`) has a `NodeProvider` behind it. Experiments
 claim nodes and release them; a node without a claim is cleaned, but files that could not be collected stay on it until
-somebody has them collected. A provider is made when it is
-first asked for, so that a manager whose experiments are all local never loads its libraries.
+a user has them collected. A provider is made when it is first asked for, so that a manager whose experiments are all
+local never loads its libraries.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class NodeProvider(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Serve until canceled: connect to claimed nodes, again after every loss; take leave of released ones. On
+        """Serve until canceled: connect to claimed nodes, again after every loss; clean released ones. On
         cancellation keepers and trials go on."""
 
     @abstractmethod

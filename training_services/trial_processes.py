@@ -70,8 +70,8 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
 
 
 def living_trials(directory: str) -> set[JobTag]:
-    """The jobs whose directories lie below `directory` and that have a living process on this machine, whoever
-    started it."""
+    """The jobs whose directories lie below `directory` and that have a living process on this machine, no
+    matter who started it."""
     below = os.path.join(directory, "")
     tags = (read_tag(pid) for pid in survey())
     return {tag for tag in tags if tag is not None and tag[1].startswith(below)}

@@ -175,7 +175,7 @@ async def test_commands_mean_the_same_to_every_login_shell(serve: Serve, shell: 
     async with connected(server) as there:
         listing = "import sys; print(sys.argv[1:])"
         finished = await there.run(["python3", "-c", listing, *HARD_WORDS])
-        assert finished.stdout.decode() == f"{HARD_WORDS}\n", finished.said
+        assert finished.stdout.decode() == f"{HARD_WORDS}\n", finished.last_line
         chosen = random.Random(5)
         words = ["".join(chosen.choices("ab '\"\\!$`#&;|<>(){}[]*?~^%=@:,.-+", k=12)) for _ in range(40)]
         assert (await there.run(["python3", "-c", listing, *words])).stdout.decode() == f"{words}\n"

@@ -114,7 +114,7 @@ class CodeArchives:
 
     async def newest(self) -> CodeArchive:
         """The archive of the tree, built if it has changed. Raises SubmissionRefused; ServiceUnavailable when the
-        archive cannot be written, or when the files change while they are read, time and again."""
+        archive cannot be written, or when the files change during each of several attempts to read them."""
         async with self._building:
             for _ in range(ATTEMPTS):
                 tree = await self.scan()
@@ -211,7 +211,7 @@ def _open(root: Path, entry: CodeEntry) -> BinaryIO:
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode) or (facts.st_size, facts.st_mtime_ns) != (entry.size, entry.modified_ns):
         os.close(descriptor)
-        raise _Changed(f"{entry.path} has changed since it was looked at")
+        raise _Changed(f"{entry.path} has changed since it was scanned")
     return cast(BinaryIO, os.fdopen(descriptor, "rb"))
 
 

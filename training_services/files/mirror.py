@@ -24,7 +24,7 @@ from proctor.training_services.keepers.sessions import MOST_BYTES
 from proctor.training_services.providers import FileCollection
 from proctor.trial_keeper.protocol import FileFacts
 
-__all__ = ["PART_SUFFIX", "CollectedFiles", "Collection", "MirrorFolder", "UnusableName"]
+__all__ = ["PART_SUFFIX", "CollectedFiles", "CollectionResult", "MirrorFolder", "UnusableName"]
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ def _fill(descriptor: int, data: bytes, offset: int, modified: float) -> None:
 
 
 @dataclass(frozen=True)
-class Collection:
+class CollectionResult:
     """What one `collect` has done: how many files and bytes it has fetched, and which files are only on the node,
     because they are larger than allowed or because they, and no others, cannot be copied (the log says why)."""
 
@@ -245,7 +245,7 @@ class CollectedFiles:
 
     async def collect(
         self, *, largest: int | None = None, durable: bool = False, progress: FileCollection | None = None
-    ) -> Collection:
+    ) -> CollectionResult:
         """Fetch what is missing here or has another size or modification time, small files first. An interrupted
         copy is continued. A folder that is not on the node has no files.
 
@@ -258,7 +258,7 @@ class CollectedFiles:
         try:
             files = await self._hub.list_files(self._node_id, self._folder, timeout_seconds=_LIST_SECONDS)
         except FileNotFoundError:
-            return Collection(0, 0, [])
+            return CollectionResult(0, 0, [])
         lacking = await asyncio.to_thread(self._mirror.lacking, files)
         left = [file for file in lacking if largest is not None and file.size > largest]
         wanted = sorted((file for file in lacking if largest is None or file.size <= largest), key=lambda f: f.size)
@@ -270,7 +270,7 @@ class CollectedFiles:
         if durable:
             lacks = {file.path for file in left}
             await asyncio.to_thread(self._mirror.sync, [file for file in files if file.path not in lacks])
-        return Collection(progress.files - before[0], progress.bytes - before[1], left)
+        return CollectionResult(progress.files - before[0], progress.bytes - before[1], left)
 
     async def _fetch_all(self, wanted: Sequence[FileFacts], left: list[FileFacts], progress: FileCollection) -> None:
         """Fetch files; adds to `left` those that cannot be copied."""

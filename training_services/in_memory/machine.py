@@ -60,7 +60,7 @@ class SimulatedJob:
 class InMemoryPlatform:
     """The jobs of one experiment, alive on the running event loop.
 
-    `changed` is set whenever there is something to deliver; `waiting` holds the jobs that have something to say.
+    `changed` is set whenever there is something to deliver; `waiting` holds the jobs that have something to deliver.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -118,7 +118,7 @@ class InMemoryPlatform:
         ended = Exit(reason, code, signal, job.started_at or now, now, detail, **losses)
         time = self._time()
         job.detail = replace(job.detail, status=TrialJobStatus.ENDED, end_time=time, exit=ended)
-        self._say(job, TrialJobStatus.ENDED, detail, time, ended)
+        self._add_change(job, TrialJobStatus.ENDED, detail, time, ended)
 
     def forget(self, job: SimulatedJob) -> None:
         """Stop a job without reporting it."""
@@ -161,7 +161,7 @@ class InMemoryPlatform:
     def _take(self, job: SimulatedJob, step: Step) -> None:
         match step:
             case scripts.Wait():
-                self._say(
+                self._add_change(
                     job,
                     TrialJobStatus.SUBMITTED,
                     step.reason,
@@ -195,7 +195,7 @@ class InMemoryPlatform:
         job.detail = replace(job.detail, status=TrialJobStatus.RUNNING, start_time=time)
         placement = job.detail.form.placement
         chosen = node_id or (placement.node_id if placement else DEFAULT_NODE)
-        self._say(job, TrialJobStatus.RUNNING, "", time, node_id=chosen)
+        self._add_change(job, TrialJobStatus.RUNNING, "", time, node_id=chosen)
         self.watch_deadline(job)
 
     def _write(self, job: SimulatedJob, data: bytes, member: int) -> None:
@@ -205,7 +205,7 @@ class InMemoryPlatform:
         job.sizes[member] = offset + len(data)
         self._announce(job)
 
-    def _say(
+    def _add_change(
         self,
         job: SimulatedJob,
         status: TrialJobStatus,

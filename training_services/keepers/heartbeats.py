@@ -159,6 +159,7 @@ class HeartbeatMonitor:
             self._wait()
 
     def _was_asleep(self) -> bool:
+        """Whether this manager was suspended or blocked since the last tick."""
         monotonic, wall = self._ticked_at
         elapsed = max(asyncio.get_running_loop().time() - monotonic, self._now() - wall)
         return elapsed > _LATE * self._heartbeat_seconds

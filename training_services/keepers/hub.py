@@ -96,7 +96,7 @@ class KeeperHub:
         self._sessions = KeeperSessions(pool)
         self._clients: dict[str, HubClient] = {}
         self._jobs = ExpectedJobs()
-        self._watch = HeartbeatMonitor(
+        self._heartbeats = HeartbeatMonitor(
             pool, heartbeat_seconds=heartbeat_seconds, silent_after=silent_after, now=now, on_lost=self._abandon_jobs
         )
 
@@ -127,7 +127,7 @@ class KeeperHub:
     def close(self) -> None:
         """Refuse keepers from now on, waiting polls included; stop watching nodes."""
         self._is_closed = True
-        self._watch.close()
+        self._heartbeats.close()
         self._sessions.close()
 
     # ---- for keepers
@@ -138,17 +138,17 @@ class KeeperHub:
         :param lost_after_seconds: abandon the node's jobs after so much silence while the manager was awake; None:
             never (the manager's own machine).
         """
-        self._watch.limit(node_id, lost_after_seconds)
+        self._heartbeats.limit(node_id, lost_after_seconds)
         self._sessions.add_node(node_id, secret)
 
     def reach(self, node_id: str) -> None:
         """The login to a node's machine has succeeded; its keeper will register soon, unless it cannot. Its jobs are
         not abandoned before it had the time to."""
-        self._watch.reach(node_id)
+        self._heartbeats.reach(node_id)
 
     def remove_node(self, node_id: str) -> None:
         """Refuse this node's keeper from now on."""
-        self._watch.stop(node_id)
+        self._heartbeats.stop(node_id)
         self._sessions.remove_node(node_id)
 
     def hello(self, node_id: str, nonce: str) -> str:
@@ -173,7 +173,7 @@ class KeeperHub:
         for job in self._jobs.on_node(node_id):
             self._resume(job, session.jobs.get(job.job_id), session)
         # Last, because it may wake an experiment that then submits at once.
-        self._watch.connect(node_id, registration)
+        self._heartbeats.connect(node_id, registration)
         return RegistrationAnswer(
             session=session.id,
             offsets={
@@ -209,7 +209,7 @@ class KeeperHub:
         session = self._session(node_id, header.session)
         unexpected: dict[str, JobReport] = {}
         reports = self._sort(node_id, session, header, body, unexpected)
-        self._watch.record(node_id, header)
+        self._heartbeats.record(node_id, header)
         fenced = await self._unknown(node_id, list(unexpected.values()))
         await deliver_all(reports)
         failpoint("hub.report.taken")

@@ -1,4 +1,5 @@
-"""The books of the hub: every job that is not known to have ended, whose it is, and what its keeper should be doing."""
+"""The jobs that the hub expects reports on: every job that is not known to have ended, whose it is, and what its keeper
+was ordered to do."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

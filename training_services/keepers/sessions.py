@@ -152,7 +152,7 @@ class FileRequests:
 
 
 def _is_sound(file: FileFacts) -> bool:
-    """What a keeper says is not believed without a look: sizes are used to cut bytes, paths to name files."""
+    """A keeper's answer is checked before it is used: sizes are used to cut bytes, paths to name files."""
     is_number = isinstance(file.modified, (int, float)) and not isinstance(file.modified, bool)
     is_below = isinstance(file.path, str) and not {"", ".", ".."} & set(file.path.split("/"))
     return is_below and type(file.size) is int and file.size >= 0 and is_number
@@ -166,7 +166,7 @@ class RegisteredKeeper:
     """One registration of one keeper: numbered commands, kept until the keeper says that it has taken them.
 
     `files` are the questions about files that are put to it. `stopped` says which of its jobs are stuck, as far as
-    their experiments know (`ReportHeader.stopped`). `refused` are the jobs of other nodes that it has spoken of.
+    their experiments know (`ReportHeader.stopped`). `refused` are the jobs of other nodes that it has reported on.
     """
 
     def __init__(self, node_id: str, registration: Registration) -> None:
@@ -215,21 +215,21 @@ class RegisteredKeeper:
 
 @dataclass(slots=True)
 class _Keeper:
-    """Who may speak for one node, and how it is being spoken with."""
+    """The secret of one node's keeper, and the session with it."""
 
     secret: str
     session: RegisteredKeeper | None = None
 
 
 class KeeperSessions:
-    """The nodes whose keepers are listened to, and at most one session with each."""
+    """The nodes whose keepers are accepted, and at most one session with each."""
 
     def __init__(self, pool: NodePool) -> None:
         self._pool = pool
         self._keepers: dict[str, _Keeper] = {}
 
     def add_node(self, node_id: str, secret: str) -> None:
-        """Let a keeper with this secret speak for this node."""
+        """Accept a keeper with this secret for this node."""
         self._keepers.setdefault(node_id, _Keeper(secret)).secret = secret
 
     def remove_node(self, node_id: str) -> None:

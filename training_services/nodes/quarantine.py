@@ -51,7 +51,7 @@ class Quarantine:
             self._fail(node_id, trial_id, after)
 
     def forget(self, node_id: str) -> None:
-        """Begin anew with a node."""
+        """Forget the failures on a node."""
         self._streaks.pop(node_id, None)
 
     def _succeed(self, node_id: str, after: int) -> None:

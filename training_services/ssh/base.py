@@ -27,7 +27,7 @@ class CompletedCommand:
     stderr: bytes
 
     @property
-    def said(self) -> str:
+    def last_line(self) -> str:
         """The last line it wrote, to stderr or else to stdout, for people."""
         text = (self.stderr.strip() or self.stdout.strip()).decode(errors="replace")
         return text.splitlines()[-1][-300:] if text else "nothing"

@@ -33,14 +33,14 @@ from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.training_services.ssh.login import Limits, LoginClient
 from proctor.training_services.ssh.route import Route, RouteTrace
 from proctor.training_services.ssh.settings import Login, MachineSettings
-from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, strip_talk, with_source
+from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, marked, strip_startup_output, with_source
 
 __all__ = ["Connection", "HostKeys", "RouteTrace", "open_connection"]
 
 _SESSION_SECONDS = 30.0
 _LAST_SESSION_PAUSES_SECONDS = (0.25,) * 8
 _STDERR = 1  # the channel's data type
-asyncssh.set_log_level(logging.WARNING)  # below that it tells of every packet, for every machine
+asyncssh.set_log_level(logging.WARNING)  # below that it logs every packet of every machine
 
 
 class Connection(NodeConnection):
@@ -62,7 +62,7 @@ class Connection(NodeConnection):
                 stdout = await _converse(process, input)
         except TimeoutError as error:
             raise CommandFailed(f"`{name}` did not end within {timeout_seconds:g} s") from error
-        return strip_talk(stdout, mark, self._finished(process, stdout, name=name))
+        return strip_startup_output(stdout, mark, self._finished(process, stdout, name=name))
 
     @asynccontextmanager
     async def start_process(self, command: Sequence[str], *, is_lasting: bool = False) -> AsyncIterator[Process]:
@@ -75,7 +75,7 @@ class Connection(NodeConnection):
                 self._check()
                 said = CompletedCommand(
                     process.exit_status or 0, getattr(error, "partial", b""), bytes(process.tail)
-                ).said
+                ).last_line
                 raise CommandFailed(f"`{' '.join(command)[:200]}` could not be started; it said: {said}") from error
             try:
                 yield Process(process)
@@ -234,7 +234,7 @@ async def open_connection(
 
     :param keep_alive_seconds: a silent connection is tested so often, and ends after three tests without an answer.
     :param reach_seconds: how long the port of each server on the way may take to answer.
-    :param timeout_seconds: how long each server on the way may take to let us in, that included.
+    :param timeout_seconds: how long each server on the way may take to accept the login, that included.
     :param trace: records which steps were passed, and the error.
     """
     limits = Limits(keep_alive_seconds, reach_seconds, timeout_seconds)

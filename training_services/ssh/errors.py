@@ -3,7 +3,7 @@
 RemoteError
 ├── Unreachable        no answer from its SSH server: name, network, port, time
 ├── HostKeyRefused     its host key is unknown or has changed; carries the known_hosts line that would add it
-├── LoginRefused       it answers and does not let us in; names what was tried
+├── LoginRefused       it answers and refuses the login; names what was tried
 ├── KeyUnusable        a private key cannot be read: missing, no passphrase, wrong passphrase
 ├── ConnectionEnded    the connection broke; whatever was under way is unknown
 ├── CommandFailed      a command on the machine failed; carries its exit code and the end of its stderr
@@ -35,7 +35,7 @@ class HostKeyRefused(RemoteError):
 
 
 class LoginRefused(RemoteError):
-    """The machine does not let us in."""
+    """The machine refuses the login."""
 
 
 class KeyUnusable(RemoteError):

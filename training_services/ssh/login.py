@@ -48,7 +48,7 @@ class Limits:
     reach_seconds: float
     """Until a port answers."""
     timeout_seconds: float
-    """Until a server has let us in, that included."""
+    """Until a server has accepted the login, that included."""
 
 
 class Hop:

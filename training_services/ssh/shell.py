@@ -27,17 +27,18 @@ def quoted(argv: Sequence[str]) -> str:
 
 def marked(argv: Sequence[str]) -> tuple[str, bytes]:
     """A command line that prints a line of its own before it runs the words, and that line: everything up to it is
-    the talk of the login shell's start-up files."""
+    printed by the login shell's start-up files."""
     mark = f"proctor-{secrets.token_hex(8)}"
     return f"echo {mark}; exec {quoted(argv)}", f"{mark}\n".encode()
 
 
-def strip_talk(stdout: bytes, mark: bytes, finished: CompletedCommand) -> CompletedCommand:
+def strip_startup_output(stdout: bytes, mark: bytes, finished: CompletedCommand) -> CompletedCommand:
     """The output after the mark. Raises CommandFailed where there is no mark: the login shell ran nothing."""
     _, found, rest = stdout.partition(mark)
     if not found:
         raise CommandFailed(
-            f"its login shell ran no command; it said: {finished.said}; give the account a shell that runs commands",
+            f"its login shell ran no command; it said: {finished.last_line}; give the account a shell that runs "
+            "commands",
             finished.code,
         )
     return CompletedCommand(finished.code, rest, finished.stderr)

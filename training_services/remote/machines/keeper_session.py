@@ -1,16 +1,15 @@
-"""One connection to one machine, from the login to its end: the keeper is installed, started and watched; or, once no
+"""The uses of a connection to one machine: its keeper is connected to the manager, started and watched; or, once no
 experiment uses the machine, its trials are ended and everything of this manager is removed from it."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, PreparedNode
-from proctor.training_services.remote.bootstrap.node import NodeContact, Site, detach, open_contact, require_usable
+from proctor.training_services.remote.bootstrap.node import Site, detach, open_contact
 from proctor.training_services.remote.bootstrap.tunnel import connect_to_manager
 from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded
@@ -25,69 +24,52 @@ T = TypeVar("T")
 
 
 class KeeperSession:
-    """A connection through which a machine's keeper serves the manager.
+    """A connection through which a machine's keeper, which is installed and prepared, serves the manager.
 
-    Inside `connect`, call in this order: `install`, perhaps `end_trials`, `prepare`, `start`; afterwards `hold`. All of
-    them raise RemoteError.
-
+    :param keeper: its commands; usable for as long as the connection lasts.
     :param secret: of the node's keeper.
-    :param socket_pointer: the file that holds the path of the manager's socket.
+    :param until_tunnel_ends: as `connect_to_manager` returns it.
     """
 
     def __init__(
-        self, connection: NodeConnection, site: Site, *, pool: NodePool, secret: str, socket_pointer: Path
+        self,
+        site: Site,
+        keeper: NodeKeeper,
+        prepared: PreparedNode,
+        *,
+        pool: NodePool,
+        secret: str,
+        until_tunnel_ends: Callable[[], Awaitable[str]],
     ) -> None:
-        self._connection = connection
+        self.keeper = keeper
+        self.prepared = prepared
         self._site = site
         self._pool = pool
         self._secret = secret
-        self._socket_pointer = socket_pointer
-        self._contact: NodeContact
-        self._keeper: NodeKeeper  # inside of `connect`, through its Python
-        self._until_tunnel_ends: Callable[[], Awaitable[str]]
-        self.keeper: NodeKeeper
-        """Once installed; usable for as long as the connection lasts."""
-        self.prepared: PreparedNode
-        """Once prepared."""
+        self._until_tunnel_ends = until_tunnel_ends
 
-    @asynccontextmanager
-    async def connect(self, *, now: Callable[[], float], check: bool = True) -> AsyncIterator[None]:
-        """Run the Python on the machine that everything up to `start` needs.
+    @classmethod
+    async def open(
+        cls, connection: NodeConnection, site: Site, keeper: NodeKeeper, *, context: ProviderContext, secret: str
+    ) -> "KeeperSession":
+        """Make the folders of an installed keeper, and connect its socket to the manager's. Files can be copied there
+        from now on. Raises RemoteError."""
+        prepared = await keeper.prepare()
+        manager = context.socket_pointer.read_text(encoding="utf-8").strip()
+        tunnel = await connect_to_manager(connection, keeper, socket=prepared.socket, manager=manager)
+        return cls(site, detach(keeper), prepared, pool=context.pool, secret=secret, until_tunnel_ends=tunnel)
 
-        :param check: refuse a machine on which no trial could run; without it only Python is needed.
+    async def start(self, keeper: NodeKeeper | None = None) -> None:
+        """Start the keeper if it does not run. Raises RemoteError.
+
+        :param keeper: its commands in a Python that runs there already.
         """
-        site = self._site
-        async with open_contact(self._connection, site.key, python_path=site.python_path, now=now) as contact:
-            if check:
-                require_usable(contact.facts)
-            self._contact = contact
-            yield
-
-    @property
-    def has_archive(self) -> bool:
-        """Whether the keeper archive was there when `connect` was entered."""
-        return self._site.archive.name in self._contact.facts.archives
-
-    async def install(self) -> None:
-        """Copy the keeper archive to the machine where it is missing."""
-        self._keeper = await self._contact.install_keeper(self._site.archive)
-        self.keeper = detach(self._keeper)
-
-    async def end_trials(self) -> None:
-        """End all jobs that run there."""
-        await self._keeper.end_jobs()
-
-    async def prepare(self) -> None:
-        """Make the keeper's folders, and connect its socket to the manager's. Files can be copied there from now on."""
-        self.prepared = await self._keeper.prepare()
-        manager = self._socket_pointer.read_text(encoding="utf-8").strip()
-        self._until_tunnel_ends = await connect_to_manager(
-            self._connection, self._keeper, socket=self.prepared.socket, manager=manager
+        await (keeper or self.keeper).start(
+            node_id=self._site.node_id,
+            secret=self._secret,
+            socket=self.prepared.socket,
+            search_path=self._site.python_path or "",
         )
-
-    async def start(self) -> None:
-        """Start the keeper if it does not run."""
-        await self._start(self._keeper)
 
     async def hold(self, *, until: asyncio.Event, on_registered: Callable[[], None]) -> None:
         """Watch the keeper until an event. Raises ConnectionEnded, or whatever makes the keeper unusable.
@@ -108,7 +90,7 @@ class KeeperSession:
             await self._pool.wait_disconnected(node_id)
             extra = {"action": "keeper.start", "node_id": node_id}
             log.warning("the keeper of node %s is silent; it is started again if it has ended", node_id, extra=extra)
-            await self._start(self.keeper)
+            await self.start()
 
     async def _until_registered(self) -> None:
         """Raises CommandFailed when the keeper runs and never registers, not even after a restart."""
@@ -119,17 +101,9 @@ class KeeperSession:
             except TimeoutError:
                 if not is_last:
                     await self.keeper.stop()
-                    await self._start(self.keeper)
+                    await self.start()
         raise CommandFailed(
             f"its keeper runs there and does not reach the manager; see {self.keeper.directory}/log on the machine"
-        )
-
-    async def _start(self, keeper: NodeKeeper) -> None:
-        await keeper.start(
-            node_id=self._site.node_id,
-            secret=self._secret,
-            socket=self.prepared.socket,
-            search_path=self._site.python_path or "",
         )
 
 

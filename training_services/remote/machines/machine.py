@@ -22,7 +22,7 @@ from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.providers import FileCollection, ProviderContext
 from proctor.training_services.remote.bootstrap.archive import ArchiveBuilder
-from proctor.training_services.remote.bootstrap.node import Site
+from proctor.training_services.remote.bootstrap.node import Site, open_contact, require_usable
 from proctor.training_services.remote.files.collection import collect_and_remove, name_files, read_left
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Transfers
@@ -365,30 +365,29 @@ class Machine:
         raise failure
 
     async def _start_keeper(self, connection: NodeConnection, site: Site) -> KeeperSession:
-        session = KeeperSession(
-            connection,
-            site,
-            pool=self._pool,
-            secret=self._folder.secret(),
-            socket_pointer=self._context.provider.socket_pointer,
-        )
+        """Install the keeper, end its jobs where only files are wanted of the machine, and start it. One Python there
+        runs all commands of this."""
         for_files_only = not self._record.users
-        async with session.connect(now=self._context.now, check=not for_files_only):
+        async with open_contact(connection, site.key, python_path=site.python_path, now=self._context.now) as contact:
+            if not for_files_only:
+                require_usable(contact.facts)
             self._change(MachineState.INSTALLING)
             self._save(replace(self._record, installed=True))  # on the disk before anything is there
-            if not session.has_archive:
+            if site.archive.name not in contact.facts.archives:
                 self._set_status(NodeStatus.CONNECTING, "the keeper is being copied there")
-            await session.install()
+            keeper = await contact.install_keeper(site.archive)
             if for_files_only:
                 self._set_status(NodeStatus.CONNECTING, "its trials are being stopped")
-                await session.end_trials()
+                await keeper.end_jobs()
             self._set_status(NodeStatus.CONNECTING, "its keeper is being started")
-            await session.prepare()
+            session = await KeeperSession.open(
+                connection, site, keeper, context=self._context.provider, secret=self._folder.secret()
+            )
             self._codes.clear()
             self._codes.update(session.prepared.codes)
             self._change(MachineState.SERVING)
             self._transfers = Transfers(connection, session.keeper, self._codes)
-            await session.start()
+            await session.start(keeper)
         return session
 
     async def _clean(self, connection: NodeConnection, site: Site) -> None:

@@ -35,7 +35,7 @@ async def there(server: FakeSshServer) -> AsyncIterator[Connection]:
 
 async def test_a_command_gives_back_its_code_and_both_outputs(there: Connection) -> None:
     finished = await there.run(["sh", "-c", "cat; echo bad >&2; exit 7"], input=b"in")
-    assert (finished.code, finished.stdout, finished.stderr, finished.said) == (7, b"in", b"bad\n", "bad")
+    assert (finished.code, finished.stdout, finished.stderr, finished.last_line) == (7, b"in", b"bad\n", "bad")
 
 
 async def test_much_input_and_output_pass(there: Connection) -> None:

@@ -13,7 +13,7 @@ from fakes.provider_scene import DAY, Scene, play
 from fakes.remote_nodes import FakeKeeper
 
 from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, NodeInUse, UnknownNode
-from proctor.training_services.files.mirror import CollectedFiles, Collection, MirrorFolder
+from proctor.training_services.files.mirror import CollectedFiles, CollectionResult, MirrorFolder
 from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.machines.records import read_records
@@ -617,7 +617,7 @@ def test_what_is_written_there_during_the_collection_is_collected_too(
         collect = CollectedFiles.collect
         coast.write("E1")
 
-        async def collect_and_write(mirror: CollectedFiles, **options: Any) -> Collection:
+        async def collect_and_write(mirror: CollectedFiles, **options: Any) -> CollectionResult:
             found = await collect(mirror, **options)
             if not (coast.there("E1") / "late").exists():
                 (coast.there("E1") / "late").write_text("written late")
