@@ -97,7 +97,7 @@ _NEXT: Mapping[MachineState, set[MachineState]] = {
     MachineState.SERVING: {MachineState.CLEANING, MachineState.CONNECTING},
     MachineState.CLEANING: {MachineState.RELEASED, MachineState.CLEANED, MachineState.CONNECTING},
     MachineState.PAUSED: {MachineState.CONNECTING},
-    MachineState.RELEASED: {MachineState.CONNECTING},
+    MachineState.RELEASED: {MachineState.CONNECTING, MachineState.PAUSED},
     MachineState.CLEANED: {MachineState.CONNECTING},
     MachineState.DROPPED: {MachineState.CONNECTING},
 }

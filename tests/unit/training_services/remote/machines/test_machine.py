@@ -15,8 +15,9 @@ from fakes.provider_scene import Scene, play
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.nodes.pool import NodeStatus
+from proctor.training_services.remote.machines.machine import MachineState
 from proctor.training_services.remote.machines.records import Claim, NodeDirectory, NodeRecord, read_records
-from proctor.training_services.ssh.errors import LoginRefused, Unreachable
+from proctor.training_services.ssh.errors import ConnectionEnded, LoginRefused, Unreachable
 from proctor.training_services.ssh.route import RouteTrace
 
 
@@ -99,6 +100,20 @@ def test_pauses_are_short_only_where_there_is_something_to_lose(
     play(tmp_path, act)
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert 0.75 * longest - 0.5 <= max(pauses) <= longest + 0.5
+
+
+def test_a_machine_enters_only_states_that_may_follow_and_none_once_it_is_forgotten(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.machine("gpu-1").hangs = True
+        scene.claim("gpu-1")
+        machine = scene.provider.machine("gpu-1")
+        with pytest.raises(AssertionError, match="node gpu-1: CONNECTING cannot become SERVING"):
+            machine._change(MachineState.SERVING)
+        await scene.provider.release("E1")
+        with pytest.raises(ConnectionEnded, match="no experiment uses it"):
+            machine._change(MachineState.PROBING)
+
+    play(tmp_path, act)
 
 
 def test_a_check_tries_a_machine_at_once(tmp_path: Path) -> None:
