@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
-AnyPath = Union[str, "os.PathLike[str]"]
+AnyPath = str | os.PathLike[str]
 
 
 class RunMode(Enum):
