@@ -69,16 +69,14 @@ def build_bundle(root: str) -> str:
 def bundle_files() -> "dict[str, bytes]":
     """Return the bundle's files by relative path, read from wherever this package lies (a zip archive included)."""
     package = files("proctor")
-    content = {
-        f"proctor/{name}": _read(package, name) for name in MODULES if package.joinpath(*name.split("/")).is_file()
-    }
+    content: dict[str, bytes] = {}
+    for name in MODULES:
+        file = package.joinpath(*name.split("/"))
+        if file.is_file():
+            content[f"proctor/{name}"] = file.read_bytes()
     for source, target in PACKAGES.items():
         content.update(_read_package(package.joinpath(*source.split("/")), target))
     return content
-
-
-def _read(package: "Traversable", name: str) -> bytes:
-    return package.joinpath(*name.split("/")).read_bytes()
 
 
 def _read_package(folder: "Traversable", target: str) -> "dict[str, bytes]":

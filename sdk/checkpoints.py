@@ -12,7 +12,15 @@ from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.errors import CheckpointError, notice_once
-from proctor.sdk.files import name_unfinished, put_in_place, remove_tree, remove_unfinished, sync_file, sync_folder
+from proctor.sdk.files import (
+    name_unfinished,
+    put_in_place,
+    remove_tree,
+    remove_unfinished,
+    sync_file,
+    sync_folder,
+    write_all,
+)
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 
@@ -133,17 +141,11 @@ def _copy_bytes(reader: int, writer: int) -> None:
         if problem.errno not in _NO_SHARED_BLOCKS:
             raise
     while block := os.read(reader, _BLOCK_BYTES):
-        view = memoryview(block)
-        while view:
-            view = view[os.write(writer, view) :]
+        write_all(writer, block)
 
 
 def _numbers(folder: str) -> "list[int]":
-    return [int(name) for name in _names(folder) if name.isdigit()]
-
-
-def _names(folder: str) -> "list[str]":
     try:
-        return os.listdir(folder)
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
     except FileNotFoundError:
         return []

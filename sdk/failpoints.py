@@ -10,14 +10,8 @@ share it, forks and successors included: then exactly one of them is killed.
 import os
 
 _passages: dict[str, int] = {}
-
-
-def _read_target() -> tuple[str, int]:
-    name, _, count = os.environ.get("PROCTOR_FAILPOINT", "").partition("@")
-    return name, int(count or 1)
-
-
-_target_name, _target_count = _read_target()
+_target_name, _, _count = os.environ.get("PROCTOR_FAILPOINT", "").partition("@")
+_target_count = int(_count or 1)
 _log_path = os.environ.get("PROCTOR_FAILPOINT_LOG", "")
 _counter_path = os.environ.get("PROCTOR_FAILPOINT_COUNTER", "")
 _armed = bool(_target_name or _log_path)

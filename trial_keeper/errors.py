@@ -1,12 +1,12 @@
 """The errors of the keeper, drawn as a tree.
 
-KeeperError
-├── SettingsError      config.json is missing or wrong
-├── KeeperNotStarted   the daemon did not come up
-├── PlaceRefused       a question about files leads where the manager has nothing to do
-├── CommandRefused     a command on the node (`commands/`)  cannot be carried out; says why and what to do
-└── LinkError          talking to the manager failed; try again (temporary)
-    └── SessionLost    the manager does not know our session: register again
+TrialKeeperError
+├── KeeperSettingsError   config.json is missing or wrong
+├── KeeperNotStarted      the daemon did not come up
+├── PlaceRefused          a request for files that the manager may not read or remove
+├── CommandRefused        a command on the node (`commands/`) cannot be carried out; says why and what to do
+└── LinkError             the manager cannot be reached or does not answer as agreed; try again (temporary)
+    └── SessionLost       the manager does not know our session: register again
 """
 
 

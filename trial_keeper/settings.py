@@ -59,7 +59,7 @@ def default_lock_folder() -> str:
 
 
 def read_settings(directory: Path) -> KeeperSettings:
-    """The settings in `directory`; raises SettingsError."""
+    """The settings in `directory`; raises KeeperSettingsError."""
     path = directory / CONFIG_FILE
     known = {item.name for item in fields(KeeperSettings)}
     try:

@@ -11,10 +11,9 @@ from proctor.sdk.client.errors import ManagerUnreachable
 from proctor.sdk.client.events import EventStream
 from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
 from proctor.sdk.client.logs import LogPiece, read_tail
-from proctor.sdk.client.transport import TIMEOUT_SECONDS, Query, Transport
+from proctor.sdk.client.transport import TIMEOUT_SECONDS, JsonObject, Query, Transport
 from proctor.sdk.files import put_in_place
 
-JsonObject = dict[str, Any]
 PAGE_SIZE = 500
 MACHINES_TIMEOUT_SECONDS = 900.0
 """Each hop to each machine has a limit of its own; this one is for the sum."""

@@ -9,13 +9,13 @@ write in files and as durations is read here too.
 """
 
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
-from typing import Any, Union
+from pathlib import Path
+from typing import Any
 
-Path = Union[str, "os.PathLike[str]"]
+AnyPath = str | os.PathLike[str]
 
 
 class RunMode(Enum):
@@ -49,7 +49,7 @@ class CustomAlgorithmConfig:
     """A custom tuner or assessor: `class_name` is `module.Class`, found in `code_directory`."""
 
     class_name: str | None = None
-    code_directory: Path | None = "."
+    code_directory: AnyPath | None = "."
     class_args: dict[str, Any] = field(default_factory=dict)
     include_intermediate_results: bool | None = None
     """Of a tuner: whether a trial that was stopped early counts with its last intermediate metric; None: no."""
@@ -78,7 +78,7 @@ class RemoteMachineConfig:
     user: str | None = None
     port: int | None = None
     password: str | None = field(default=None, repr=False)
-    ssh_key_file: Path | None = None
+    ssh_key_file: AnyPath | None = None
     ssh_passphrase: str | None = field(default=None, repr=False)
     use_active_gpu: bool | None = None
     max_trial_number_per_gpu: int | None = None
@@ -137,10 +137,10 @@ class ExperimentConfig:
     """`ExperimentConfig("local")` becomes a LocalConfig."""
     experiment_name: str | None = None
     experiment_type: str | None = None
-    search_space_file: Path | None = None
+    search_space_file: AnyPath | None = None
     search_space: Any = None
     trial_command: str | None = None
-    trial_code_directory: Path | None = None
+    trial_code_directory: AnyPath | None = None
     trial_concurrency: int | None = None
     trial_gpu_number: int | None = None
     max_experiment_duration: str | int | None = None
@@ -152,7 +152,7 @@ class ExperimentConfig:
     nni_manager_ip: str | None = None
     debug: bool | None = None
     log_level: str | None = None
-    experiment_working_directory: Path | None = None
+    experiment_working_directory: AnyPath | None = None
     tuner_gpu_indices: list[int] | int | str | None = None
     objective: ObjectiveConfig | Mapping[str, Any] | None = field(default_factory=ObjectiveConfig)
     tuner: Algorithm | None = field(default_factory=AlgorithmConfig)
@@ -202,7 +202,7 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def read_document(path: pathlib.Path) -> Any:
+def read_document(path: Path) -> Any:
     """What a YAML (1.2) or JSON file holds. Raises ValueError where it is neither."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -213,7 +213,7 @@ def read_document(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
 
 
-def read_mapping(path: pathlib.Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping in a YAML (1.2) or JSON file. Raises ValueError where it holds something else."""
     found = read_document(path)
     if not isinstance(found, dict):

@@ -34,7 +34,7 @@ _CANONICAL = {name.replace("_", ""): name for name in _NAMES} | _OLD_NAMES
 _KINDS = {"password": ("password", "passwordEnv"), "ssh_passphrase": ("passphrase", "sshPassphraseEnv")}
 """By the secret's name in the configuration: what people call it, and the key that names a variable."""
 
-Ask = Callable[[str], str]
+AskSecret = Callable[[str], str]
 
 
 def write_caller_environment(
@@ -161,7 +161,7 @@ def wanted_secrets(config: Mapping[str, Any]) -> Iterator[WantedSecret]:
 
 
 def find_secrets(
-    config: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ, ask: Ask | None = None
+    config: Mapping[str, Any], *, environment: Mapping[str, str] = os.environ, ask: AskSecret | None = None
 ) -> dict[str, str]:
     """The secrets that a configuration names, by their path. Raises MissingSecret.
 

@@ -23,7 +23,7 @@ RECONNECT_SECONDS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True)
-class Message:
+class ServerSentEvent:
     """One server-sent event as it stood on the wire."""
 
     id: str | None
@@ -31,14 +31,14 @@ class Message:
     data: str
 
 
-def parse_messages(lines: Iterable[str]) -> Iterator[Message]:
+def parse_messages(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
     """The messages in lines of text without their ends; comments and a message cut short are dropped."""
     identifier: str | None = None
     event, data = "message", list[str]()
     for line in lines:
         if not line:
             if data:
-                yield Message(identifier, event, "\n".join(data))
+                yield ServerSentEvent(identifier, event, "\n".join(data))
             event, data = "message", []
             continue
         name, _, value = line.partition(":")

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.client.client import Client, JsonObject
+from proctor.sdk.client.client import Client
 from proctor.sdk.client.config import ExperimentConfig, RunMode, read_duration, read_mapping
 from proctor.sdk.client.credentials import (
     caller_environment,
@@ -23,6 +23,7 @@ from proctor.sdk.client.errors import ClientError, Conflict, ManagerNotStarted, 
 from proctor.sdk.client.events import Watch
 from proctor.sdk.client.home import ENV_HOME, ENV_URL, find_home
 from proctor.sdk.client.results import Results, TrialJob, TrialMetricData, TrialResult, metric_data, numbers
+from proctor.sdk.client.transport import JsonObject
 
 START_TIMEOUT_SECONDS = 60.0
 FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})

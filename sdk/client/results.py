@@ -9,12 +9,11 @@ from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from proctor.sdk.client.transport import JsonObject
 from proctor.sdk.metrics import from_json_word
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)

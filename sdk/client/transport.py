@@ -17,6 +17,7 @@ TIMEOUT_SECONDS = 30.0
 STREAM_SILENCE_SECONDS = 45.0
 """A stream that has been silent for this long is dead: the manager sends a sign of life every 15 s."""
 
+JsonObject = dict[str, Any]
 Query = Mapping[str, str | int | None]
 
 

@@ -16,7 +16,7 @@ from proctor.sdk.space.parameters import (
     Uniform,
     is_number,
 )
-from proctor.sdk.space.search_space import Path, SearchSpace
+from proctor.sdk.space.search_space import SearchSpace, SpacePath
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "choice": ("options",),
@@ -63,7 +63,9 @@ def parse_search_space(mapping: Any, *, nested: bool = True, mixed: bool = False
     return SearchSpace(parameters)
 
 
-def _read_parameters(path: Path, mapping: Any, problems: list[SpaceProblem], choices: _Choices) -> dict[str, Parameter]:
+def _read_parameters(
+    path: SpacePath, mapping: Any, problems: list[SpaceProblem], choices: _Choices
+) -> dict[str, Parameter]:
     if not isinstance(mapping, Mapping):
         problems.append(SpaceProblem(path, f"expected a mapping of parameter names, found {_shown(mapping)}"))
         return {}
@@ -80,7 +82,7 @@ def _read_parameters(path: Path, mapping: Any, problems: list[SpaceProblem], cho
     return parameters
 
 
-def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem], choices: _Choices) -> Parameter | None:
+def _read_parameter(path: SpacePath, spec: Any, problems: list[SpaceProblem], choices: _Choices) -> Parameter | None:
     kind, value = _type_and_value(path, spec, problems)
     if kind is None:
         return None
@@ -101,7 +103,7 @@ def _read_parameter(path: Path, spec: Any, problems: list[SpaceProblem], choices
     return _read_numeric(path, kind, tuple(value), problems) if len(problems) == found else None
 
 
-def _type_and_value(path: Path, spec: Any, problems: list[SpaceProblem]) -> tuple[str | None, Any]:
+def _type_and_value(path: SpacePath, spec: Any, problems: list[SpaceProblem]) -> tuple[str | None, Any]:
     if not isinstance(spec, Mapping):
         wanted = "expected a mapping with _type and _value"
         problems.append(SpaceProblem(path, f"{wanted}, found {_shown(spec)}"))
@@ -119,7 +121,7 @@ def _type_and_value(path: Path, spec: Any, problems: list[SpaceProblem]) -> tupl
     return (None, None) if len(problems) > found else (kind, spec["_value"])
 
 
-def _read_choice(path: Path, options: Any, problems: list[SpaceProblem], choices: _Choices) -> Parameter | None:
+def _read_choice(path: SpacePath, options: Any, problems: list[SpaceProblem], choices: _Choices) -> Parameter | None:
     if not options:
         problems.append(SpaceProblem(path, "a choice needs at least one option"))
         return None
@@ -127,10 +129,17 @@ def _read_choice(path: Path, options: Any, problems: list[SpaceProblem], choices
     if not choices.are_nested(named):
         return Choice(tuple(options))
     if not all(named):
-        plain = (index for index, is_named in enumerate(named) if not is_named)
-        problems.extend(_unnamed((*path, index), options[index]) for index in plain)
+        advice = "give every option a _name (a nested choice) or none (plain values)"
+        for index in (index for index, is_named in enumerate(named) if not is_named):
+            wanted = (
+                f"expected a mapping with _name, as other options of this choice are, found {_shown(options[index])}"
+            )
+            problems.append(SpaceProblem((*path, index), f"{wanted}; {advice}"))
         return None
-    branches = [_read_branch((*path, index), option, problems, choices) for index, option in enumerate(options)]
+    branches = []
+    for index, option in enumerate(options):
+        children = {key: spec for key, spec in option.items() if key != "_name"}
+        branches.append(Branch(option["_name"], _read_parameters((*path, index), children, problems, choices)))
     names: set[str] = set()
     for index, branch in enumerate(branches):
         if canonical(branch.name) in names:
@@ -139,17 +148,9 @@ def _read_choice(path: Path, options: Any, problems: list[SpaceProblem], choices
     return NestedChoice(tuple(branches))
 
 
-def _unnamed(path: Path, option: Any) -> SpaceProblem:
-    message = f"expected a mapping with _name, as other options of this choice are, found {_shown(option)}; "
-    return SpaceProblem(path, message + "give every option a _name (a nested choice) or none (plain values)")
-
-
-def _read_branch(path: Path, option: Mapping[str, Any], problems: list[SpaceProblem], choices: _Choices) -> Branch:
-    children = {key: spec for key, spec in option.items() if key != "_name"}
-    return Branch(option["_name"], _read_parameters(path, children, problems, choices))
-
-
-def _read_numeric(path: Path, kind: str, value: tuple[float, ...], problems: list[SpaceProblem]) -> Parameter | None:
+def _read_numeric(
+    path: SpacePath, kind: str, value: tuple[float, ...], problems: list[SpaceProblem]
+) -> Parameter | None:
     first, second = value[0], value[1]
     q = value[2] if len(value) == 3 else None
     found = len(problems)
@@ -170,7 +171,7 @@ def _read_numeric(path: Path, kind: str, value: tuple[float, ...], problems: lis
     return Normal(first, second, log, q) if kind.endswith("normal") else Uniform(first, second, log, q)
 
 
-def _range_problems(path: Path, kind: str, low: float, high: float) -> list[SpaceProblem]:
+def _range_problems(path: SpacePath, kind: str, low: float, high: float) -> list[SpaceProblem]:
     problems = []
     if "log" in kind and low <= 0:
         problems.append(SpaceProblem((*path, 0), f"the low end of {kind} must be above 0, found {low}"))
@@ -181,7 +182,7 @@ def _range_problems(path: Path, kind: str, low: float, high: float) -> list[Spac
     return problems
 
 
-def _precision_problems(path: Path, kind: str, first: float, second: float, q: float | None) -> list[SpaceProblem]:
+def _precision_problems(path: SpacePath, kind: str, first: float, second: float, q: float | None) -> list[SpaceProblem]:
     """What float arithmetic cannot do: a range without a finite width, or steps that cannot be counted."""
     low, high = (first, second)
     if kind.endswith("normal"):

@@ -9,7 +9,7 @@ from typing import Any
 from proctor.sdk.space.choices import NestedChoice, canonical, product_at, product_contains, product_fit, product_size
 from proctor.sdk.space.parameters import Parameter, SearchSpaceError, SpaceProblem
 
-Path = tuple[str | int, ...]
+SpacePath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SearchSpace:
         """Return a text that is the same for equal parameter sets."""
         return canonical(parameters)
 
-    def axes(self) -> Iterator[tuple[Path, Parameter]]:
+    def axes(self) -> Iterator[tuple[SpacePath, Parameter]]:
         """Walk all parameters, those of nested choices included, with their path in the search space file."""
         return _axes((), self.parameters)
 
@@ -66,7 +66,7 @@ class SearchSpace:
         return {name: parameter.to_json() for name, parameter in self.parameters.items()}
 
 
-def _axes(prefix: Path, parameters: Mapping[str, Parameter]) -> Iterator[tuple[Path, Parameter]]:
+def _axes(prefix: SpacePath, parameters: Mapping[str, Parameter]) -> Iterator[tuple[SpacePath, Parameter]]:
     for name, parameter in parameters.items():
         path = (*prefix, name)
         yield path, parameter

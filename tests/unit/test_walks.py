@@ -15,8 +15,18 @@ FILES_BEFORE = (59, 85, 50, 50, 56, 65)
 
 HEAD = re.compile(r"^## (\d+)\. .")
 COUNT = re.compile(r"^\*(\d+) files\.\* .")
-STOP = re.compile(r"^(\d+)\. `([^`]+\.py)` `([\w.]+)`: (?!.*\. [A-Z])[A-Z`].*\.$")  # one sentence
+STOP = re.compile(r"^(\d+)\. `([^`]+\.py)` `([\w.]+)`(?: \(([^)]+)\))?: (?!.*\. [A-Z])[A-Z`].*\.$")  # one sentence
 TERM = re.compile(r"^\| (`?)([\w ]+)\1 \| [^|]+ \| `([^`|]+)` \|$")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A place on a walk; `entered` says how control passes to it where no earlier file of the walk refers to it."""
+
+    number: int
+    file: str
+    name: str
+    entered: str | None
 
 
 @dataclass
@@ -25,7 +35,7 @@ class Walk:
 
     number: int
     counts: list[int] = field(default_factory=list)
-    stops: list[tuple[int, str, str]] = field(default_factory=list)  # number, file, name in it
+    stops: list[Stop] = field(default_factory=list)
 
 
 def read_walks() -> list[Walk]:
@@ -36,7 +46,7 @@ def read_walks() -> list[Walk]:
         elif count := COUNT.match(paragraph):
             walks[-1].counts.append(int(count[1]))
         elif stop := STOP.match(paragraph):
-            walks[-1].stops.append((int(stop[1]), stop[2], stop[3]))
+            walks[-1].stops.append(Stop(int(stop[1]), stop[2], stop[3], stop[4]))
         else:
             assert not walks, f"neither a head nor a count nor a stop: {paragraph}"
     return walks
@@ -62,8 +72,29 @@ def names_of(file: str) -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
+def names_in(file: str) -> frozenset[str]:
+    """The names that a module uses or imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.name for alias in node.names}
+    return frozenset(found)
+
+
+def is_referred_to(stop: Stop, file: str) -> bool:
+    """Whether a module uses the function, or the method or its class, of a stop; a common name may be another's."""
+    cls, _, name = stop.name.rpartition(".")
+    names = {name} if file == stop.file else {name, cls}
+    return bool((names - {"", "__call__"}) & names_in(file))
+
+
 WALKS = read_walks()
-STOPS = [(file, name) for walk in WALKS for _, file, name in walk.stops]
+STOPS = [(stop.file, stop.name) for walk in WALKS for stop in walk.stops]
 
 
 def test_there_are_six_walks() -> None:
@@ -79,12 +110,23 @@ def test_a_stop_names_a_place_that_exists(file: str, name: str) -> None:
 
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: str(walk.number))
 def test_the_stops_of_a_walk_are_numbered_in_order(walk: Walk) -> None:
-    assert [number for number, _, _ in walk.stops] == list(range(1, len(walk.stops) + 1))
+    assert [stop.number for stop in walk.stops] == list(range(1, len(walk.stops) + 1))
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=lambda walk: str(walk.number))
+def test_every_stop_is_reached_from_an_earlier_one_or_says_how(walk: Walk) -> None:
+    for place, stop in enumerate(walk.stops[1:], start=1):
+        is_reached = any(is_referred_to(stop, earlier.file) for earlier in walk.stops[:place])
+        assert is_reached or stop.entered, (
+            f"walk {walk.number}, stop {stop.number}: no earlier file refers to {stop.name}; say behind its name, in "
+            'parentheses, how control passes to it: "(over HTTP)"'
+        )
+        assert not (is_reached and stop.entered), f"walk {walk.number}, stop {stop.number}: it is called, not {stop}"
 
 
 @pytest.mark.parametrize(("walk", "before"), list(zip(WALKS, FILES_BEFORE, strict=True)))
 def test_a_walk_says_how_many_files_it_touches_and_is_shorter_than_it_was(walk: Walk, before: int) -> None:
-    files = {file for _, file, _ in walk.stops}
+    files = {stop.file for stop in walk.stops}
     assert walk.counts == [len(files)], f"walk {walk.number} touches {len(files)} files; its head says {walk.counts}"
     assert len(files) < before
 
@@ -109,7 +151,18 @@ def test_the_glossary_explains_each_noun_of_the_code_once() -> None:
     assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
 
 
+def names_for(word: str) -> set[str]:
+    """What a class, function or module that a word of the glossary stands for may be called."""
+    snake = word.replace(" ", "_").lower()
+    return {snake, f"{snake}s", word.title().replace(" ", "")}
+
+
 @pytest.mark.parametrize(("name", "file", "is_class"), TERMS)
 def test_the_glossary_says_where_a_noun_of_the_code_is_defined(name: str, file: str, is_class: bool) -> None:
     assert (ROOT / file).is_file(), f"there is no file {file}"
-    assert not is_class or name in names_of(file), f"{file} has no class {name}"
+    if is_class:
+        assert name in names_of(file), f"{file} has no class {name}"
+        return
+    modules = {part.removesuffix(".py") for part in Path(file).parts[1:]}
+    public = {last for found in names_of(file) if not (last := found.rpartition(".")[2]).startswith("_")}
+    assert names_for(name) & (modules | public), f"{file} has no class, function or module that is called {name!r}"

@@ -35,6 +35,7 @@ from proctor.trial_keeper.linux.processes import (
     find_members,
     is_subreaper,
     read_tag,
+    send,
     survey,
 )
 from proctor.trial_keeper.protocol import EndReason, Exit, Launch
@@ -167,14 +168,15 @@ def _find_orphans(tag: tuple[str, str], adopters: list[int]) -> list[ProcessFact
 
 def _is_ours(pid: int) -> bool:
     """Whether it is a spawner, a reaper (a fork of one), or this keeper's fork that is about to become a spawner."""
-    arguments = _command_line(pid)
+    arguments = _read_words(pid, "cmdline")
     is_spawner = any(argument.endswith(SPAWNER_CODE_END.encode()) for argument in arguments)
-    return is_spawner or arguments == _command_line(os.getpid())
+    return is_spawner or arguments == _read_words(os.getpid(), "cmdline")
 
 
-def _command_line(pid: int) -> list[bytes]:
+def _read_words(pid: int, name: str) -> list[bytes]:
+    """The texts in a process's `cmdline` or `environ`; none where it is gone or may not be read."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().split(b"\0")
     except OSError:
         return []
@@ -227,7 +229,9 @@ def end_jobs(directory: Path, *, grace_seconds: float) -> tuple[int, list[str]]:
             time.sleep(_POLL_INTERVAL_SECONDS)
     for record in pending:
         _end_without_reaper(folder, record)
-    return len(running), _end_remaining(directory, grace_seconds)
+    # Whatever else says that it belongs to this directory: spawners of killed keepers, jobs without records.
+    left = end_members(lambda: find_processes(directory), grace_seconds=grace_seconds, wait=time.sleep)
+    return len(running), [f"process {pid} does not react to SIGKILL" for pid in left]
 
 
 def _read_records(directory: Path) -> tuple[RecordFolder, list[JobRecord]]:
@@ -271,46 +275,19 @@ def _end_without_reaper(folder: RecordFolder, record: JobRecord) -> None:
     with suppress(OSError), open(folder.process_file(launch.job_id), "ab") as claim:
         lock_file(claim.fileno())
         if process is not None:
-            _kill(process.reaper.pid, process.reaper.started)
+            send(process.reaper.pid, process.reaper.started, signal.SIGKILL)
         end_leftovers((launch.job_id, launch.directory), process)
         if read_exit(launch.directory) is None:
             write_exit(launch.directory, unknown_exit(record, process, now=time.time()))
 
 
-def _kill(pid: int, started: int) -> None:
-    descriptor = open_process(pid, started)
-    if descriptor is None:
-        return
-    try:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    finally:
-        os.close(descriptor)
-
-
-def _end_remaining(directory: Path, grace_seconds: float) -> list[str]:
-    """End whatever else says that it belongs to this directory: spawners of killed keepers, jobs without records."""
-    left = end_members(lambda: find_processes(directory), grace_seconds=grace_seconds, wait=time.sleep)
-    return [f"process {pid} does not react to SIGKILL" for pid in left]
-
-
 def find_processes(directory: Path) -> list[ProcessFacts]:
     """All living processes of the keeper of `directory` and of its jobs, except this one."""
     mine = f"{ENV_KEEPER}={directory}".encode(errors="surrogateescape")
-    return [
-        process
-        for pid, process in survey().items()
-        if pid != os.getpid() and (_is_below(read_tag(pid), directory) or mine in _environment(pid))
-    ]
-
-
-def _is_below(tag: tuple[str, str] | None, directory: Path) -> bool:
-    return tag is not None and tag[1].startswith(f"{directory}{os.sep}")
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
+    found = []
+    for pid, process in survey().items():
+        tag = read_tag(pid)
+        is_of_job = tag is not None and tag[1].startswith(f"{directory}{os.sep}")
+        if pid != os.getpid() and (is_of_job or mine in _read_words(pid, "environ")):
+            found.append(process)
+    return found

@@ -114,7 +114,8 @@ class RecordFolder:
 
     def lost(self) -> list[str]:
         """The ids of the jobs whose records were set aside and whose reapers have claimed them."""
-        return [file.stem for file in sorted(self.path.glob(f"*{_UNREADABLE_SUFFIX}")) if self._has_process(file.stem)]
+        aside = sorted(self.path.glob(f"*{_UNREADABLE_SUFFIX}"))
+        return [file.stem for file in aside if os.path.exists(self.process_file(file.stem))]
 
     def _is_left_over(self, process_file: Path) -> bool:
         """Whether a keeper was killed while it removed the records of this job: the first is gone, the second not."""
@@ -142,9 +143,6 @@ class RecordFolder:
             return is_locked(self.process_file(job_id))
         except OSError:
             return False
-
-    def _has_process(self, job_id: str) -> bool:
-        return os.path.exists(self.process_file(job_id))
 
     def _read_process_file(self, job_id: str) -> bytes:
         try:

@@ -10,8 +10,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from proctor.sdk.files import lock_file
 
@@ -168,16 +167,10 @@ def _open(path: str) -> int:
 def _make(path: str) -> int:
     """Open to all users from its first moment: a process that dies right after making it must not lock the others
     out."""
-    with _everything_allowed():
+    before = os.umask(0)
+    try:
         with suppress(FileExistsError):
             os.mkdir(os.path.dirname(path), _FOLDER_MODE)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, _FILE_MODE)
-
-
-@contextmanager
-def _everything_allowed() -> Iterator[None]:
-    before = os.umask(0)
-    try:
-        yield
     finally:
         os.umask(before)

@@ -140,9 +140,9 @@ def find_members(
     ]
 
 
-def send(process: ProcessFacts, number: int) -> None:
+def send(pid: int, started: int, number: int) -> None:
     """Signal exactly this process; one that has ended meanwhile is left alone."""
-    descriptor = open_process(process.pid, process.started)
+    descriptor = open_process(pid, started)
     if descriptor is None:
         return
     try:
@@ -172,14 +172,14 @@ def end_members(
         for process in members:
             if (process.pid, process.started) not in signaled:
                 signaled.add((process.pid, process.started))
-                send(process, signal.SIGTERM)
-                send(process, signal.SIGCONT)
+                send(process.pid, process.started, signal.SIGTERM)
+                send(process.pid, process.started, signal.SIGCONT)
         wait(min(0.25, max(0.0, grace_ends - monotonic())))
         members = find()
     gives_up = monotonic() + limit_seconds
     while members and monotonic() < gives_up:
         for process in members:
-            send(process, signal.SIGKILL)
+            send(process.pid, process.started, signal.SIGKILL)
         wait(0.25)
         members = find()
     return [process.pid for process in members]

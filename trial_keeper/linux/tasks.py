@@ -45,23 +45,15 @@ class TaskGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
-                await self._join()
+            while error is None and self._tasks and self._failure is None and not self._ending:
+                self._changed.clear()
+                await self._changed.wait()
         finally:
-            await self._cancel_and_wait()
+            while self._tasks:  # again and again: before Python 3.12 `asyncio.wait_for` loses a cancellation that
+                self.cancel()  # comes with the result
+                await asyncio.wait(self._tasks, timeout=_CANCEL_SECONDS)
         if error is None and self._failure is not None:
             raise self._failure
-
-    async def _join(self) -> None:
-        while self._tasks and self._failure is None and not self._ending:
-            self._changed.clear()
-            await self._changed.wait()
-
-    async def _cancel_and_wait(self) -> None:
-        """Again and again: before Python 3.12 `asyncio.wait_for` loses a cancellation that comes with the result."""
-        while self._tasks:
-            self.cancel()
-            await asyncio.wait(self._tasks, timeout=_CANCEL_SECONDS)
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

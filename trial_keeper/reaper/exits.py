@@ -62,7 +62,7 @@ def classify(
     if code == 0:
         return Ending("EXITED_OK", 0, None, "")
     through_shell = number is None
-    if number is None and code is not None and code > _SHELL_SIGNAL_BASE and _is_signal(code - _SHELL_SIGNAL_BASE):
+    if number is None and code is not None and code - _SHELL_SIGNAL_BASE in set(signal.Signals):
         number = code - _SHELL_SIGNAL_BASE
     tail = f": {last_line}" if last_line else ""
     if any(trace in last_line for trace in _LOST_BUNDLE):
@@ -91,10 +91,6 @@ def last_line_of(path: str, *, limit: int = 300) -> str:
     finally:
         os.close(descriptor)
     return found[0][:limit] if found else ""
-
-
-def _is_signal(number: int) -> bool:
-    return 0 < number < signal.NSIG and number in set(signal.Signals)
 
 
 def _signal_name(number: int) -> str:

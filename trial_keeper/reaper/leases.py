@@ -2,9 +2,8 @@
 
 The lock of a share is the file `<GPU UUID>.<share>`. Its text says who holds it and how many trials its holder allows
 on the GPU. A process that acquires, counts or removes shares of a GPU holds that GPU's guard, `<GPU UUID>.guard`, for
-that
-moment: so "how many hold it, and what do they allow" and "take mine" are one step. Used by the reaper, so it imports as
-little as possible.
+that moment: so "how many hold it, and what do they allow" and "take mine" are one step. Used by the reaper, so it
+imports as little as possible.
 
 Every user of the machine may write into this directory. What a note or a file's name says is cleaned here: nothing but
 short printable texts and sensible numbers gets any further.

@@ -122,9 +122,7 @@ class _Reaper:
         try:
             wanted = [(uuid, slot) for uuid, slot in slots]
             self._leases = acquire(folder, wanted, note, max_trials=self._request["max_trials_per_gpu"])
-        except (
-            LeaseRefused
-        ) as refusal:  # another user of the machine was faster: a fault neither of the trial nor of the node
+        except LeaseRefused as refusal:  # another user was faster: a fault neither of the trial nor of the node
             raise _NotStarted("PREEMPTED", str(refusal)) from None
         except GuardBusy as error:
             raise _NotStarted("PREEMPTED", f"the GPU locks in {folder} are busy: {error.strerror}") from None
@@ -283,7 +281,7 @@ class _Reaper:
                 "started_at": self._started_at,
                 "ended_at": time.time(),
                 "detail": ending.detail,
-                "memory": _read_memory_reserve(self._memory),
+                "memory": read_content(self._memory).decode("ascii", "replace") if self._memory >= 0 else "",
             }
         ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)
@@ -327,10 +325,6 @@ def _make_memory_reserve() -> int:
     except OSError:
         return -1
     return descriptor
-
-
-def _read_memory_reserve(descriptor: int) -> str:
-    return read_content(descriptor).decode("ascii", "replace") if descriptor >= 0 else ""
 
 
 def _become_trial(

@@ -22,17 +22,13 @@ from proctor.sdk.process_limits import restore_open_files
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.reaper import reaper
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-
 
 def main() -> None:
     """Serve launches until the keeper is gone, then wait until all reapers are. `argv[1]` is the soft limit on open
     files that trials must have."""
     processes.become_subreaper()
     restore_open_files(int(sys.argv[1]))
-    signal.signal(signal.SIGCHLD, _collect)
+    signal.signal(signal.SIGCHLD, lambda number, frame: processes.reap_children())  # none may stay as a zombie
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = socket.socket(fileno=0)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -42,11 +38,13 @@ def main() -> None:
     while True:
         packet, descriptors, _, _ = socket.recv_fds(keeper, 16, 2)
         if not packet:
-            _wait_for_children()
-            return
+            break
         for descriptor in descriptors:  # recv_fds drops the flag for this; a trial must not hold the keeper's channel
             os.set_inheritable(descriptor, False)
         _launch(keeper, nothing, *descriptors)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+    while processes.reap_children():
+        signal.sigwaitinfo((signal.SIGCHLD,))
 
 
 def _launch(keeper: socket.socket, nothing: int, request: int, channel: int) -> None:
@@ -74,17 +72,6 @@ def _be_reaper(request: int, channel: int) -> None:
         sys.stderr.flush()
     finally:
         os._exit(0)
-
-
-def _collect(number: int, frame: "FrameType | None") -> None:
-    """Reapers that have ended must not stay as zombies."""
-    processes.reap_children()
-
-
-def _wait_for_children() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
-    while processes.reap_children():
-        signal.sigwaitinfo((signal.SIGCHLD,))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,9 @@ class ManagerSession:
             try:
                 await self._hold_session()
             except LinkError as error:
-                self._complain(str(error))
+                if str(error) != self._complaint:  # once, not at every attempt
+                    log.warning("%s", error)
+                    self._complaint = str(error)
             if self._session:
                 backoff.reset()
             await self._wait_for_change(place, backoff.take())
@@ -229,12 +231,6 @@ class ManagerSession:
         if not path or "\0" in path:
             raise ValueError(f"{self._pointer} should hold the path of the manager's socket, found {path!r}")
         return path
-
-    def _complain(self, sentence: str) -> None:
-        """Once, not at every attempt."""
-        if sentence != self._complaint:
-            log.warning(sentence)
-            self._complaint = sentence
 
 
 def _read(kind: type[T], body: Any) -> T:

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from proctor.sdk.client import Client
 from proctor.sdk.client.errors import ManagerUnreachable, Unauthorized
-from proctor.sdk.client.events import EventStream, Message, Watch, parse_messages
+from proctor.sdk.client.events import EventStream, ServerSentEvent, Watch, parse_messages
 from proctor.sdk.client.transport import Transport
 
 
 def test_messages_are_read_as_the_standard_says() -> None:
     lines = [": hello", "", "id: 7", "event: trial.status", "data: {", "data:1}", "", "retry: 5", "", "data: cut short"]
-    assert list(parse_messages(lines)) == [Message("7", "trial.status", "{\n1}")]
+    assert list(parse_messages(lines)) == [ServerSentEvent("7", "trial.status", "{\n1}")]
 
 
 @given(st.lists(st.text(alphabet="abc: ", min_size=1), min_size=1))
