@@ -13,7 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.client import DispatcherClient, DispatcherGone
+from proctor.manager.dispatcher.client.client import (
+    DispatcherClient,
+    DispatcherGone,
+    DispatcherRestarted,
+    DispatcherSilent,
+)
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import transitions, tuning, user_commands
@@ -29,6 +34,7 @@ from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailab
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store.errors import StoreError, ValueRefused
+from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import (
@@ -71,12 +77,7 @@ class ExperimentLoop:
         self._sends_metrics = context.config.assessor is not None
         self._log = InputLog(context.control, context.metrics, state.row)
         self._dispatcher = DispatcherClient(
-            open_channel=context.open_dispatcher,
-            initialize=self._initialize,
-            read_inputs=self._log.read,
-            receive=self.inbox.post,
-            restarted=lambda exit_message: self.inbox.post(m.DispatcherRestarted(exit_message)),
-            silent=lambda problem: self.inbox.post(m.DispatcherSilent(problem)),
+            _initialize(state.row, context), open_channel=context.open_dispatcher, read_inputs=self._log.read
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
         self._counters: dict[str, Any] = {}
@@ -346,9 +347,9 @@ class ExperimentLoop:
                 self._fail(step, summary, summary)
             case m.DispatcherLeft():
                 self._dispatcher_task = None
-            case m.DispatcherRestarted(exit_message):
+            case DispatcherRestarted(exit_message):
                 step.add_notice(f"the dispatcher was started again: {exit_message}")
-            case m.DispatcherSilent(problem):
+            case DispatcherSilent(problem):
                 step.add_notice(f"{problem}; suggestions come when it is done")
             case m.JobRefused():
                 self._end_refused(step, message)
@@ -431,18 +432,6 @@ class ExperimentLoop:
 
     # ---- the dispatcher -------------------------------------------------------------------------------------------
 
-    def _initialize(self) -> protocol.Initialize:
-        config = self.context.config
-        return protocol.Initialize(
-            experiment_id=self.state.row.id,
-            search_space=config.search_space,  # the first one; changes of it are in the log
-            tuner=_spec(config.tuner),
-            assessor=None if config.assessor is None else _spec(config.assessor),
-            seed=self.state.row.seed,
-            checkpoint_directory=self.context.checkpoint_directory,
-            direction=config.objective.direction,
-        )
-
     def _ensure_dispatcher(self, group: asyncio.TaskGroup) -> None:
         """Start a dispatcher when there is something for it to do; let it leave in order when there is no more."""
         if self._dispatcher_task is None and self.state.row.status in _THINKING:
@@ -464,10 +453,23 @@ class ExperimentLoop:
 
     async def _run_dispatcher(self) -> None:
         try:
-            await self._dispatcher.run()
+            await self._dispatcher.run(self.inbox.post)
         except (DispatcherGone, protocol.ProtocolError, OSError) as error:
             self.inbox.post(m.DispatcherFailed(str(error)))
         self.inbox.post(m.DispatcherLeft())
+
+
+def _initialize(row: ExperimentRow, context: LoopContext) -> protocol.Initialize:
+    config = context.config
+    return protocol.Initialize(
+        experiment_id=row.id,
+        search_space=config.search_space,  # the first one; changes of it are in the log
+        tuner=_spec(config.tuner),
+        assessor=None if config.assessor is None else _spec(config.assessor),
+        seed=row.seed,
+        checkpoint_directory=context.checkpoint_directory,
+        direction=config.objective.direction,
+    )
 
 
 def _spec(algorithm: Any) -> protocol.AlgorithmSpec:

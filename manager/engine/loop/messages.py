@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.client.client import DispatcherRestarted, DispatcherSilent
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
 from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason, Exit, StatusChange
@@ -76,20 +77,6 @@ class NoticePosted:
     """Something that the user should know of the experiment."""
 
     text: str
-
-
-@dataclass(frozen=True)
-class DispatcherRestarted:
-    """The dispatcher had died and is being started again."""
-
-    exit_message: str
-
-
-@dataclass(frozen=True)
-class DispatcherSilent:
-    """The dispatcher has not answered for long, but computes."""
-
-    problem: str
 
 
 @dataclass(frozen=True)
