@@ -24,7 +24,7 @@ from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import tuning, user_commands
 from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import read_state
-from proctor.manager.engine.loop.state import ExperimentState, Step
+from proctor.manager.engine.loop.state import ExperimentState, Turn
 from proctor.manager.engine.loop.stopping import save_time, soft_stop
 from proctor.manager.engine.passing_errors import error_clause, is_passing, retry_clause
 from proctor.manager.errors import NotFound, Unavailable
@@ -102,7 +102,7 @@ class Unloaded:
         self._start = start
         self._entries: dict[str, _Entry] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._changes: Counter[str] = Counter()  # by experiment: steps committed here, which a load may have missed
+        self._changes: Counter[str] = Counter()  # by experiment: changes committed here, which a load may have missed
         self._group: asyncio.TaskGroup | None = None
         self._loaded: dict[str, tuple[float, int]] = {}  # when (monotonic), and after how many failures
 
@@ -249,17 +249,16 @@ class Unloaded:
     async def carry_out(self, experiment_id: str, command: WithoutEngine) -> Any:
         """Do without an engine what a user wants; returns when it is committed. Only with the experiment's lock."""
         state = await self._context.control.read(lambda c: read_state(c, experiment_id))
-        step = Step(experiment_id, self._context.clock.now())
-        monotonic = self._context.clock.monotonic()
+        turn = self._new_turn(experiment_id)
         answer: Any = None
         match command:
             case m.StopExperiment():
-                user_commands.stop(state, step, monotonic, save_seconds=save_time(_configured_save_seconds(state)))
+                user_commands.stop(state, turn, save_seconds=save_time(_configured_save_seconds(state)))
             case m.CancelTrial(trial_id):
-                user_commands.cancel_trial(state, step, trial_id)
+                user_commands.cancel_trial(state, turn, trial_id)
             case m.ChangeLimits():
-                answer = user_commands.change_limits(state, step, command, monotonic)
-        await self._commit(state, step)
+                answer = user_commands.change_limits(state, turn, command)
+        await self._commit(state, turn)
         self._cancel_jobs(state)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
             await self._finish_stop(state)
@@ -295,23 +294,25 @@ class Unloaded:
 
     async def _finish_stop(self, state: ExperimentState) -> None:
         """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""
-        step = Step(state.row.id, self._context.clock.now())
+        turn = self._new_turn(state.row.id)
         reason = "stopped by the user" + (f"; {_pending(len(state.by_job))}" if state.by_job else "")
-        monotonic = self._context.clock.monotonic()
-        tuning.move_experiment(state, step, ExperimentEvent.FINISH_STOP, reason, monotonic=monotonic)
-        await self._commit(state, step)
+        tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, reason)
+        await self._commit(state, turn)
         for job_id in state.by_job:
             self._context.pool.release(job_id)
         self.drop(state.row.id)
         if not state.by_job:
             self._clean_ups.add(state.row.id)
 
-    async def _commit(self, state: ExperimentState, step: Step) -> None:
+    def _new_turn(self, experiment_id: str) -> Turn:
+        return Turn(experiment_id, self._context.clock.now(), self._context.clock.monotonic())
+
+    async def _commit(self, state: ExperimentState, turn: Turn) -> None:
         counters, seconds = state.counters(), state.row.active_seconds
-        step.write(lambda c: experiments.set_counters(c, state.row.id, active_seconds=seconds, **counters))
-        await self._context.control.write(step.apply)
+        turn.write(lambda c: experiments.set_counters(c, state.row.id, active_seconds=seconds, **counters))
+        await self._context.control.write(turn.apply)
         self._changes[state.row.id] += 1
-        for level, text, ids in step.log_lines:
+        for level, text, ids in turn.log_lines:
             log.log(level, text, extra=ids)
         self._context.feed.notify()
 

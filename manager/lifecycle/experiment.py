@@ -26,7 +26,7 @@ class ExperimentEvent(StrEnum):
     CLOSE = "CLOSE"  # no longer viewed
 
 
-_WORKING = (Status.INITIALIZED, Status.RUNNING, Status.PAUSED, Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL)
+_WORKING = tuple(status for status in Status if status.is_working)
 
 EXPERIMENT = Lifecycle(
     "experiment",

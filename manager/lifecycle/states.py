@@ -23,6 +23,17 @@ class ExperimentStatus(StrEnum):
         return self is ExperimentStatus.RUNNING
 
     @property
+    def is_working(self) -> bool:
+        """Whether it is on its way to an end, with a dispatcher that takes part in it."""
+        return self in {
+            ExperimentStatus.INITIALIZED,
+            ExperimentStatus.RUNNING,
+            ExperimentStatus.PAUSED,
+            ExperimentStatus.NO_MORE_TRIAL,
+            ExperimentStatus.TUNER_NO_MORE_TRIAL,
+        }
+
+    @property
     def counts_time(self) -> bool:
         """Whether its time runs: trials are created, or the last ones are waited for. As NNI counts."""
         return self in {
