@@ -92,7 +92,7 @@ def _not_null(value: Any) -> Any:
     return value
 
 
-SearchSpace = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not": {"type": "null"}})]
+SearchSpaceBody = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not": {"type": "null"}})]
 
 
 class UpdateExperiment(RequestBody):
@@ -106,7 +106,9 @@ class UpdateExperiment(RequestBody):
     max_trial_number: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(default=None, examples=[48])
     max_experiment_duration_seconds: Duration | None = Field(default=None, examples=[7200.0])
     max_trial_duration_seconds: Duration | None = Field(default=None, examples=[600.0])
-    search_space: SearchSpace = Field(default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
+    search_space: SearchSpaceBody = Field(
+        default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
+    )
     """An object; for a tuner of the user's any JSON value but null."""
 
 

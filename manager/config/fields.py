@@ -198,8 +198,8 @@ NodePath = Annotated[str, BeforeValidator(_node_path)]
 """An absolute path on another machine: kept as it is written."""
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 ObjectiveMetric = Annotated[Literal["default"], BeforeValidator(_objective_metric)]
-Mapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
-Something = Annotated[Any, BeforeValidator(_something)]
+AnyMapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+AnyValue = Annotated[Any, BeforeValidator(_something)]
 """Any JSON value but null."""
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Seconds = Annotated[float, BeforeValidator(seconds), _duration_schema("exclusiveMinimum")]

@@ -210,7 +210,7 @@ class ExperimentSupervisor:
         if self._group is not None:
             self._unloaded.add(experiment_id, error)
 
-    async def ask(self, experiment_id: str, message: m.Message) -> Any:
+    async def ask(self, experiment_id: str, message: m.LoopMessage) -> Any:
         """Give a message to the engine of an experiment, and wait until what it led to is committed. What can be done
         without an engine is done for one that is not loaded, too. Raises Conflict, Unavailable."""
         if experiment_id not in self._running and isinstance(message, WithoutEngine):

@@ -61,7 +61,7 @@ class ReadExperiment:
 
 
 @dataclass(eq=False)
-class _Entry:
+class _UnloadedExperiment:
     """One experiment, and the attempts to load it."""
 
     experiment_id: str
@@ -100,7 +100,7 @@ class Unloaded:
         self._clean_ups = clean_ups
         self._load = load
         self._start = start
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _UnloadedExperiment] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: Counter[str] = Counter()  # by experiment: changes committed here, which a load may have missed
         self._group: asyncio.TaskGroup | None = None
@@ -120,11 +120,11 @@ class Unloaded:
                 async with asyncio.timeout_at(ends):
                     await attempted.wait()
 
-    def add(self, experiment_id: str, error: Exception | None = None) -> _Entry:
+    def add(self, experiment_id: str, error: Exception | None = None) -> _UnloadedExperiment:
         """Try to load an experiment until it is loaded: at once, or after a pause because of `error`."""
         assert self._group is not None, "experiments are loaded while the supervisor serves"
         now = self._context.clock.monotonic()
-        entry = _Entry(experiment_id, now)
+        entry = _UnloadedExperiment(experiment_id, now)
         self._entries[experiment_id] = entry
         loaded_at, failures = self._loaded.pop(experiment_id, (-math.inf, 0))
         if now - loaded_at < LONGEST_PASSING_SECONDS:
@@ -165,7 +165,7 @@ class Unloaded:
         """The experiments that are not loaded."""
         return list(self._entries)
 
-    async def _keep_loading(self, entry: _Entry) -> None:
+    async def _keep_loading(self, entry: _UnloadedExperiment) -> None:
         try:
             is_over = entry.failed > 0 and not await self._pause(entry)
             while not is_over:
@@ -176,7 +176,7 @@ class Unloaded:
             entry.notify_waiters()
             self._context.feed.notify()
 
-    async def _try(self, entry: _Entry) -> bool:
+    async def _try(self, entry: _UnloadedExperiment) -> bool:
         """One attempt. True: nothing is left to try."""
         entry.began += 1
         entry.due = None
@@ -189,7 +189,7 @@ class Unloaded:
             return False
         return True
 
-    async def _attempt(self, entry: _Entry) -> None:
+    async def _attempt(self, entry: _UnloadedExperiment) -> None:
         experiment_id, is_current = entry.experiment_id, False
         while not is_current:
             before = self._changes[experiment_id]
@@ -204,7 +204,7 @@ class Unloaded:
             text = f"experiment {experiment_id} is loaded, {self._context.clock.monotonic() - entry.since:.0f} s late"
             log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})
 
-    def _record_failure(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _UnloadedExperiment, error: Exception) -> None:
         passing, clause = is_passing(error), error_clause(error)
         entry.failed_alike = entry.failed_alike + 1 if passing is entry.is_passing else 1
         entry.is_passing = passing
@@ -220,7 +220,7 @@ class Unloaded:
         entry.notify_waiters()
         self._context.feed.notify()
 
-    async def _pause(self, entry: _Entry) -> bool:
+    async def _pause(self, entry: _UnloadedExperiment) -> bool:
         """Wait until the next attempt is due or wanted. False: none is, the experiment has stopped meanwhile."""
         while (seconds := (entry.due or 0.0) - self._context.clock.monotonic()) > 0 and not entry.woken.is_set():
             try:
@@ -266,7 +266,7 @@ class Unloaded:
             entry.woken.set()
         return answer
 
-    async def _handle_stops(self, entry: _Entry) -> bool | None:
+    async def _handle_stops(self, entry: _UnloadedExperiment) -> bool | None:
         """Have the jobs stopped that are to stop. Whether the experiment is being stopped; None when it has."""
         async with self._locks[entry.experiment_id]:
             try:

@@ -18,7 +18,7 @@ from proctor.manager.store import identity
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.identity import read_witness
-from proctor.manager.store.verification import Found, check_pages, inspect
+from proctor.manager.store.verification import DatabaseFacts, check_pages, inspect
 
 ACCEPT_OPTION = "--accept-database"
 CHECKED_AT_ONCE_BYTES = 256 * 1024 * 1024
@@ -80,7 +80,7 @@ async def open_control(home: Home, clock: Clock, *, accept: bool) -> ControlData
     return ControlDatabase(database, pages)
 
 
-def _require_same(home: Home, found: Found | None) -> None:
+def _require_same(home: Home, found: DatabaseFacts | None) -> None:
     """Raise StartError where the database is not the one that the home had."""
     witness = read_witness(home.control_witness)
     if found is None:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.identity import Witness
-from proctor.manager.store.migrations import Schema
+from proctor.manager.store.migrations import SchemaName
 from proctor.manager.store.readers import ReaderPool, ReadRequest
 from proctor.manager.store.writer import HEALTHY, Committed, Writer, WriteRequest
 
@@ -35,7 +35,7 @@ class Database:
         self,
         connection: sqlite3.Connection,
         path: str,
-        schema: Schema,
+        schema: SchemaName,
         *,
         on_pending: Callable[[int], None],
         on_use: Callable[["Database"], None],
@@ -76,7 +76,7 @@ class Database:
     async def open(
         cls,
         path: str,
-        schema: Schema,
+        schema: SchemaName,
         *,
         on_pending: Callable[[int], None] = lambda change: None,
         connection_class: type[sqlite3.Connection] = sqlite3.Connection,

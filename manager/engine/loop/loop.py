@@ -187,7 +187,7 @@ class ExperimentLoop:
     def _new_turn(self) -> Turn:
         return Turn(self.state.row.id, self.context.clock.now(), self.context.clock.monotonic())
 
-    def _handle(self, turn: Turn, message: m.Message) -> Any:
+    def _handle(self, turn: Turn, message: m.LoopMessage) -> Any:
         state = self.state
         match message:
             case m.JobsChanged(changes):

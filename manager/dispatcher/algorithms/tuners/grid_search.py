@@ -60,7 +60,7 @@ class GridSearchTuner(TunerAlgorithm):
 
 
 @dataclass(frozen=True)
-class _Point:
+class _GridPoint:
     value: Any
     level: int
 
@@ -134,13 +134,13 @@ class _Axis:
 
     def __init__(self, parameter: Parameter) -> None:
         self._parameter = parameter
-        self._points: list[_Point] = []
+        self._points: list[_GridPoint] = []
         self._keys: set[str] = set()
         self._level = -1
         self._is_barren = False
         """The last level added nothing: for a real axis, floating-point numbers are not fine enough for more."""
 
-    def points(self, level: int) -> list[_Point]:
+    def points(self, level: int) -> list[_GridPoint]:
         while self._level < level and not self._complete():
             self._level += 1
             self._add_level(self._level)
@@ -172,5 +172,5 @@ class _Axis:
         for value in values:
             if canonical(value) not in self._keys:
                 self._keys.add(canonical(value))
-                self._points.append(_Point(value, level))
+                self._points.append(_GridPoint(value, level))
         self._is_barren = len(self._points) == before
