@@ -277,8 +277,8 @@ class Experiment(Resource):
     url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])
     """Its page."""
     machines: Machines | None = None
-    """Where it goes on and its platform's machines are known: which of them can be used. What is amiss is in `reason`,
-    too."""
+    """Of an active experiment whose platform's machines are known: which of them can be used. What is amiss is in
+    `reason`, too."""
     notices: list[str] = Field(default_factory=list)
     """The newest things to know that are no error: keys that do less than they seem to, code that has changed."""
 
@@ -443,7 +443,7 @@ class Node(Resource):
     address: str = Field(default="", examples=["bob@gpu-3:2222"])
     """How it is reached; empty for one that is simply there."""
     experiments: list[str] = Field(default_factory=list, examples=[["Ab3dE5f7"]])
-    """The experiments that are going on and may use it."""
+    """The active experiments that may use it."""
     uncollected: list[str] = Field(default_factory=list, examples=[[]])
     """The stopped experiments that may have files there which were not collected."""
     reservations: list[NodeReservation] = Field(default_factory=list)

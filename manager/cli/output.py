@@ -35,8 +35,8 @@ class Format(StrEnum):
 class Column:
     """One column of a table: its title, the text of a row, and optionally the color of that text.
 
-    Where the terminal is too narrow, columns with `gives_way` are cut, columns with `wraps` go on in the next line, and
-    the others (ids, statuses, numbers) are shown whole.
+    Where the terminal is too narrow, columns with `gives_way` are cut, columns with `wraps` continue in the next line,
+    and the others (ids, statuses, numbers) are shown whole.
     """
 
     title: str

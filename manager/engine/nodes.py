@@ -49,8 +49,8 @@ class NodeRecords:
             self._changed.clear()
 
     async def drain(self, node_id: str, reason: str = "") -> Node:
-        """Give a node no new jobs until it is resumed, also after a restart; what runs there goes on. Written down when
-        it returns. Raises UnknownNode."""
+        """Give a node no new jobs until it is resumed, also after a restart; what runs there keeps running. Written
+        down when it returns. Raises UnknownNode."""
         return await self._hold(node_id, f"{DRAINED}: {reason}" if reason else DRAINED)
 
     async def resume(self, node_id: str) -> Node:

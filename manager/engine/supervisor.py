@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager import open_files
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.context import EngineContext
@@ -66,7 +66,8 @@ class ExperimentSupervisor:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
-        """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
+        """Load every active experiment that can be loaded, then serve. On leaving, trials keep running under their
+        keepers."""
         async with self._databases, asyncio.TaskGroup() as group:
             self._group = group
             await self._announce_jobs()

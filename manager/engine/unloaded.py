@@ -1,8 +1,8 @@
 """Experiments that are active and that no engine works on: why not, and when loading them is tried again.
 
 An experiment cannot be loaded while its metrics database is on a disk that is full or away, while its configuration
-cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they go on, and
-their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing pauses, and at
+cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they keep running,
+and their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing pauses, and at
 once when a user resumes the experiment.
 
 Meanwhile a user can stop it, kill its trials and change its limits: that is committed to the control database as an
@@ -213,7 +213,7 @@ class Unloaded:
         entry.due = self._context.clock.monotonic() + growing_pause(entry.failed_alike, first, longest)
         if clause != entry.clause:
             extra = {"action": "experiment.load", "experiment_id": entry.experiment_id}
-            text = "experiment %s is not loaded: %s; its trials go on"
+            text = "experiment %s is not loaded: %s; its trials keep running"
             log.warning(text, entry.experiment_id, clause, exc_info=None if passing else error, extra=extra)
         entry.clause = clause
         entry.failed += 1
@@ -324,7 +324,7 @@ class Unloaded:
         if entry is None:
             return ""
         stopping = status is ExperimentStatus.STOPPING
-        trials = "its trials are being stopped" if stopping else "its trials go on untouched"
+        trials = "its trials are being stopped" if stopping else "its trials keep running"
         when = retry_clause(0.0 if entry.due is None else entry.due - self._context.clock.monotonic())
         return f"not loaded: {entry.clause or 'opening its files takes long'}; {trials}; {when}"
 

@@ -18,7 +18,7 @@ class ExperimentEvent(StrEnum):
     RAISE_LIMIT = "RAISE_LIMIT"  # there is room for new trials again
     PAUSE = "PAUSE"  # the user wants no new trials
     CONTINUE = "CONTINUE"  # the user wants them again
-    FAIL = "FAIL"  # it cannot go on by itself
+    FAIL = "FAIL"  # it cannot continue by itself
     STOP = "STOP"  # the user stops it
     FINISH_STOP = "FINISH_STOP"  # the last of it is gone
     RESUME = "RESUME"  # the user starts it again

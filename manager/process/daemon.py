@@ -125,7 +125,7 @@ def _output_since(home: Home, offset: int) -> str:
 
 
 def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
-    """End the home's manager in good order; trials go on under their keepers. False when none was running.
+    """End the home's manager in good order; trials keep running under their keepers. False when none was running.
 
     :raises ManagerNotStopped: it is still there after the time; it is not killed.
     """

@@ -140,7 +140,7 @@ class Database:
         Writes take effect in the order of the calls; many share a commit. What `function` raises takes back what it
         did, and only that, and is raised here. It may be run more than once (after a full disk), so it must do
         nothing but use the connection, and never begin or end a transaction. A caller that is canceled stops waiting;
-        the write goes on.
+        the write continues.
         """
         future = self._start()
         if not self._outbox:

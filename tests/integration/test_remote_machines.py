@@ -93,7 +93,7 @@ async def test_trials_go_on_while_the_ssh_server_is_away_and_the_connection_come
     manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
     await manager.until_job("job.1", TrialJobStatus.RUNNING)
     await asyncio.to_thread(machine.stop_sshd)
-    await manager.until_status(node_id, "CONNECTING", reason="its trials go on")
+    await manager.until_status(node_id, "CONNECTING", reason="its trials keep running")
     await manager.until_status(node_id, "FAILED", reason="does not answer")
 
     await asyncio.to_thread(machine.start_sshd)

@@ -189,7 +189,7 @@ class HeartbeatMonitor:
     def _set_silent(self, node_id: str, silence: float) -> None:
         """Unless the node has a more specific status already."""
         if self._pool.node(node_id).status is NodeStatus.CONNECTED:
-            clause = f"no word from its keeper for {silence:g} s; its trials go on"
+            clause = f"no word from its keeper for {silence:g} s; its trials keep running"
             self._pool.set_status(node_id, NodeStatus.SILENT, clause)
 
 

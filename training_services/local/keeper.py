@@ -77,8 +77,8 @@ class LocalKeeper:
                 log.error("the keeper of this machine cannot be started: %s", error)
                 self._pool.set_status(LOCAL_NODE, NodeStatus.FAILED, f"its keeper cannot be started: {error}")
             else:
-                log.warning("the keeper of this machine has died; its trials go on, it is started again")
-                reason = "its keeper has died and is being started again; its trials go on"
+                log.warning("the keeper of this machine has died; its trials keep running, it is started again")
+                reason = "its keeper has died and is being started again; its trials keep running"
                 self._pool.set_status(LOCAL_NODE, NodeStatus.CONNECTING, reason)
             failures = 1 if loop.time() - since > SETTLED_SECONDS else failures + 1
             await asyncio.sleep(growing_pause(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
@@ -106,7 +106,7 @@ class LocalKeeper:
         """A keeper that goes on says so itself by its next report."""
         clause = describe_stop(pid, start_time(pid) or 0)
         if clause:
-            reason = f"its keeper {clause}; its trials go on, and their reports are delayed"
+            reason = f"its keeper {clause}; its trials keep running, and their reports are delayed"
             if self._pool.node(LOCAL_NODE).reason != reason:
                 log.warning("node %s: %s", LOCAL_NODE, reason)
                 self._pool.set_status(LOCAL_NODE, NodeStatus.SILENT, reason)

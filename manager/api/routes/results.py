@@ -146,7 +146,7 @@ async def get_experiment_logs(
     offset: Offset = 0,
     limit: ByteLimit = DEFAULT_BYTES,
 ) -> Response:
-    """What the dispatcher, and a tuner of the user's in it, printed. Header X-Next-Offset: where to go on."""
+    """What the dispatcher, and a tuner of the user's in it, printed. Header X-Next-Offset: where to continue."""
     row = await context.manager.experiment(experiment_id)
     path = Path(row.directory) / "log" / f"{source}.log"
     return text_part(*read_part(path, offset, limit, is_cut=earlier_log(path).exists()))

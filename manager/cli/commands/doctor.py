@@ -48,7 +48,8 @@ def doctor(session: CliSession, file: Path | None, output: str) -> int:
 
 def check_config(session: CliSession, file: Path) -> list[TableRow]:
     """Whether a configuration is valid, and what it names is there: code, command, machines."""
-    from proctor.manager.config import ConfigError, describe_problems, load_experiment
+    from proctor.manager.config.errors import ConfigError, describe_problems
+    from proctor.manager.config.loading import load_experiment
     from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
 
     try:

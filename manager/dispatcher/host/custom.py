@@ -5,7 +5,8 @@ There are two threads, as in NNI. The first one calls everything of a tuner but 
 a tuner may wait for an earlier trial. A tuner that computes for long is left alone: most are not written to be called
 twice at once. An assessor is called on the second thread.
 
-An algorithm that saves itself goes on from there: a file beside its checkpoint says how much of the input log is in it.
+An algorithm that saves itself continues from there: a file beside its checkpoint says how much of the input log it
+holds.
 """
 
 import importlib

@@ -287,7 +287,7 @@ class ExperimentLoop:
 
     def _keeps_dispatcher(self) -> bool:
         """Whether a dispatcher that runs is still needed. A DONE experiment's custom tuner is: in another process it
-        may not be able to go on where a limit is raised (docs/decisions/0015-a-custom-tuner-outlives-done.md)."""
+        may not be able to continue where a limit is raised (docs/decisions/0015-a-custom-tuner-outlives-done.md)."""
         match self.state.row.status:
             case ExperimentStatus.DONE:
                 return self.context.config.has_own_algorithm

@@ -201,7 +201,7 @@ def move_experiment(
 
 
 def fail(state: ExperimentState, turn: Turn, reason: str, error: str) -> None:
-    """The experiment cannot go on by itself.
+    """The experiment cannot continue by itself.
 
     :param error: the whole of it, with a traceback if there is one.
     """

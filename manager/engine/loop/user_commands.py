@@ -81,7 +81,7 @@ def _update_spent_limit(state: ExperimentState, turn: Turn) -> None:
 
 
 def pause(state: ExperimentState, turn: Turn) -> None:
-    """Create no new trials; running ones go on."""
+    """Create no new trials; running ones keep running."""
     _allowed(state, ExperimentEvent.PAUSE, "pause")
     tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, "paused by the user")
 

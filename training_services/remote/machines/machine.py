@@ -269,7 +269,7 @@ class Machine:
             if not self.experiments and not self._is_forgotten:
                 await self._woken.wait()
         except ConnectionEnded as error:
-            rest = "; its trials go on" if self.experiments else ""
+            rest = "; its trials keep running" if self.experiments else ""
             await self._pause(NodeStatus.CONNECTING, f"its SSH connection has ended: {error}{rest}", is_away=True)
         except (TrainingServiceError, OSError) as error:
             advice = "" if self.experiments else f"; {advise(self.node_id, error)}"

@@ -71,7 +71,7 @@ def test_a_silent_node_is_called_silent_and_after_its_limit_lost_once() -> None:
         stage.connect("a", "b")
         await stage.speak("b", for_seconds=(SILENT_AFTER + 2) * HEARTBEAT)
         assert stage.status("a") is NodeStatus.SILENT
-        assert "no word from its keeper for 15 s; its trials go on" in stage.pool.node("a").reason
+        assert "no word from its keeper for 15 s; its trials keep running" in stage.pool.node("a").reason
         await stage.speak("b", for_seconds=2 * LIMIT)
         assert stage.lost == ["a"]
         assert stage.status("a") is NodeStatus.LOST

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from proctor.manager.config import load_experiment_mapping
+from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.engine import creation
 from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsStored

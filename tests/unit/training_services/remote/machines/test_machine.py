@@ -198,7 +198,7 @@ def test_the_keepers_file_is_brought_once_and_again_where_it_arrived_damaged(tmp
         await scene.until_status("gpu-1", "CONNECTED")
         assert len(machine.uploads) == 2
         machine.cut()
-        await scene.until_status("gpu-1", "CONNECTING", "its trials go on")
+        await scene.until_status("gpu-1", "CONNECTING", "its trials keep running")
         await scene.until_status("gpu-1", "CONNECTED")
         assert len(machine.uploads) == 2
 
