@@ -76,7 +76,7 @@ def parameters(row: TableRow) -> str:
     found = row["parameters"]
     if not isinstance(found, dict):
         return json.dumps(found, ensure_ascii=False)
-    return " ".join(f"{name}={_short(value)}" for name, value in found.items())
+    return " ".join(f"{name}={number(value) if isinstance(value, float) else value}" for name, value in found.items())
 
 
 def progress(experiment: TableRow) -> str:
@@ -129,10 +129,6 @@ def trial_value(trial: TableRow) -> str:
     if trial["final_value"] is not None or trial["latest_value"] is None:
         return number(trial["final_value"])
     return f"~{number(trial['latest_value'])}"
-
-
-def _short(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def _status_style(row: TableRow) -> str:
@@ -248,10 +244,6 @@ def loss(row: TableRow) -> str:
     return str(row["data"]) if row["value"] is None else f"{row['value']:.0f} reports lost: the trial's disk was full"
 
 
-def _reported(row: TableRow) -> str:
-    return number(row["value"]) if row["data"] is None else str(row["data"])
-
-
 METRICS = (
     Column("TIME", lambda row: local_time(row["time"])),
     Column("JOB", lambda row: str(row["job"]), right=True),
@@ -259,5 +251,5 @@ METRICS = (
     Column("KIND", lambda row: row["kind"]),
     Column("NO.", lambda row: str(row["sequence"]), right=True),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
-    Column("VALUE", _reported, gives_way=True),
+    Column("VALUE", lambda row: number(row["value"]) if row["data"] is None else str(row["data"]), gives_way=True),
 )

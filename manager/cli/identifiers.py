@@ -189,8 +189,11 @@ def experiment_ids(context: click.Context, parameter: click.Parameter, incomplet
     """Ids of experiments that begin so, with status and name."""
 
     def ask(client: "Client") -> list[CompletionItem]:
-        rows = client.experiments(id_prefix=incomplete)
-        return [CompletionItem(row["id"], help=_on_one_line(f"{row['status']} {row['name']}")) for row in rows]
+        found: list[CompletionItem] = []
+        for row in client.experiments(id_prefix=incomplete):
+            text = clean(f"{row['status']} {row['name']}").replace("\n", " ")  # the shell takes a line for an item
+            found.append(CompletionItem(row["id"], help=text))
+        return found
 
     return _within_cap(context, ask)
 
@@ -203,11 +206,6 @@ def trial_ids(context: click.Context, parameter: click.Parameter, incomplete: st
         return [CompletionItem(row["id"], help=f"{row['status']} trial {row['sequence_id']}") for row in rows]
 
     return _within_cap(context, ask)
-
-
-def _on_one_line(text: str) -> str:
-    """The shell shows it as it is, and takes a line for an item."""
-    return clean(text).replace("\n", " ")
 
 
 def _running(client: "Client") -> list[dict[str, Any]]:

@@ -114,7 +114,8 @@ class MachineLines:
         shown = ""
         deadline = time.monotonic() + LEAVING_SECONDS
         while True:
-            steps = self._ask_one(ask, index)
+            with handed_over(self._client, self._logins) as handover:
+                steps = ask(self._config, directory=self._directory, handover=handover, machine=index)
             waits = next((step["found"] for step in steps if (step["name"], step["verdict"]) == LEAVING), None)
             if waits is None or time.monotonic() >= deadline:
                 return steps
@@ -122,10 +123,6 @@ class MachineLines:
                 news.put((index, f"waits: {waits}"))
             shown = waits
             time.sleep(PAUSE_SECONDS)
-
-    def _ask_one(self, ask: RunChecks, index: int) -> list[TableRow]:
-        with handed_over(self._client, self._logins) as handover:
-            return ask(self._config, directory=self._directory, handover=handover, machine=index)
 
     def _collect(self, done: "SimpleQueue[_CheckOutcome]", report: Callable[[str], None]) -> list[TableRow]:
         steps: dict[int, list[TableRow]] = {}

@@ -133,13 +133,9 @@ def absolute_path(value: object, info: ValidationInfo) -> Path:
     directory = (info.context or {}).get("directory")
     if not path.is_absolute() and directory is None:
         raise unexpected("an absolute path")
+    whole = path if directory is None else Path(directory) / path
     # Not resolve(): a link the user made is the name the user knows.
-    return Path(_normal(path if directory is None else Path(directory) / path))
-
-
-def _normal(path: Path) -> Path:
-    parts = [part for part in path.parts if part != "."]
-    return Path(*parts)
+    return Path(*(part for part in whole.parts if part != "."))
 
 
 def _node_path(value: Any) -> Any:

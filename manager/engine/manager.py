@@ -166,7 +166,11 @@ class Manager:
             raise conflict
         self._making.add(folder)
         try:
-            if await self._exists(experiment_id):
+            try:
+                await self._supervisor.experiment(experiment_id)
+            except NotFound:
+                pass
+            else:
                 raise conflict
             is_ours = folder.parent == self.home.experiments_directory  # elsewhere another manager may be at work
             try:
@@ -538,13 +542,6 @@ class Manager:
             platform = row.config["training_service"]["platform"]
             return BadRequest(f"the experiment cannot run on platform {platform}: {error}")
         return Unavailable(f"the experiment could not be started, and nothing of it is left: {error}")
-
-    async def _exists(self, experiment_id: str) -> bool:
-        try:
-            await self._supervisor.experiment(experiment_id)
-        except NotFound:
-            return False
-        return True
 
     async def _move(self, row: ExperimentRow, event: ExperimentEvent, *, reason: str | None = None) -> ExperimentRow:
         """A transition of an experiment that no engine works on. The reason stays unless there is a new one."""

@@ -75,18 +75,15 @@ class NodeRecords:
 
         def write(connection: sqlite3.Connection) -> None:
             for node in moved:
-                nodes.upsert(connection, _row(node))
+                facts = {"hostname": node.hostname, "version": node.version, "driver_note": node.driver_note}
+                row = NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at, node.hold)
+                nodes.upsert(connection, row)
                 data = {"node_id": node.id, "status": str(node.status), "reason": node.reason, "hold": node.hold}
                 events.append(connection, time=now, kind=events.NODE, data=data)
 
         await self._control.write(write)
         self._written.update({node.id: _shown(node) for node in moved})
         self._feed.notify()
-
-
-def _row(node: Node) -> NodeRow:
-    facts = {"hostname": node.hostname, "version": node.version, "driver_note": node.driver_note}
-    return NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at, node.hold)
 
 
 def _shown(node: Node) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Experiments that are active and that no engine works on: why not, and when loading them is tried again.
 
 An experiment cannot be loaded while its metrics database is on a disk that is full or away, while its configuration
-cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they keep running,
-and their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing pauses, and at
-once when a user resumes the experiment.
+cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they keep
+running, and their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing
+pauses, and at once when a user resumes the experiment.
 
 Meanwhile a user can stop it, kill its trials and change its limits: that is committed to the control database as an
 engine would do it, and keepers are notified through the hub. An engine that loads the experiment later finds it there.
@@ -295,7 +295,10 @@ class Unloaded:
     async def _finish_stop(self, state: ExperimentState) -> None:
         """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""
         turn = self._new_turn(state.row.id)
-        reason = "stopped by the user" + (f"; {_pending(len(state.by_job))}" if state.by_job else "")
+        reason = "stopped by the user"
+        if state.by_job:
+            trials = "1 trial" if len(state.by_job) == 1 else f"{len(state.by_job)} trials"
+            reason += f"; what {trials} reported last is with the keepers, and is stored when the experiment is resumed"
         tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, reason)
         await self._commit(state, turn)
         for job_id in state.by_job:
@@ -342,8 +345,3 @@ def _configured_save_seconds(state: ExperimentState) -> float | None:
     """saveSeconds of a configuration that may not be readable as a whole."""
     found = state.row.config.get("save_seconds")
     return float(found) if isinstance(found, int | float) else None
-
-
-def _pending(jobs: int) -> str:
-    trials = "1 trial" if jobs == 1 else f"{jobs} trials"
-    return f"what {trials} reported last is with the keepers, and is stored when the experiment is resumed"

@@ -2,8 +2,8 @@
 
 The database decides which trials are stopped as unknown, so a manager must not begin with another one than the home
 had: an empty one after `control.db` was deleted, an older one after its log was lost, a damaged one. It refuses to
-start and says what to do; nothing is changed, and trials keep running. A person who wants to begin with what is there says
-so once, with `--accept-database`. docs/decisions/0019 has the reasons.
+start and says what to do; nothing is changed, and trials keep running. A person who wants to begin with what is there
+says so once, with `--accept-database`. docs/decisions/0019 has the reasons.
 """
 
 import asyncio

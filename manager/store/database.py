@@ -58,7 +58,7 @@ class Database:
             path,
             schema,
             idle_seconds=idle_seconds,
-            deliver=self._deliver_committed,
+            deliver=lambda committed: self._call(self._take, committed),
             on_health=lambda health: self._call(self._heal, health),
         )
         self._readers = ReaderPool(
@@ -265,9 +265,6 @@ class Database:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-
-    def _deliver_committed(self, committed: Committed) -> None:
-        self._call(self._take, committed)
 
     def _take(self, committed: Committed) -> None:
         for outcome in committed.outcomes:

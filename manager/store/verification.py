@@ -36,7 +36,8 @@ def inspect(path: str, schema: SchemaName) -> DatabaseFacts | None:
         with _open(path) as connection:
             if check_version(connection, path, schema) == 0:
                 return None
-            known = identity.read(connection) if _has_identity(connection) else None
+            table = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'home'").fetchone()
+            known = None if table is None else identity.read(connection)
             return DatabaseFacts(known, frozenset(experiments.ids(connection)), size)
     except FileNotFoundError:
         return None
@@ -62,10 +63,6 @@ def _open(path: str) -> Iterator[sqlite3.Connection]:
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         yield connection
-
-
-def _has_identity(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'home'").fetchone() is not None
 
 
 def _unusable(path: str, error: Exception) -> DatabaseUnusable:

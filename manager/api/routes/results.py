@@ -115,7 +115,10 @@ async def export_results(
     database = await context.manager.metrics(experiment_id) if intermediate else context.manager.control
 
     def read(connection: sqlite3.Connection) -> bytes:
-        curves = _curves(connection, page.items, report_from) if intermediate else {}
+        curves: dict[str, list[object]] = {}
+        for row in page.items if intermediate else ():
+            curve = metrics.curve(connection, row.id, member=report_from)
+            curves[row.id] = [point.reported for point in curve]
         items = [_export_row(row, curves.get(row.id)) for row in page.items]
         return models.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
 
@@ -156,11 +159,6 @@ def curve_point(point: trials.CurvePoint) -> models.CurvePoint:
     """A point of the curve of the best."""
     ended_at = utc_or_none(point.ended_at)
     return models.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
-
-
-def _curves(connection: sqlite3.Connection, rows: list[TrialRow], report_from: int) -> dict[str, list[object]]:
-    found = {row.id: metrics.curve(connection, row.id, member=report_from) for row in rows}
-    return {trial_id: [point.reported for point in curve] for trial_id, curve in found.items()}
 
 
 def _export_row(row: TrialRow, intermediate: list[object] | None) -> models.ExportRow:

@@ -40,7 +40,11 @@ def doctor(session: CliSession, file: Path | None, output: str) -> int:
         rows += check_config(session, file)
     columns = MACHINE_COLUMNS if any(row["machine"] for row in rows) else MACHINE_COLUMNS[1:]
     print_list(folded(rows) if output == Format.TABLE else rows, columns, output, empty="")
-    failed = [_name(row) for row in rows if row["verdict"] == CheckResult.FAIL]
+    failed = [
+        f"{row['name']} of {row['machine']}" if row["machine"] else str(row["name"])
+        for row in rows
+        if row["verdict"] == CheckResult.FAIL
+    ]
     if failed:
         session.report(f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed)}.")
     return ExitCode.FAILED if failed else ExitCode.OK
@@ -77,10 +81,6 @@ def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[TableR
 
 def _rows(checks: Iterable[Check]) -> list[TableRow]:
     return [{"machine": "", **asdict(check)} for check in checks]
-
-
-def _name(row: TableRow) -> str:
-    return f"{row['name']} of {row['machine']}" if row["machine"] else str(row["name"])
 
 
 def _check_code(config: Any) -> Check:

@@ -29,7 +29,11 @@ async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext
     steady = context.clock.steady()
     shortage = ""  # why the first one that found no place found none; it holds for the others
     for trial in state.waiting():
-        why_not = _why_not(state, trial, turn.monotonic)
+        why_not = ""  # what keeps it from being placed, places apart
+        if trial.retry_at is not None and trial.retry_at > turn.monotonic:
+            why_not = trial.row.reason
+        elif state.placed() >= state.row.trial_concurrency:
+            why_not = f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
         if why_not or shortage:
             trial.waiting_since = None if why_not else trial.waiting_since or steady
             transitions.set_reason(turn, trial, why_not or shortage)
@@ -51,15 +55,6 @@ async def _add_node_notices(turn: Turn, context: LoopContext) -> None:
     for text in news:
         if text not in known:
             turn.add_notice(text)
-
-
-def _why_not(state: ExperimentState, trial: LiveTrial, monotonic: float) -> str:
-    """What keeps a trial from being placed, GPUs apart; '' for nothing."""
-    if trial.retry_at is not None and trial.retry_at > monotonic:
-        return trial.row.reason
-    if state.placed() >= state.row.trial_concurrency:
-        return f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
-    return ""
 
 
 async def _place(

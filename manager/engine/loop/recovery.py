@@ -128,7 +128,9 @@ class InputLog:
     async def metrics_between(self, position: int, first: int, last: int) -> protocol.ReportMetrics:
         """Intermediate metrics by their ids, as the dispatcher gets them."""
         found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
-        await self._learn({row.trial_id for row in found} - self._parameter_ids.keys())
+        for trial_id in {row.trial_id for row in found} - self._parameter_ids.keys():
+            trial = await self._control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
+            self._parameter_ids[trial_id] = trial.parameter_id
         reported = [
             protocol.ReportedMetric(
                 self._parameter_ids[row.trial_id], row.trial_id, row.job, row.sequence, row.reported
@@ -137,8 +139,3 @@ class InputLog:
             if row.kind == "intermediate" and row.member == self._report_from and row.trial_id in self._parameter_ids
         ]
         return protocol.ReportMetrics(position, reported)
-
-    async def _learn(self, trial_ids: set[str]) -> None:
-        for trial_id in trial_ids:
-            row = await self._control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
-            self._parameter_ids[trial_id] = row.parameter_id

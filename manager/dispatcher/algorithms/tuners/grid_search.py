@@ -74,18 +74,16 @@ class GridWalk:
 
     def iterate(self, level: int, done: int) -> Iterator[tuple[tuple[int, int], Parameters]]:
         """Yield ((level, place behind), combination), beginning in `level` after its first `done` combinations."""
-        while self._has_level(self._space.parameters, level):
-            if not self._adds(self._space.parameters, level):
+        axes = self._space.parameters
+        while level == 0 or any(self._refines(axis, level) for axis in axes.values()):
+            if not self._adds(axes, level):
                 level, done = level + 1, 0
                 continue
-            combinations = self._combine(list(self._space.parameters.items()), level)
+            combinations = self._combine(list(axes.items()), level)
             fresh = (values for values, newest in combinations if newest == level)
             for place, parameters in enumerate(islice(fresh, done, None), done + 1):
                 yield (level, place), parameters
             level, done = level + 1, 0
-
-    def _has_level(self, parameters: Mapping[str, Parameter], level: int) -> bool:
-        return level == 0 or any(self._refines(parameter, level) for parameter in parameters.values())
 
     def _adds(self, parameters: Mapping[str, Parameter], level: int) -> bool:
         """Say whether any axis has a point of just this level; level 0 always counts."""
