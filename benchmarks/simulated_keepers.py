@@ -51,7 +51,6 @@ class SimulatedKeeper:
             node_id=node_name(number),
             pointer=str(home / "run" / "socket"),
             read_secret=lambda: SECRET,
-            register=self._register,
             on_session=self._begin,
             carry_out=self._carry_out,
             outbox=self._outbox,
@@ -61,7 +60,7 @@ class SimulatedKeeper:
     async def run(self) -> None:
         """Serve until canceled."""
         async with asyncio.TaskGroup() as self._group:
-            await self._link.run()
+            await self._link.run(self._register)
 
     def _register(self) -> Registration:
         jobs = [job.report() for job in self._jobs.values()]

@@ -101,12 +101,12 @@ async def serve(settings: ManagerSettings) -> None:
         failpoint("manager.ready.after")
         log.info("the manager of %s is at %s", home.path, url, extra={"action": "manager.start"})
         await stop.wait()
-        log.info("the manager ends; trials go on under their keepers", extra={"action": "manager.stop"})
+        log.info("the manager ends; trials keep running under their keepers", extra={"action": "manager.stop"})
 
 
 @asynccontextmanager
 async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], None]) -> AsyncIterator[ApiContext]:
-    """Store, nodes, engine: everything behind the API. Trials go on after it is left."""
+    """Store, nodes, engine: everything behind the API. Trials keep running after it is left."""
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
     opened = await open_control(home, clock, accept=settings.accept_database)

@@ -39,7 +39,7 @@ def shortage() -> str:
         return ""
     return (
         f"the manager has {used} of {limit} file descriptors open: stop experiments, or raise the hard limit "
-        "(`ulimit -Hn`, LimitNOFILE= of a systemd unit) and start the manager again; trials go on meanwhile"
+        "(`ulimit -Hn`, LimitNOFILE= of a systemd unit) and start the manager again; trials keep running meanwhile"
     )
 
 

@@ -47,9 +47,9 @@ from proctor.training_services.capacity import (
 
 __all__ = [
     "HOLD_AFTER_SECONDS",
-    "Decision",
     "Impossible",
     "Placed",
+    "PlacementDecision",
     "PlacementRequest",
     "Waiting",
     "exclusions",
@@ -83,10 +83,10 @@ class Impossible:
     reason: str
 
 
-Decision = Placed | Waiting | Impossible
+PlacementDecision = Placed | Waiting | Impossible
 
 
-def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> Decision:
+def place(request: PlacementRequest, candidates: Sequence[Candidate]) -> PlacementDecision:
     """Decide where a job with this request goes. `candidates` are the nodes that its experiment may use, in order of
     preference."""
     if not candidates:
@@ -134,7 +134,7 @@ def hold_gpus(
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _HoldOption:
     """GPUs of one node that could be held for a trial. The lowest cost is the best."""
 
     node_id: str
@@ -142,7 +142,7 @@ class _Choice:
     cost: tuple[int, int]  # how many of them have no room for it yet, and how many trials are on them
 
 
-def _holdable(demand: GpuDemand, node: NodeCapacity, held: Mapping[str, GpuDemand]) -> _Choice | None:
+def _holdable(demand: GpuDemand, node: NodeCapacity, held: Mapping[str, GpuDemand]) -> _HoldOption | None:
     """The GPUs of this node that would be held for a trial; None where it cannot run, or too few are left to hold."""
     candidate = Candidate(node, demand.rules[node.node_id])
     if not node.ready or obstacle(PlacementRequest(demand.gpu_number), candidate):
@@ -157,7 +157,7 @@ def _holdable(demand: GpuDemand, node: NodeCapacity, held: Mapping[str, GpuDeman
     if len(chosen) < demand.gpu_number:
         return None
     taken, shares = zip(*map(lack, chosen), strict=True)
-    return _Choice(node.node_id, tuple(gpu.uuid for gpu in chosen), (sum(taken), sum(shares)))
+    return _HoldOption(node.node_id, tuple(gpu.uuid for gpu in chosen), (sum(taken), sum(shares)))
 
 
 def _better_arrival(request: PlacementRequest, candidates: Sequence[Candidate], best: Candidate) -> str:

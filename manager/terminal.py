@@ -68,14 +68,11 @@ class LogFilter:
         begun = _BEGUN.search(text)
         self._begun = "" if begun is None or len(begun[0]) > _MOST_BEGUN else begun[0]
         text = text[: len(text) - len(self._begun)]
-        text = _CONTROLS_IN_LOGS.sub("", _STRAY_ESCAPE.sub("", _SEQUENCE.sub(_only_harmless, text)))
+        text = _SEQUENCE.sub(lambda found: found[0] if _HARMLESS.fullmatch(found[0]) else "", text)
+        text = _CONTROLS_IN_LOGS.sub("", _STRAY_ESCAPE.sub("", text))
         self._is_colored = self._is_colored or "\x1b[" in text
         return text
 
     def reset(self) -> str:
         """What ends the log's colors: one may hide what is written after it."""
         return RESET if self._is_colored else ""
-
-
-def _only_harmless(found: re.Match[str]) -> str:
-    return found[0] if _HARMLESS.fullmatch(found[0]) else ""

@@ -103,7 +103,6 @@ class Keeper:
             node_id=settings.node_id,
             pointer=settings.manager_pointer,
             secret_file=directory / settings.secret_file,
-            register=self._register,
             on_session=self._begin_session,
             carry_out=self._carry_out,
             outbox=self._outbox,
@@ -124,7 +123,7 @@ class Keeper:
             async with self._tasks as tasks:
                 self._jobs.watch.start()
                 await self._jobs.adopt()
-                tasks.start(self._link.run(), "manager link")
+                tasks.start(self._link.run(self._register), "manager link")
                 tasks.start(self._keep_house(), "housekeeping")
                 if self._survey.has_driver:
                     tasks.start(self._watch_devices(), "devices")

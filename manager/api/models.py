@@ -92,7 +92,7 @@ def _not_null(value: Any) -> Any:
     return value
 
 
-SearchSpace = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not": {"type": "null"}})]
+SearchSpaceBody = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not": {"type": "null"}})]
 
 
 class UpdateExperiment(RequestBody):
@@ -106,7 +106,9 @@ class UpdateExperiment(RequestBody):
     max_trial_number: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(default=None, examples=[48])
     max_experiment_duration_seconds: Duration | None = Field(default=None, examples=[7200.0])
     max_trial_duration_seconds: Duration | None = Field(default=None, examples=[600.0])
-    search_space: SearchSpace = Field(default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}])
+    search_space: SearchSpaceBody = Field(
+        default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
+    )
     """An object; for a tuner of the user's any JSON value but null."""
 
 
@@ -275,8 +277,8 @@ class Experiment(Resource):
     url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])
     """Its page."""
     machines: Machines | None = None
-    """Where it goes on and its platform's machines are known: which of them can be used. What is amiss is in `reason`,
-    too."""
+    """Of an active experiment whose platform's machines are known: which of them can be used. What is amiss is in
+    `reason`, too."""
     notices: list[str] = Field(default_factory=list)
     """The newest things to know that are no error: keys that do less than they seem to, code that has changed."""
 
@@ -441,7 +443,7 @@ class Node(Resource):
     address: str = Field(default="", examples=["bob@gpu-3:2222"])
     """How it is reached; empty for one that is simply there."""
     experiments: list[str] = Field(default_factory=list, examples=[["Ab3dE5f7"]])
-    """The experiments that are going on and may use it."""
+    """The active experiments that may use it."""
     uncollected: list[str] = Field(default_factory=list, examples=[[]])
     """The stopped experiments that may have files there which were not collected."""
     reservations: list[NodeReservation] = Field(default_factory=list)

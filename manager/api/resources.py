@@ -16,7 +16,6 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, trials
 from proctor.sdk.metrics import JSON_WORDS
-from proctor.training_services.capacity import GpuCapacity
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
 from proctor.training_services.providers import CheckStep, FileCollection
 from proctor.trial_keeper.protocol import to_json
@@ -198,13 +197,11 @@ def devices_of(pool: NodePool, node: Node) -> list[dict[str, Any]] | None:
     if node.devices is None:
         return None
     [capacity] = pool.capacity((node.id,))
-    holders = {gpu.uuid: _holders(gpu) for gpu in capacity.gpus or ()}
+    holders: dict[str, list[str]] = {}
+    for gpu in capacity.gpus or ():
+        others = [f"process {process.pid} of others ({process.memory_mb} MiB)" for process in gpu.foreign]
+        holders[gpu.uuid] = [holding.holder for holding in gpu.holdings] + others
     return [{**to_json(device), "held_by": holders.get(device.uuid, [])} for device in node.devices]
-
-
-def _holders(gpu: GpuCapacity) -> list[str]:
-    others = [f"process {process.pid} of others ({process.memory_mb} MiB)" for process in gpu.foreign]
-    return [holding.holder for holding in gpu.holdings] + others
 
 
 def node_resource(context: ApiContext, node: Node) -> models.Node:

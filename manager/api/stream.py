@@ -1,7 +1,7 @@
 """The stream of changes as server-sent events.
 
 A reader holds no queue: it has a cursor, reads the store from there, sends, waits for the feed's next change. A slow
-client costs one page of events; a client that comes back with `Last-Event-ID` goes on exactly there.
+client costs one page of events; a client that comes back with `Last-Event-ID` continues exactly there.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from proctor.manager.cli.output import Column, Row
+from proctor.manager.cli.output import Column, TableRow
 
 STYLES = {
     "RUNNING": "cyan",
@@ -62,7 +62,7 @@ def local_time(text: str | None) -> str:
     return "-" if found is None else found.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def elapsed(row: Row) -> float | None:
+def elapsed(row: TableRow) -> float | None:
     """Seconds from its start to its end, or until now; None for what has not begun."""
     began = moment(row.get("started_at"))
     if began is None:
@@ -71,15 +71,15 @@ def elapsed(row: Row) -> float | None:
     return (ended - began).total_seconds()
 
 
-def parameters(row: Row) -> str:
+def parameters(row: TableRow) -> str:
     """`lr=0.001 units=64`; JSON for what is no mapping: a tuner of the user's may propose anything."""
     found = row["parameters"]
     if not isinstance(found, dict):
         return json.dumps(found, ensure_ascii=False)
-    return " ".join(f"{name}={_short(value)}" for name, value in found.items())
+    return " ".join(f"{name}={number(value) if isinstance(value, float) else value}" for name, value in found.items())
 
 
-def progress(experiment: Row) -> str:
+def progress(experiment: TableRow) -> str:
     """Ended trials of all that are wanted: `12/24`, or `12` without a limit."""
     counts = experiment["trial_counts"]
     ended = sum(count for status, count in counts.items() if status not in ("WAITING", "RUNNING", "PAUSED"))
@@ -87,7 +87,7 @@ def progress(experiment: Row) -> str:
     return f"{ended}/{limit}" if limit is not None else str(ended)
 
 
-def outcome(experiment: Row) -> str:
+def outcome(experiment: TableRow) -> str:
     """The progress, with a word that none of the trials has succeeded: `12/12 failed`."""
     if not experiment.get("failure"):
         return progress(experiment)
@@ -95,17 +95,17 @@ def outcome(experiment: Row) -> str:
     return f"{progress(experiment)} {'failed' if failed else 'no success'}"
 
 
-def reason(experiment: Row) -> str:
+def reason(experiment: TableRow) -> str:
     """Why nothing has succeeded, if nothing has; then why the experiment is where it is."""
     return "; ".join(text for text in (experiment.get("failure"), experiment["reason"]) if text)
 
 
-def counts(experiment: Row) -> str:
+def counts(experiment: TableRow) -> str:
     """`2 running, 9 succeeded`; empty without trials."""
     return ", ".join(f"{count} {status.lower()}" for status, count in experiment["trial_counts"].items() if count)
 
 
-def best(experiment: Row) -> str:
+def best(experiment: TableRow) -> str:
     """The best value, its trial, and which values are better; `-` for none."""
     found = experiment["best"]
     if found is None:
@@ -113,33 +113,29 @@ def best(experiment: Row) -> str:
     return f"{number(found['value'])} (trial {found['sequence_id']}, {experiment['objective']['direction']})"
 
 
-def _best_or_why_not(experiment: Row) -> str:
+def _best_or_why_not(experiment: TableRow) -> str:
     why = experiment.get("no_best_reason")
     return f"- ({why})" if why else best(experiment)
 
 
-def best_value(experiment: Row) -> str:
+def best_value(experiment: TableRow) -> str:
     """The best value, with `max` or `min`; `-` for none."""
     found = experiment["best"]
     return "-" if found is None else f"{number(found['value'])} {experiment['objective']['direction'][:3]}"
 
 
-def trial_value(trial: Row) -> str:
+def trial_value(trial: TableRow) -> str:
     """The final metric; while there is none, the latest intermediate one, marked with `~`."""
     if trial["final_value"] is not None or trial["latest_value"] is None:
         return number(trial["final_value"])
     return f"~{number(trial['latest_value'])}"
 
 
-def _short(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
-
-
-def _status_style(row: Row) -> str:
+def _status_style(row: TableRow) -> str:
     return STYLES.get(str(row["status"]), "")
 
 
-def _failure_style(row: Row) -> str:
+def _failure_style(row: TableRow) -> str:
     return "bold red" if row.get("failure") else ""
 
 
@@ -220,7 +216,7 @@ JOBS = (
 )
 
 
-def gpus_in_use(node: Row) -> str:
+def gpus_in_use(node: TableRow) -> str:
     """`3/4`: GPUs that are held, of all; `-` where it is not known."""
     devices = node["facts"].get("devices")
     return "-" if devices is None else f"{sum(bool(device['held_by']) for device in devices)}/{len(devices)}"
@@ -243,13 +239,9 @@ def _limit(seconds: float | None) -> str:
     return "no limit" if seconds is None else duration(seconds)
 
 
-def loss(row: Row) -> str:
+def loss(row: TableRow) -> str:
     """A report of kind `lost`: how many, or why that is not known."""
     return str(row["data"]) if row["value"] is None else f"{row['value']:.0f} reports lost: the trial's disk was full"
-
-
-def _reported(row: Row) -> str:
-    return number(row["value"]) if row["data"] is None else str(row["data"])
 
 
 METRICS = (
@@ -259,5 +251,5 @@ METRICS = (
     Column("KIND", lambda row: row["kind"]),
     Column("NO.", lambda row: str(row["sequence"]), right=True),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
-    Column("VALUE", _reported, gives_way=True),
+    Column("VALUE", lambda row: number(row["value"]) if row["data"] is None else str(row["data"]), gives_way=True),
 )

@@ -10,7 +10,8 @@ from proctor.manager.cli.session import CliSession
 
 def load_checked(session: CliSession, path: Path) -> Any:
     """The LoadedExperiment of a file; notices go to stderr. Raises CommandError with every problem."""
-    from proctor.manager.config import ConfigError, describe_problems, load_experiment
+    from proctor.manager.config.errors import ConfigError, describe_problems
+    from proctor.manager.config.loading import load_experiment
     from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
     from proctor.manager.dispatcher.class_args import Caller, refusal
 

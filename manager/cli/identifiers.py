@@ -16,9 +16,8 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.terminal import clean
 
 if TYPE_CHECKING:
-    from proctor.sdk.client.client import Client
+    from proctor.sdk.client.client import Client, JsonObject
 
-Row = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 ENDED = frozenset(status for status in ExperimentStatus if status.has_ended)
 """Experiments in these statuses are not "running" for a command without an id."""
@@ -33,7 +32,7 @@ MOST_OFFERED = 20
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def find_experiment(client: "Client", text: str | None, *, ended_too: bool = False) -> Row:
+def find_experiment(client: "Client", text: str | None, *, ended_too: bool = False) -> "JsonObject":
     """The experiment that `text` names: by its id, else by its name, else by the unique beginning of its id.
 
     An exact id comes first, so that the name of one experiment never hides the id of another; an exact name comes
@@ -53,7 +52,7 @@ def find_experiment(client: "Client", text: str | None, *, ended_too: bool = Fal
     )
 
 
-def find_trial(client: "Client", text: str, experiment: str | None) -> Row:
+def find_trial(client: "Client", text: str, experiment: str | None) -> "JsonObject":
     """The trial of an id or a unique prefix; or of its number, in the named, the running or the newest experiment."""
     _require_text(text, "a trial", text)
     is_number = text.isascii() and text.isdigit()
@@ -75,7 +74,7 @@ def _require_text(text: str, what: str, given: str) -> None:
         raise click.UsageError(f"expected the id of {what}, or the beginning of one, found {given!r}")
 
 
-def _by_id_or_name(client: "Client", text: str) -> list[Row]:
+def _by_id_or_name(client: "Client", text: str) -> list["JsonObject"]:
     """The experiment of exactly this id, else all of exactly this name."""
     from proctor.sdk.client.errors import NotFound
 
@@ -87,7 +86,7 @@ def _by_id_or_name(client: "Client", text: str) -> list[Row]:
     return list(client.experiments(name=text))
 
 
-def _by_id(client: "Client", text: str, experiment: str | None) -> list[Row]:
+def _by_id(client: "Client", text: str, experiment: str | None) -> list["JsonObject"]:
     """The trial of exactly this id, else all whose ids begin so; of the named experiment, if one is named."""
     found = list(client.find_trials(text))
     if experiment is not None:
@@ -120,7 +119,7 @@ def trial_argument(function: F) -> F:
     return function
 
 
-def named_trial(client: "Client", words: Sequence[str], trial: str | None, experiment: str | None) -> Row:
+def named_trial(client: "Client", words: Sequence[str], trial: str | None, experiment: str | None) -> "JsonObject":
     """The trial that `trial_argument` was given."""
     names = [*words]
     if trial is not None and names:
@@ -133,7 +132,7 @@ def named_trial(client: "Client", words: Sequence[str], trial: str | None, exper
     return find_trial(client, trial, experiment)
 
 
-def is_running(experiment: Row) -> bool:
+def is_running(experiment: "JsonObject") -> bool:
     """Whether something still happens in it by itself."""
     return experiment["status"] not in ENDED
 
@@ -149,7 +148,7 @@ def machines_kept(client: "Client", experiment_ids: Collection[str]) -> dict[str
     return kept
 
 
-def _only_running(client: "Client", *, ended_too: bool) -> Row:
+def _only_running(client: "Client", *, ended_too: bool) -> "JsonObject":
     every = list(client.experiments())
     running = [row for row in every if is_running(row)]
     if not running and ended_too and every:
@@ -164,7 +163,7 @@ def _only_running(client: "Client", *, ended_too: bool) -> Row:
     )
 
 
-def _single(found: list[Row], none: str, several: str) -> Row:
+def _single(found: list["JsonObject"], none: str, several: str) -> "JsonObject":
     if not found:
         raise CommandError(none, ExitCode.NOT_FOUND)
     if len(found) > 1:
@@ -172,13 +171,13 @@ def _single(found: list[Row], none: str, several: str) -> Row:
     return found[0]
 
 
-def _describe(rows: list[Row]) -> str:
+def _describe(rows: list["JsonObject"]) -> str:
     lines = [f"  {row['id']}  {row['status']:<10}  {_title(row)}" for row in rows[:MOST_NAMED]]
     more = len(rows) - MOST_NAMED
     return "\n".join([*lines, *([f"  … and {more} more"] if more > 0 else [])])
 
 
-def _title(row: Row) -> str:
+def _title(row: "JsonObject") -> str:
     """An experiment's name, or a trial's place."""
     return str(row["name"]) if "name" in row else f"trial {row['sequence_id']} of {row['experiment_id']}"
 
@@ -190,8 +189,11 @@ def experiment_ids(context: click.Context, parameter: click.Parameter, incomplet
     """Ids of experiments that begin so, with status and name."""
 
     def ask(client: "Client") -> list[CompletionItem]:
-        rows = client.experiments(id_prefix=incomplete)
-        return [CompletionItem(row["id"], help=_on_one_line(f"{row['status']} {row['name']}")) for row in rows]
+        found: list[CompletionItem] = []
+        for row in client.experiments(id_prefix=incomplete):
+            text = clean(f"{row['status']} {row['name']}").replace("\n", " ")  # the shell takes a line for an item
+            found.append(CompletionItem(row["id"], help=text))
+        return found
 
     return _within_cap(context, ask)
 
@@ -204,11 +206,6 @@ def trial_ids(context: click.Context, parameter: click.Parameter, incomplete: st
         return [CompletionItem(row["id"], help=f"{row['status']} trial {row['sequence_id']}") for row in rows]
 
     return _within_cap(context, ask)
-
-
-def _on_one_line(text: str) -> str:
-    """The shell shows it as it is, and takes a line for an item."""
-    return clean(text).replace("\n", " ")
 
 
 def _running(client: "Client") -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proctor.manager.cli import columns
-from proctor.manager.cli.output import Column, Row
+from proctor.manager.cli.output import Column, TableRow
 from proctor.manager.cli.screen import table
 from proctor.manager.terminal import clean
 
@@ -43,7 +43,7 @@ def show_live(seen: "Iterator[WatchedExperiment]") -> "WatchedExperiment":
     return last
 
 
-def overview(experiments: list[Row], running: list[Row], hidden: int, note: str) -> RenderableType:
+def overview(experiments: list[TableRow], running: list[TableRow], hidden: int, note: str) -> RenderableType:
     """The screen of `top`: experiments, then running trials."""
     parts: list[RenderableType] = (
         [table(experiments, columns.EXPERIMENTS)] if experiments else [Text("No experiments.")]

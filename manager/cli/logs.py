@@ -36,7 +36,7 @@ class GrowingLog:
             yield piece.data
 
     def tail(self, lines: int) -> bytes:
-        """Its last lines; what is before them is not read. `pieces` goes on behind them."""
+        """Its last lines; what is before them is not read. `pieces` continues after them."""
         from proctor.sdk.client.logs import read_tail
 
         piece = read_tail(self._read, lines)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli.config_file import posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.output import Column, Row
+from proctor.manager.cli.output import Column, TableRow
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -34,9 +34,9 @@ COLUMNS = (
     Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else ""), wraps=True),
 )
 
-Ask = Callable[..., list[Row]]
+RunChecks = Callable[..., list[TableRow]]
 """`Client.check_platform` or `Client.clean_platform`."""
-_News = tuple[int, list[Row] | str | Exception]
+_CheckOutcome = tuple[int, list[TableRow] | str | Exception]
 """Of a machine, by its place in the list: its steps, what it waits for, or what was raised."""
 
 
@@ -81,14 +81,14 @@ class MachineLines:
         self._logins = logins
         self._addresses = [machine.address for machine in loaded.config.training_service.machine_list]
 
-    def ask(self, ask: Ask, report: Callable[[str], None]) -> list[Row]:
+    def ask(self, ask: RunChecks, report: Callable[[str], None]) -> list[TableRow]:
         """The steps of every machine, in the order of the list; some machines are asked at once.
 
         :param report: gets a line for each machine that is finished, and one for what a machine waits for. Raises what
             one of the requests raised.
         """
         todo: SimpleQueue[int] = SimpleQueue()
-        done: SimpleQueue[_News] = SimpleQueue()
+        done: SimpleQueue[_CheckOutcome] = SimpleQueue()
         for index in range(len(self._addresses)):
             todo.put(index)
 
@@ -108,13 +108,14 @@ class MachineLines:
             threading.Thread(target=work, name=f"machines {number}", daemon=True).start()
         return self._collect(done, report)
 
-    def _ask_patiently(self, ask: Ask, index: int, news: "SimpleQueue[_News]") -> list[Row]:
+    def _ask_patiently(self, ask: RunChecks, index: int, news: "SimpleQueue[_CheckOutcome]") -> list[TableRow]:
         """The steps of one machine. While a stopped experiment is leaving it, a line says so, and the manager is asked
         again."""
         shown = ""
         deadline = time.monotonic() + LEAVING_SECONDS
         while True:
-            steps = self._ask_one(ask, index)
+            with handed_over(self._client, self._logins) as handover:
+                steps = ask(self._config, directory=self._directory, handover=handover, machine=index)
             waits = next((step["found"] for step in steps if (step["name"], step["verdict"]) == LEAVING), None)
             if waits is None or time.monotonic() >= deadline:
                 return steps
@@ -123,12 +124,8 @@ class MachineLines:
             shown = waits
             time.sleep(PAUSE_SECONDS)
 
-    def _ask_one(self, ask: Ask, index: int) -> list[Row]:
-        with handed_over(self._client, self._logins) as handover:
-            return ask(self._config, directory=self._directory, handover=handover, machine=index)
-
-    def _collect(self, done: "SimpleQueue[_News]", report: Callable[[str], None]) -> list[Row]:
-        steps: dict[int, list[Row]] = {}
+    def _collect(self, done: "SimpleQueue[_CheckOutcome]", report: Callable[[str], None]) -> list[TableRow]:
+        steps: dict[int, list[TableRow]] = {}
         while len(steps) < len(self._addresses):
             index, found = done.get()
             if isinstance(found, Exception):
@@ -139,7 +136,7 @@ class MachineLines:
         return settled([step for _, found in sorted(steps.items()) for step in found])
 
 
-def settled(rows: Sequence[Row]) -> list[Row]:
+def settled(rows: Sequence[TableRow]) -> list[TableRow]:
     """The manager was asked about one machine at a time: that a machine cannot run a trial is no failure where another
     one can."""
     able = any(row["name"] == "trials" and row["verdict"] == "ok" for row in rows)
@@ -149,9 +146,9 @@ def settled(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def folded(rows: Sequence[Row]) -> list[Row]:
+def folded(rows: Sequence[TableRow]) -> list[TableRow]:
     """For people: the steps of a machine that were skipped for one reason, in one line."""
-    shown: list[Row] = []
+    shown: list[TableRow] = []
     for row in rows:
         last = shown[-1] if shown else row
         alike = all(last[key] == row[key] for key in ("machine", "verdict", "found"))
@@ -162,7 +159,7 @@ def folded(rows: Sequence[Row]) -> list[Row]:
     return shown
 
 
-def summary(steps: Sequence[Row]) -> str:
+def summary(steps: Sequence[TableRow]) -> str:
     """One machine in a line: what failed first, or that all is well."""
     failed = next((step for step in steps if step["verdict"] == "fail"), None)
     if failed is not None:

@@ -17,7 +17,8 @@ import click
 
 from proctor.manager.terminal import clean, clean_json, is_clean
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
+"""What a line of a table shows: a resource as the manager answers it, most often."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -34,13 +35,13 @@ class Format(StrEnum):
 class Column:
     """One column of a table: its title, the text of a row, and optionally the color of that text.
 
-    Where the terminal is too narrow, columns with `gives_way` are cut, columns with `wraps` go on in the next line, and
-    the others (ids, statuses, numbers) are shown whole.
+    Where the terminal is too narrow, columns with `gives_way` are cut, columns with `wraps` continue in the next line,
+    and the others (ids, statuses, numbers) are shown whole.
     """
 
     title: str
-    text: Callable[[Row], str]
-    style: Callable[[Row], str] | None = None
+    text: Callable[[TableRow], str]
+    style: Callable[[TableRow], str] | None = None
     right: bool = False
     gives_way: bool = False
     wraps: bool = False
@@ -98,7 +99,7 @@ def shows_a_screen(stream: IO[str]) -> bool:
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
-def print_list(rows: Iterable[Row], columns: Sequence[Column], output: str, *, empty: str) -> None:
+def print_list(rows: Iterable[TableRow], columns: Sequence[Column], output: str, *, empty: str) -> None:
     """Print rows. JSON and YAML are a list of the API's objects; CSV has every field, nested ones with dotted names.
 
     :param empty: the message on stderr when there are no rows, for the format of people.
@@ -112,7 +113,7 @@ def print_list(rows: Iterable[Row], columns: Sequence[Column], output: str, *, e
         echo(empty, err=True)
 
 
-def print_one(row: Row, columns: Sequence[Column], output: str) -> None:
+def print_one(row: TableRow, columns: Sequence[Column], output: str) -> None:
     """Print one object: as it is, or one line a field."""
     if output != Format.TABLE:
         _print_data(row, [row], output)
@@ -125,7 +126,7 @@ def print_one(row: Row, columns: Sequence[Column], output: str) -> None:
             echo(f"{line['name']:<{width}}  {indented}")
 
 
-def _print_data(value: Any, rows: Sequence[Row], output: str) -> None:
+def _print_data(value: Any, rows: Sequence[TableRow], output: str) -> None:
     if output == Format.JSON:
         echo(json_text(value))
     elif output == Format.YAML:
@@ -141,7 +142,7 @@ def _print_data(value: Any, rows: Sequence[Row], output: str) -> None:
         write_csv(rows, sys.stdout)
 
 
-def write_csv(rows: Sequence[Row], file: Any) -> None:
+def write_csv(rows: Sequence[TableRow], file: Any) -> None:
     """Every field of every row, nested objects as columns with dotted names, lists as JSON.
 
     Exact in a file or a pipe; a terminal gets it cleaned.
@@ -157,7 +158,7 @@ def write_csv(rows: Sequence[Row], file: Any) -> None:
         writer.writerow({name: json.dumps(item) if isinstance(item, list) else item for name, item in row.items()})
 
 
-def print_table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
+def print_table(rows: Sequence[TableRow], columns: Sequence[Column]) -> None:
     """A table: colored and fitted to the terminal, or plain columns of full width where there is none."""
     if sys.stdout.isatty():
         from proctor.manager.cli.screen import table

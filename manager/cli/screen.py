@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from proctor.manager.cli.output import Column, Row
+from proctor.manager.cli.output import Column, TableRow
 from proctor.manager.terminal import clean
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column], *, title: str | None = None) -> Table:
+def table(rows: Sequence[TableRow], columns: Sequence[Column], *, title: str | None = None) -> Table:
     """A table that fits the terminal: columns that give way are cut, columns that wrap get more lines."""
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for column in columns:
@@ -26,7 +26,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column], *, title: str | None =
     return made
 
 
-def _cell(column: Column, row: Row) -> Text:
+def _cell(column: Column, row: TableRow) -> Text:
     style = column.style(row) if column.style else ""
     text = clean(column.text(row)).replace("\n", " ")
     return Text(text, style=style) if column.wraps else Text(text, style=style, no_wrap=True, overflow="ellipsis")

@@ -131,8 +131,5 @@ class ConfigReport:
     def raise_if_any(self) -> None:
         """Raise ConfigError with every problem so far, sorted by position, if there is one."""
         if self.problems:
-            raise ConfigError(sorted(dict.fromkeys(self.problems), key=_order), self.notices)
-
-
-def _order(problem: ConfigProblem) -> tuple[str, int, int]:
-    return (problem.file or "", problem.line or 0, problem.column or 0)
+            unique = dict.fromkeys(self.problems)
+            raise ConfigError(sorted(unique, key=lambda p: (p.file or "", p.line or 0, p.column or 0)), self.notices)

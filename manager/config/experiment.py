@@ -6,17 +6,17 @@ from pydantic import Field, model_validator
 
 from proctor.manager.config.fields import (
     AbsolutePath,
+    AnyMapping,
+    AnyValue,
     ClassName,
     Concurrency,
     Count,
     GpuIndices,
     Label,
-    Mapping,
     ObjectiveMetric,
     Positive,
     Seconds,
     SecondsOrZero,
-    Something,
     Text,
     TrialNumber,
     Truth,
@@ -38,7 +38,7 @@ class AlgorithmConfig(Section):
     """A class of your own, as module.ClassName."""
     code_directory: AbsolutePath | None = None
     """Directory the module of className is imported from; the configuration's own if not given."""
-    class_args: Mapping = Field(default_factory=dict)
+    class_args: AnyMapping = Field(default_factory=dict)
     """Arguments of the algorithm."""
 
     @model_validator(mode="after")
@@ -80,7 +80,7 @@ class ExperimentConfig(Section):
     """Kind of experiment."""
     search_space_file: AbsolutePath | None = None
     """JSON or YAML file with the search space; either this or searchSpace."""
-    search_space: Something
+    search_space: AnyValue
     """The search space itself; either this or searchSpaceFile. For a tuner of your own any JSON value."""
     trial_command: Text
     """Shell command (bash) that runs one trial."""

@@ -133,13 +133,9 @@ def absolute_path(value: object, info: ValidationInfo) -> Path:
     directory = (info.context or {}).get("directory")
     if not path.is_absolute() and directory is None:
         raise unexpected("an absolute path")
+    whole = path if directory is None else Path(directory) / path
     # Not resolve(): a link the user made is the name the user knows.
-    return Path(_normal(path if directory is None else Path(directory) / path))
-
-
-def _normal(path: Path) -> Path:
-    parts = [part for part in path.parts if part != "."]
-    return Path(*parts)
+    return Path(*(part for part in whole.parts if part != "."))
 
 
 def _node_path(value: Any) -> Any:
@@ -198,8 +194,8 @@ NodePath = Annotated[str, BeforeValidator(_node_path)]
 """An absolute path on another machine: kept as it is written."""
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 ObjectiveMetric = Annotated[Literal["default"], BeforeValidator(_objective_metric)]
-Mapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
-Something = Annotated[Any, BeforeValidator(_something)]
+AnyMapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+AnyValue = Annotated[Any, BeforeValidator(_something)]
 """Any JSON value but null."""
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Seconds = Annotated[float, BeforeValidator(seconds), _duration_schema("exclusiveMinimum")]

@@ -43,7 +43,7 @@ class _Statement:
 
 
 @dataclass(frozen=True)
-class _Algorithm:
+class _NamedAlgorithm:
     """The tuner or the assessor, as it is written."""
 
     kind: str
@@ -127,7 +127,7 @@ def _refuse_list(root: TreeNode, report: ConfigReport) -> TreeNode:
     return root.without("objective")
 
 
-def _algorithms(root: TreeNode) -> list[_Algorithm]:
+def _algorithms(root: TreeNode) -> list[_NamedAlgorithm]:
     from proctor.manager.dispatcher.algorithms.registry import find_builtin
 
     found = []
@@ -139,11 +139,11 @@ def _algorithms(root: TreeNode) -> list[_Algorithm]:
             continue
         name = str(plain(named.node))
         builtin = None if "className" in members else find_builtin(kind, name)
-        found.append(_Algorithm(kind, section, builtin.name if builtin else name, builtin))
+        found.append(_NamedAlgorithm(kind, section, builtin.name if builtin else name, builtin))
     return found
 
 
-def _default(algorithms: list[_Algorithm]) -> str:
+def _default(algorithms: list[_NamedAlgorithm]) -> str:
     """NNI's default of the tuner."""
     tuner = next((algorithm for algorithm in algorithms if algorithm.kind == "tuner"), None)
     return tuner.builtin.default_mode if tuner and tuner.builtin else MAXIMIZE
@@ -162,7 +162,7 @@ def _refuse_contradictions(statements: list[_Statement], report: ConfigReport) -
             )
 
 
-def _notice_default(root: TreeNode, algorithms: list[_Algorithm], chosen: str, report: ConfigReport) -> None:
+def _notice_default(root: TreeNode, algorithms: list[_NamedAlgorithm], chosen: str, report: ConfigReport) -> None:
     member = root.members.get("objective") or root.members.get("tuner")
     if member is None:
         return
@@ -172,7 +172,7 @@ def _notice_default(root: TreeNode, algorithms: list[_Algorithm], chosen: str, r
     report.notice(member.place, ("objective", "direction"), text)
 
 
-def _notice_other_defaults(decisive: _Statement, algorithms: list[_Algorithm], report: ConfigReport) -> None:
+def _notice_other_defaults(decisive: _Statement, algorithms: list[_NamedAlgorithm], report: ConfigReport) -> None:
     """Say where NNI would take another direction: of an algorithm that does not name one beside one that does."""
     for algorithm in algorithms:
         builtin = algorithm.builtin
@@ -183,7 +183,7 @@ def _notice_other_defaults(decisive: _Statement, algorithms: list[_Algorithm], r
             report.notice(algorithm.section.place, (algorithm.kind,), f"{text} {builtin.default_mode}")
 
 
-def _notice_custom(chosen: str, algorithms: list[_Algorithm], report: ConfigReport) -> None:
+def _notice_custom(chosen: str, algorithms: list[_NamedAlgorithm], report: ConfigReport) -> None:
     for algorithm in algorithms:
         if algorithm.is_custom and algorithm.statement is None:
             text = (

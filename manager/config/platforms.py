@@ -33,18 +33,14 @@ class Platform:
         """The sentence for a configuration that names this platform; empty when it may."""
         match self.availability:
             case Availability.SUPPORTED:
-                return self._missing
+                if self.needs is None or importlib.util.find_spec(self.needs[0]) is not None:
+                    return ""
+                module, package = self.needs
+                return f"platform {self.name} needs {module}, which is not installed: pip install '{package}'"
             case Availability.NOT_YET:
                 return f"platform {self.name} is not yet available: {self.advice}"
             case Availability.REFUSED:
                 return f"platform {self.name} is not offered: {self.advice}"
-
-    @property
-    def _missing(self) -> str:
-        if self.needs is None or importlib.util.find_spec(self.needs[0]) is not None:
-            return ""
-        module, package = self.needs
-        return f"platform {self.name} needs {module}, which is not installed: pip install '{package}'"
 
 
 _STORAGE = (

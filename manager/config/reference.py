@@ -64,7 +64,8 @@ def _key_table(rows: list[Key]) -> Iterable[str]:
         sentence = row.effective_sentence or field_description(row)
         if row.effective is Treatment.REFUSED and row.treatment is Treatment.HONORED:
             sentence = f"{field_description(row)} ({row.effective_sentence})"
-        yield f"| `{row.path}` | `{_shown(row.example)}` | {_TREATMENT_NAMES[row.effective]} | {_cell(sentence)} |"
+        example = row.example if isinstance(row.example, str) else json.dumps(row.example)
+        yield f"| `{row.path}` | `{example}` | {_TREATMENT_NAMES[row.effective]} | {_cell(sentence)} |"
 
 
 def _key_list(rows: list[Key]) -> Iterable[str]:
@@ -103,22 +104,14 @@ def field_description(row: Key) -> str:
     for part in row.path.replace("[]", "").split("."):
         found = [(f.annotation, f.description) for m in models for f in m.model_fields.values() if f.alias == part]
         if not found:
-            return _inherited(row)
+            name = row.path.rpartition(".")[2]
+            known = any(field.alias == name for field in ExperimentConfig.model_fields.values())
+            return f"As `{name}` of the experiment, and wins over it." if known else ""
         description = found[0][1] or ""
         models = section_models(found[0][0])
         if part == "trainingService":
             models = [_SERVICES[row.platform]] if row.platform in _SERVICES else models
     return description
-
-
-def _inherited(row: Key) -> str:
-    name = row.path.rpartition(".")[2]
-    known = any(field.alias == name for field in ExperimentConfig.model_fields.values())
-    return f"As `{name}` of the experiment, and wins over it." if known else ""
-
-
-def _shown(example: object) -> str:
-    return json.dumps(example) if not isinstance(example, str) else example
 
 
 def _cell(text: str) -> str:
@@ -150,7 +143,7 @@ def _add_keys_without_effect(schema: dict[str, Any]) -> None:
     for row in KEYS:
         if row.treatment is not Treatment.NOTICE or row.path == "advisor":
             continue
-        entry: dict[str, Any] = {"deprecated": True, "description": _sentence(row.sentence)}
+        entry: dict[str, Any] = {"deprecated": True, "description": f"{row.sentence[:1].upper()}{row.sentence[1:]}."}
         entry |= {"type": _JSON_TYPES[type(row.example)]} if row.value is ANY else {"const": row.value}
         section, _, name = row.path.rpartition(".")
         for properties in _properties(schema, section):
@@ -168,10 +161,6 @@ def _properties(schema: dict[str, Any], section: str) -> list[dict[str, Any]]:
     if not section:
         return [schema["properties"]]
     return [schema["$defs"][name]["properties"] for name in ("LocalConfig", "RemoteConfig")]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
 
 
 def _ordered(schema: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proctor.manager.config.document import parse, read_text
-from proctor.manager.config.errors import ConfigReport, KeyPath
+from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.experiment import AlgorithmConfig
 from proctor.manager.config.fields import expanded
 from proctor.manager.config.names import camel_case, folded, nearest
@@ -60,16 +60,11 @@ def check_algorithms(
         for problem in check_algorithm(kind, canonical, space):
             head, *rest = problem.path or ("",)
             if head == "search_space":
-                _report_space(root.members["searchSpace"].node, tuple(rest), problem.message, report)
-                continue
-            path = (camel_case(str(head)), *rest) if head else ()
-            node, _, _ = find(section, path)
-            report.problem(node.place, (*section.path, *path), message=problem.message)
-
-
-def _report_space(space: TreeNode, path: KeyPath, message: str, report: ConfigReport) -> None:
-    node, _, _ = find(space, path)
-    report.problem(node.place, (*space.path, *path), message=message)
+                where, path = root.members["searchSpace"].node, tuple(rest)
+            else:
+                where, path = section, (camel_case(str(head)), *rest) if head else ()
+            node, _, _ = find(where, path)
+            report.problem(node.place, (*where.path, *path), message=problem.message)
 
 
 # ---- names of registered classes -------------------------------------------------------------------------------------
@@ -262,7 +257,8 @@ def _other_platform(member: Member, refused: Platform | None, report: ConfigRepo
         found = describe(plain(named.node)) if named else "nothing"
         report.problem(place, path, expected=expected, found=found)
     elif named.node.value in plug_ins:
-        return _plug_in(named.node.value, section, report)
+        if all_finite(section, report):  # it travels as JSON
+            return Platform(named.node.value, Availability.SUPPORTED)
     elif refused is not None:
         _refuse(refused, named, expected, report)
     else:
@@ -280,11 +276,6 @@ def _report_unknown(named: Member, name: str, expected: str, plug_ins: tuple[str
         nearest=similar,
         message="" if similar else _ADD_ONE,
     )
-
-
-def _plug_in(name: str, section: TreeNode, report: ConfigReport) -> Platform | None:
-    """The platform of an installed package; its section travels as JSON."""
-    return Platform(name, Availability.SUPPORTED) if all_finite(section, report) else None
 
 
 def _refuse(platform: Platform, member: Member, expected: str, report: ConfigReport) -> None:

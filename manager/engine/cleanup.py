@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 60.0
 
 
 @dataclass(eq=False)
-class _Entry:
+class _OwedCleanUp:
     """One experiment, and the attempts to clean up after it."""
 
     experiment_id: str
@@ -52,7 +52,7 @@ class CleanUps:
     def __init__(self, context: EngineContext, make_service: Callable[[ExperimentRow], TrainingService]) -> None:
         self._context = context
         self._make_service = make_service
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _OwedCleanUp] = {}
         self._group: asyncio.TaskGroup | None = None
 
     async def start(self, group: asyncio.TaskGroup) -> None:
@@ -104,7 +104,7 @@ class CleanUps:
         """Try until it is done: at once, or after a pause because of `error`. Does nothing while the manager leaves."""
         if self._group is None or experiment_id in self._entries:
             return
-        entry = self._entries[experiment_id] = _Entry(experiment_id)
+        entry = self._entries[experiment_id] = _OwedCleanUp(experiment_id)
         if error is not None:
             self._record_failure(entry, error)
         entry.task = self._group.create_task(self._keep_trying(entry), name=f"clean-up of experiment {experiment_id}")
@@ -144,7 +144,7 @@ class CleanUps:
             text = f"experiment {experiment.id} cannot be deleted yet: {problem}; delete it again"
             raise Unavailable(text) from error
 
-    async def _keep_trying(self, entry: _Entry) -> None:
+    async def _keep_trying(self, entry: _OwedCleanUp) -> None:
         try:
             while not entry.abandoned.is_set():
                 if (pause := entry.due - self._context.clock.monotonic()) > 0:
@@ -158,7 +158,7 @@ class CleanUps:
                 del self._entries[entry.experiment_id]
             self._context.feed.notify()
 
-    async def _try(self, entry: _Entry) -> bool:
+    async def _try(self, entry: _OwedCleanUp) -> bool:
         """One attempt. True: nothing is left to try."""
         try:
             row = await self._context.control.read(lambda c: experiments.get(c, entry.experiment_id))
@@ -175,7 +175,7 @@ class CleanUps:
             log.info("the platform of experiment %s has cleaned up after it", entry.experiment_id, extra=extra)
         return True
 
-    def _record_failure(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _OwedCleanUp, error: Exception) -> None:
         passing, clause = is_passing(error), error_clause(error)
         longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
         entry.failures += 1

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proctor.manager.clock import Clock
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.events import ChangeFeed
 from proctor.manager.settings import Home

@@ -17,13 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proctor.manager.config import (
-    ConfigError,
-    ExperimentConfig,
-    LoadedExperiment,
-    describe_problems,
-    load_experiment_mapping,
-)
+from proctor.manager.config.errors import ConfigError, describe_problems
+from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.config.loading import LoadedExperiment, load_experiment_mapping
 from proctor.manager.dispatcher.algorithms.registered import RegistrationError, registered_algorithms
 from proctor.manager.dispatcher.class_args import Caller, refusal
 from proctor.manager.engine import code

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import proctor
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.dispatcher.client.process import open_process

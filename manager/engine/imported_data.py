@@ -16,7 +16,7 @@ from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.statements import to_words
 from proctor.sdk.json_input import RefusedValue, clean_value
 from proctor.sdk.metrics import from_json_word
-from proctor.sdk.space import SearchSpaceError, SpaceProblem
+from proctor.sdk.space import SearchSpaceError
 from proctor.sdk.space.parameters import shown
 
 MOST_PROBLEMS = 20
@@ -56,7 +56,8 @@ def read_import(experiment: ExperimentRow, rows: Sequence[Mapping[str, Any]], *,
             if skip_outside and not refusal:
                 taken.outside += 1
                 continue
-            refusal = "; ".join(filter(None, [refusal, *(_clause(problem) for problem in error.problems)]))
+            clauses = [f"parameter {each}" if each.path else f"parameter: {each}" for each in error.problems]
+            refusal = "; ".join(filter(None, [refusal, *clauses]))
         if refusal:
             problems.append(f"row {number}: {refusal}")
         else:
@@ -110,10 +111,6 @@ class _Judge:
         if isinstance(from_json_word(number), int | float) and not isinstance(number, bool):
             return ""
         return f'value: expected a number, or a mapping with a number under "default", found {shown(value)}'
-
-
-def _clause(problem: SpaceProblem) -> str:
-    return f"parameter {problem}" if problem.path else f"parameter: {problem}"
 
 
 def _refused(problems: list[str], rows: int) -> BadRequest:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import Conflict, NotFound, Unavailable

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager.clock import Clock
-from proctor.manager.config import LoadedExperiment
+from proctor.manager.config.loading import LoadedExperiment
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
 from proctor.manager.dispatcher.class_args import Caller
 from proctor.manager.engine import creation
@@ -104,7 +104,8 @@ class Manager:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["Manager"]:
-        """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
+        """Load every active experiment that can be loaded, then serve. On leaving, trials keep running under their
+        keepers."""
         await self.nodes.load()
         known = await self.control.read(experiments.ids)
         await asyncio.to_thread(remove_leftovers, self.home, known)
@@ -165,7 +166,11 @@ class Manager:
             raise conflict
         self._making.add(folder)
         try:
-            if await self._exists(experiment_id):
+            try:
+                await self._supervisor.experiment(experiment_id)
+            except NotFound:
+                pass
+            else:
                 raise conflict
             is_ours = folder.parent == self.home.experiments_directory  # elsewhere another manager may be at work
             try:
@@ -249,7 +254,7 @@ class Manager:
         return [row.id for row in rows]
 
     async def resume_experiment(self, experiment_id: str) -> None:
-        """Start a STOPPED or failed experiment again, let a PAUSED one go on, or load one that is not loaded now.
+        """Start a STOPPED or failed experiment again, continue a PAUSED one, or load one that is not loaded now.
         Raises Unavailable with what is in the way; then the experiment is where it was."""
         row = await self.experiment(experiment_id)
         is_loaded = not self._supervisor.not_loaded(row)
@@ -290,7 +295,7 @@ class Manager:
         await self._move(row, ExperimentEvent.VIEW)
 
     async def pause_experiment(self, experiment_id: str) -> None:
-        """Create no new trials; running ones go on."""
+        """Create no new trials; running ones keep running."""
         await self.experiment(experiment_id)
         await self._supervisor.ask(experiment_id, m.Pause())
 
@@ -317,7 +322,7 @@ class Manager:
         self.feed.notify()
 
     async def _require_deletable(self, row: ExperimentRow) -> None:
-        """Raise Conflict for an experiment that goes on, or whose trials may still be running. One that is being
+        """Raise Conflict for an experiment that is active, or whose trials may still be running. One that is being
         stopped but cannot be loaded may never come to its end: it can be deleted when no trial is seen to run."""
         if row.status is ExperimentStatus.STOPPING:
             waits = self.awaited(row)
@@ -447,7 +452,7 @@ class Manager:
             return ""
 
     def experiments_on(self, node_id: str) -> list[str]:
-        """The ids of the experiments that are going on and may use a node."""
+        """The ids of the active experiments that may use a node."""
         return self._supervisor.users_of(node_id)
 
     # ---- reading
@@ -488,7 +493,7 @@ class Manager:
         return f"{experiment.reason}; {clause}" if clause and has_failed else clause
 
     def problem_of(self, experiment: ExperimentRow) -> str:
-        """Why an experiment cannot go on at the moment though its status says that it does, or ''."""
+        """Why an experiment makes no progress at the moment though its status says that it does, or ''."""
         return self._supervisor.problem_of(experiment.id) if not experiment.status.has_ended else ""
 
     def held_up(self, experiment: ExperimentRow) -> str:
@@ -503,7 +508,7 @@ class Manager:
         return self._supervisor.silence_of(trial, node_id) if node_id is not None else ""
 
     def outlook(self, experiment: ExperimentRow) -> Outlook | None:
-        """Which machines an experiment that goes on can use now; None where that is not known."""
+        """Which machines an active experiment can use now; None where that is not known."""
         is_wanted = not (experiment.status.has_ended or experiment.status is ExperimentStatus.STOPPING)
         return self._supervisor.outlook(experiment.id) if is_wanted else None
 
@@ -537,13 +542,6 @@ class Manager:
             platform = row.config["training_service"]["platform"]
             return BadRequest(f"the experiment cannot run on platform {platform}: {error}")
         return Unavailable(f"the experiment could not be started, and nothing of it is left: {error}")
-
-    async def _exists(self, experiment_id: str) -> bool:
-        try:
-            await self._supervisor.experiment(experiment_id)
-        except NotFound:
-            return False
-        return True
 
     async def _move(self, row: ExperimentRow, event: ExperimentEvent, *, reason: str | None = None) -> ExperimentRow:
         """A transition of an experiment that no engine works on. The reason stays unless there is a new one."""

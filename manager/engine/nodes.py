@@ -49,8 +49,8 @@ class NodeRecords:
             self._changed.clear()
 
     async def drain(self, node_id: str, reason: str = "") -> Node:
-        """Give a node no new jobs until it is resumed, also after a restart; what runs there goes on. Written down when
-        it returns. Raises UnknownNode."""
+        """Give a node no new jobs until it is resumed, also after a restart; what runs there keeps running. Written
+        down when it returns. Raises UnknownNode."""
         return await self._hold(node_id, f"{DRAINED}: {reason}" if reason else DRAINED)
 
     async def resume(self, node_id: str) -> Node:
@@ -75,18 +75,15 @@ class NodeRecords:
 
         def write(connection: sqlite3.Connection) -> None:
             for node in moved:
-                nodes.upsert(connection, _row(node))
+                facts = {"hostname": node.hostname, "version": node.version, "driver_note": node.driver_note}
+                row = NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at, node.hold)
+                nodes.upsert(connection, row)
                 data = {"node_id": node.id, "status": str(node.status), "reason": node.reason, "hold": node.hold}
                 events.append(connection, time=now, kind=events.NODE, data=data)
 
         await self._control.write(write)
         self._written.update({node.id: _shown(node) for node in moved})
         self._feed.notify()
-
-
-def _row(node: Node) -> NodeRow:
-    facts = {"hostname": node.hostname, "version": node.version, "driver_note": node.driver_note}
-    return NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at, node.hold)
 
 
 def _shown(node: Node) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proctor.manager.config import RemoteConfig
+from proctor.manager.config.services import RemoteConfig
 from proctor.manager.engine import creation
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Unavailable

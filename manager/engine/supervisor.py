@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager import open_files
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.context import EngineContext
@@ -66,7 +66,8 @@ class ExperimentSupervisor:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
-        """Load every active experiment that can be loaded, then serve. On leaving, trials go on under their keepers."""
+        """Load every active experiment that can be loaded, then serve. On leaving, trials keep running under their
+        keepers."""
         async with self._databases, asyncio.TaskGroup() as group:
             self._group = group
             await self._announce_jobs()
@@ -210,7 +211,7 @@ class ExperimentSupervisor:
         if self._group is not None:
             self._unloaded.add(experiment_id, error)
 
-    async def ask(self, experiment_id: str, message: m.Message) -> Any:
+    async def ask(self, experiment_id: str, message: m.LoopMessage) -> Any:
         """Give a message to the engine of an experiment, and wait until what it led to is committed. What can be done
         without an engine is done for one that is not loaded, too. Raises Conflict, Unavailable."""
         if experiment_id not in self._running and isinstance(message, WithoutEngine):

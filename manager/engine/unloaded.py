@@ -1,9 +1,9 @@
 """Experiments that are active and that no engine works on: why not, and when loading them is tried again.
 
 An experiment cannot be loaded while its metrics database is on a disk that is full or away, while its configuration
-cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they go on, and
-their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing pauses, and at
-once when a user resumes the experiment.
+cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they keep
+running, and their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing
+pauses, and at once when a user resumes the experiment.
 
 Meanwhile a user can stop it, kill its trials and change its limits: that is committed to the control database as an
 engine would do it, and keepers are notified through the hub. An engine that loads the experiment later finds it there.
@@ -24,7 +24,7 @@ from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import tuning, user_commands
 from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import read_state
-from proctor.manager.engine.loop.state import ExperimentState, Step
+from proctor.manager.engine.loop.state import ExperimentState, Turn
 from proctor.manager.engine.loop.stopping import save_time, soft_stop
 from proctor.manager.engine.passing_errors import error_clause, is_passing, retry_clause
 from proctor.manager.errors import NotFound, Unavailable
@@ -61,7 +61,7 @@ class ReadExperiment:
 
 
 @dataclass(eq=False)
-class _Entry:
+class _UnloadedExperiment:
     """One experiment, and the attempts to load it."""
 
     experiment_id: str
@@ -100,9 +100,9 @@ class Unloaded:
         self._clean_ups = clean_ups
         self._load = load
         self._start = start
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _UnloadedExperiment] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._changes: Counter[str] = Counter()  # by experiment: steps committed here, which a load may have missed
+        self._changes: Counter[str] = Counter()  # by experiment: changes committed here, which a load may have missed
         self._group: asyncio.TaskGroup | None = None
         self._loaded: dict[str, tuple[float, int]] = {}  # when (monotonic), and after how many failures
 
@@ -120,11 +120,11 @@ class Unloaded:
                 async with asyncio.timeout_at(ends):
                     await attempted.wait()
 
-    def add(self, experiment_id: str, error: Exception | None = None) -> _Entry:
+    def add(self, experiment_id: str, error: Exception | None = None) -> _UnloadedExperiment:
         """Try to load an experiment until it is loaded: at once, or after a pause because of `error`."""
         assert self._group is not None, "experiments are loaded while the supervisor serves"
         now = self._context.clock.monotonic()
-        entry = _Entry(experiment_id, now)
+        entry = _UnloadedExperiment(experiment_id, now)
         self._entries[experiment_id] = entry
         loaded_at, failures = self._loaded.pop(experiment_id, (-math.inf, 0))
         if now - loaded_at < LONGEST_PASSING_SECONDS:
@@ -165,7 +165,7 @@ class Unloaded:
         """The experiments that are not loaded."""
         return list(self._entries)
 
-    async def _keep_loading(self, entry: _Entry) -> None:
+    async def _keep_loading(self, entry: _UnloadedExperiment) -> None:
         try:
             is_over = entry.failed > 0 and not await self._pause(entry)
             while not is_over:
@@ -176,7 +176,7 @@ class Unloaded:
             entry.notify_waiters()
             self._context.feed.notify()
 
-    async def _try(self, entry: _Entry) -> bool:
+    async def _try(self, entry: _UnloadedExperiment) -> bool:
         """One attempt. True: nothing is left to try."""
         entry.began += 1
         entry.due = None
@@ -189,7 +189,7 @@ class Unloaded:
             return False
         return True
 
-    async def _attempt(self, entry: _Entry) -> None:
+    async def _attempt(self, entry: _UnloadedExperiment) -> None:
         experiment_id, is_current = entry.experiment_id, False
         while not is_current:
             before = self._changes[experiment_id]
@@ -204,7 +204,7 @@ class Unloaded:
             text = f"experiment {experiment_id} is loaded, {self._context.clock.monotonic() - entry.since:.0f} s late"
             log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})
 
-    def _record_failure(self, entry: _Entry, error: Exception) -> None:
+    def _record_failure(self, entry: _UnloadedExperiment, error: Exception) -> None:
         passing, clause = is_passing(error), error_clause(error)
         entry.failed_alike = entry.failed_alike + 1 if passing is entry.is_passing else 1
         entry.is_passing = passing
@@ -213,14 +213,14 @@ class Unloaded:
         entry.due = self._context.clock.monotonic() + growing_pause(entry.failed_alike, first, longest)
         if clause != entry.clause:
             extra = {"action": "experiment.load", "experiment_id": entry.experiment_id}
-            text = "experiment %s is not loaded: %s; its trials go on"
+            text = "experiment %s is not loaded: %s; its trials keep running"
             log.warning(text, entry.experiment_id, clause, exc_info=None if passing else error, extra=extra)
         entry.clause = clause
         entry.failed += 1
         entry.notify_waiters()
         self._context.feed.notify()
 
-    async def _pause(self, entry: _Entry) -> bool:
+    async def _pause(self, entry: _UnloadedExperiment) -> bool:
         """Wait until the next attempt is due or wanted. False: none is, the experiment has stopped meanwhile."""
         while (seconds := (entry.due or 0.0) - self._context.clock.monotonic()) > 0 and not entry.woken.is_set():
             try:
@@ -249,17 +249,16 @@ class Unloaded:
     async def carry_out(self, experiment_id: str, command: WithoutEngine) -> Any:
         """Do without an engine what a user wants; returns when it is committed. Only with the experiment's lock."""
         state = await self._context.control.read(lambda c: read_state(c, experiment_id))
-        step = Step(experiment_id, self._context.clock.now())
-        monotonic = self._context.clock.monotonic()
+        turn = self._new_turn(experiment_id)
         answer: Any = None
         match command:
             case m.StopExperiment():
-                user_commands.stop(state, step, monotonic, save_seconds=save_time(_configured_save_seconds(state)))
+                user_commands.stop(state, turn, save_seconds=save_time(_configured_save_seconds(state)))
             case m.CancelTrial(trial_id):
-                user_commands.cancel_trial(state, step, trial_id)
+                user_commands.cancel_trial(state, turn, trial_id)
             case m.ChangeLimits():
-                answer = user_commands.change_limits(state, step, command, monotonic)
-        await self._commit(state, step)
+                answer = user_commands.change_limits(state, turn, command)
+        await self._commit(state, turn)
         self._cancel_jobs(state)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job:
             await self._finish_stop(state)
@@ -267,7 +266,7 @@ class Unloaded:
             entry.woken.set()
         return answer
 
-    async def _handle_stops(self, entry: _Entry) -> bool | None:
+    async def _handle_stops(self, entry: _UnloadedExperiment) -> bool | None:
         """Have the jobs stopped that are to stop. Whether the experiment is being stopped; None when it has."""
         async with self._locks[entry.experiment_id]:
             try:
@@ -295,23 +294,28 @@ class Unloaded:
 
     async def _finish_stop(self, state: ExperimentState) -> None:
         """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""
-        step = Step(state.row.id, self._context.clock.now())
-        reason = "stopped by the user" + (f"; {_pending(len(state.by_job))}" if state.by_job else "")
-        monotonic = self._context.clock.monotonic()
-        tuning.move_experiment(state, step, ExperimentEvent.FINISH_STOP, reason, monotonic=monotonic)
-        await self._commit(state, step)
+        turn = self._new_turn(state.row.id)
+        reason = "stopped by the user"
+        if state.by_job:
+            trials = "1 trial" if len(state.by_job) == 1 else f"{len(state.by_job)} trials"
+            reason += f"; what {trials} reported last is with the keepers, and is stored when the experiment is resumed"
+        tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, reason)
+        await self._commit(state, turn)
         for job_id in state.by_job:
             self._context.pool.release(job_id)
         self.drop(state.row.id)
         if not state.by_job:
             self._clean_ups.add(state.row.id)
 
-    async def _commit(self, state: ExperimentState, step: Step) -> None:
+    def _new_turn(self, experiment_id: str) -> Turn:
+        return Turn(experiment_id, self._context.clock.now(), self._context.clock.monotonic())
+
+    async def _commit(self, state: ExperimentState, turn: Turn) -> None:
         counters, seconds = state.counters(), state.row.active_seconds
-        step.write(lambda c: experiments.set_counters(c, state.row.id, active_seconds=seconds, **counters))
-        await self._context.control.write(step.apply)
+        turn.write(lambda c: experiments.set_counters(c, state.row.id, active_seconds=seconds, **counters))
+        await self._context.control.write(turn.apply)
         self._changes[state.row.id] += 1
-        for level, text, ids in step.log_lines:
+        for level, text, ids in turn.log_lines:
             log.log(level, text, extra=ids)
         self._context.feed.notify()
 
@@ -323,7 +327,7 @@ class Unloaded:
         if entry is None:
             return ""
         stopping = status is ExperimentStatus.STOPPING
-        trials = "its trials are being stopped" if stopping else "its trials go on untouched"
+        trials = "its trials are being stopped" if stopping else "its trials keep running"
         when = retry_clause(0.0 if entry.due is None else entry.due - self._context.clock.monotonic())
         return f"not loaded: {entry.clause or 'opening its files takes long'}; {trials}; {when}"
 
@@ -341,8 +345,3 @@ def _configured_save_seconds(state: ExperimentState) -> float | None:
     """saveSeconds of a configuration that may not be readable as a whole."""
     found = state.row.config.get("save_seconds")
     return float(found) if isinstance(found, int | float) else None
-
-
-def _pending(jobs: int) -> str:
-    trials = "1 trial" if jobs == 1 else f"{jobs} trials"
-    return f"what {trials} reported last is with the keepers, and is stored when the experiment is resumed"

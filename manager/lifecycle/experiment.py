@@ -18,7 +18,7 @@ class ExperimentEvent(StrEnum):
     RAISE_LIMIT = "RAISE_LIMIT"  # there is room for new trials again
     PAUSE = "PAUSE"  # the user wants no new trials
     CONTINUE = "CONTINUE"  # the user wants them again
-    FAIL = "FAIL"  # it cannot go on by itself
+    FAIL = "FAIL"  # it cannot continue by itself
     STOP = "STOP"  # the user stops it
     FINISH_STOP = "FINISH_STOP"  # the last of it is gone
     RESUME = "RESUME"  # the user starts it again
@@ -26,7 +26,7 @@ class ExperimentEvent(StrEnum):
     CLOSE = "CLOSE"  # no longer viewed
 
 
-_WORKING = (Status.INITIALIZED, Status.RUNNING, Status.PAUSED, Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL)
+_WORKING = tuple(status for status in Status if status.is_working)
 
 EXPERIMENT = Lifecycle(
     "experiment",

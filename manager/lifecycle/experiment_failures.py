@@ -75,7 +75,7 @@ def count_end(ends: TrialEnds, status: TrialStatus, cause: str, *, has_final: bo
 
 
 def fatal_failures(ends: TrialEnds, max_failed: int | None, *, is_over: bool) -> str:
-    """Why the experiment must not go on, as a sentence; "" if it may.
+    """Why the experiment must not continue, as a sentence; "" if it may.
 
     :param is_over: no trial is left, and none would be created.
     """

@@ -8,19 +8,30 @@ class ExperimentStatus(StrEnum):
 
     INITIALIZED = "INITIALIZED"  # written down; its dispatcher and service are starting
     RUNNING = "RUNNING"  # trials are created
-    PAUSED = "PAUSED"  # no new trials, as the user has asked for; running ones go on
-    NO_MORE_TRIAL = "NO_MORE_TRIAL"  # a limit is reached; running trials go on
-    TUNER_NO_MORE_TRIAL = "TUNER_NO_MORE_TRIAL"  # the tuner has no more suggestions; running trials go on
+    PAUSED = "PAUSED"  # no new trials, as the user has asked for; running ones keep running
+    NO_MORE_TRIAL = "NO_MORE_TRIAL"  # a limit is reached; running trials keep running
+    TUNER_NO_MORE_TRIAL = "TUNER_NO_MORE_TRIAL"  # the tuner has no more suggestions; running trials keep running
     DONE = "DONE"  # a limit is reached and no trial is left; RUNNING again when the limit is raised
     STOPPING = "STOPPING"  # being stopped
     STOPPED = "STOPPED"  # stopped by the user; can be resumed
-    ERROR = "ERROR"  # cannot go on by itself; the reason says why
+    ERROR = "ERROR"  # cannot continue by itself; the reason says why
     VIEWED = "VIEWED"  # open for reading only
 
     @property
     def creates_trials(self) -> bool:
         """Whether new suggestions are asked for."""
         return self is ExperimentStatus.RUNNING
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it is on its way to an end, with a dispatcher that takes part in it."""
+        return self in {
+            ExperimentStatus.INITIALIZED,
+            ExperimentStatus.RUNNING,
+            ExperimentStatus.PAUSED,
+            ExperimentStatus.NO_MORE_TRIAL,
+            ExperimentStatus.TUNER_NO_MORE_TRIAL,
+        }
 
     @property
     def counts_time(self) -> bool:
@@ -33,7 +44,7 @@ class ExperimentStatus(StrEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing happens in it any more by itself. A user may go on with it."""
+        """Whether nothing happens in it any more by itself. A user may continue it."""
         return self in {
             ExperimentStatus.DONE,
             ExperimentStatus.STOPPED,

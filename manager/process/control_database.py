@@ -2,8 +2,8 @@
 
 The database decides which trials are stopped as unknown, so a manager must not begin with another one than the home
 had: an empty one after `control.db` was deleted, an older one after its log was lost, a damaged one. It refuses to
-start and says what to do; nothing is changed, and trials go on. A person who wants to begin with what is there says so
-once, with `--accept-database`. docs/decisions/0019 has the reasons.
+start and says what to do; nothing is changed, and trials keep running. A person who wants to begin with what is there
+says so once, with `--accept-database`. docs/decisions/0019 has the reasons.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from proctor.manager.store import identity
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.identity import read_witness
-from proctor.manager.store.verification import Found, check_pages, inspect
+from proctor.manager.store.verification import DatabaseFacts, check_pages, inspect
 
 ACCEPT_OPTION = "--accept-database"
 CHECKED_AT_ONCE_BYTES = 256 * 1024 * 1024
@@ -80,7 +80,7 @@ async def open_control(home: Home, clock: Clock, *, accept: bool) -> ControlData
     return ControlDatabase(database, pages)
 
 
-def _require_same(home: Home, found: Found | None) -> None:
+def _require_same(home: Home, found: DatabaseFacts | None) -> None:
     """Raise StartError where the database is not the one that the home had."""
     witness = read_witness(home.control_witness)
     if found is None:
@@ -115,7 +115,7 @@ def _folders(home: Home, known: frozenset[str]) -> Iterator[str]:
         yield f"{home.experiments_directory} has folders of experiments that it does not know ({names})"
 
 
-_UNCHANGED = "Nothing was changed, and running trials go on"
+_UNCHANGED = "Nothing was changed, and the trials keep running"
 
 
 def _restore(home: Home) -> str:

@@ -92,12 +92,6 @@ def _spawn(command: list[str], log_file: int) -> int:
     return os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
 
 
-def _exit_code(pid: int) -> int | None:
-    """The exit code of a child of ours; None while it runs. May be asked once after its end."""
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    return None if ended == 0 else os.waitstatus_to_exitcode(status)
-
-
 def _wait_until_up(home: Home, pid: int, offset: int, timeout_seconds: float) -> ManagerAddress:
     """Until a manager of the home serves: ours, or one that was started at the same time and was faster."""
     gives_up = time.monotonic() + timeout_seconds
@@ -107,25 +101,21 @@ def _wait_until_up(home: Home, pid: int, offset: int, timeout_seconds: float) ->
         if address is not None:
             return address
         if code is None:
-            code = _exit_code(pid)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            code = None if ended == 0 else os.waitstatus_to_exitcode(status)
         if code not in (None, EXIT_CONFLICT):
             break
         time.sleep(POLL_INTERVAL_SECONDS)
     if code is None:
         os.kill(pid, signal.SIGTERM)
         raise ManagerNotStarted(f"it gave no sign within {timeout_seconds:g} s; its log is {home.manager_log}")
-    output = _output_since(home, offset).removeprefix("proctor manager: ")
+    with open(home.manager_output, "rb") as file:
+        output = "\n".join(last_lines(file.fileno(), 10, begin=offset)).removeprefix("proctor manager: ")
     raise ManagerNotStarted(output or f"it ended with exit code {code}; its log is {home.manager_log}")
 
 
-def _output_since(home: Home, offset: int) -> str:
-    """The last lines of what the manager has written since `offset`."""
-    with open(home.manager_output, "rb") as file:
-        return "\n".join(last_lines(file.fileno(), 10, begin=offset))
-
-
 def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
-    """End the home's manager in good order; trials go on under their keepers. False when none was running.
+    """End the home's manager in good order; trials keep running under their keepers. False when none was running.
 
     :raises ManagerNotStopped: it is still there after the time; it is not killed.
     """
@@ -136,7 +126,9 @@ def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         if select.select([descriptor], [], [], timeout_seconds)[0]:
-            return _reap(address.pid)
+            with suppress(ChildProcessError):  # it may be a child of this very process
+                os.waitpid(address.pid, os.WNOHANG)
+            return True
     except ProcessLookupError:
         return True
     finally:
@@ -144,10 +136,3 @@ def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
     raise ManagerNotStopped(
         f"the manager (pid {address.pid}) has not ended within {timeout_seconds:g} s; its log is {home.manager_log}"
     )
-
-
-def _reap(pid: int) -> bool:
-    """Take the end of a manager that this very process has started."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    return True

@@ -20,17 +20,14 @@ FILE_BYTES = 10 * 1024 * 1024
 FILES = 5
 
 
-def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, then action, ids and traceback where there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {
-            "time": _time(record),
+            "time": time.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),

@@ -2,7 +2,7 @@
 
 The limits hold for everyone who can connect, token or not: the bytes and the seconds that the head of a request may
 take, the pace of its body, the bytes between two pieces of the body (of a chunk's extensions, or of trailers), the
-seconds that a body may go on once it is answered, and the number of connections.
+seconds for which a body may continue after its answer, and the number of connections.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from proctor.manager.clock import Clock, LoopClock
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.in_process import open_in_process
 from proctor.manager.engine.manager import DispatcherFactory, Manager

@@ -5,7 +5,7 @@ import sqlite3
 from urllib.parse import quote
 
 from proctor.manager.store.errors import DatabaseUnusable, StoreError
-from proctor.manager.store.migrations import Schema, check_version, migrate
+from proctor.manager.store.migrations import SchemaName, check_version, migrate
 from proctor.sdk.disk_errors import describe_full, has_no_inodes, is_full
 
 BUSY_TIMEOUT_MILLISECONDS = 5_000
@@ -26,7 +26,7 @@ _LACK_OF_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTO
 
 def open_writer(
     path: str,
-    schema: Schema,
+    schema: SchemaName,
     connection_class: type[sqlite3.Connection] = sqlite3.Connection,
     *,
     create: bool = True,

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.identity import Witness
-from proctor.manager.store.migrations import Schema
+from proctor.manager.store.migrations import SchemaName
 from proctor.manager.store.readers import ReaderPool, ReadRequest
 from proctor.manager.store.writer import HEALTHY, Committed, Writer, WriteRequest
 
@@ -35,7 +35,7 @@ class Database:
         self,
         connection: sqlite3.Connection,
         path: str,
-        schema: Schema,
+        schema: SchemaName,
         *,
         on_pending: Callable[[int], None],
         on_use: Callable[["Database"], None],
@@ -58,7 +58,7 @@ class Database:
             path,
             schema,
             idle_seconds=idle_seconds,
-            deliver=self._deliver_committed,
+            deliver=lambda committed: self._call(self._take, committed),
             on_health=lambda health: self._call(self._heal, health),
         )
         self._readers = ReaderPool(
@@ -76,7 +76,7 @@ class Database:
     async def open(
         cls,
         path: str,
-        schema: Schema,
+        schema: SchemaName,
         *,
         on_pending: Callable[[int], None] = lambda change: None,
         connection_class: type[sqlite3.Connection] = sqlite3.Connection,
@@ -140,7 +140,7 @@ class Database:
         Writes take effect in the order of the calls; many share a commit. What `function` raises takes back what it
         did, and only that, and is raised here. It may be run more than once (after a full disk), so it must do
         nothing but use the connection, and never begin or end a transaction. A caller that is canceled stops waiting;
-        the write goes on.
+        the write continues.
         """
         future = self._start()
         if not self._outbox:
@@ -265,9 +265,6 @@ class Database:
         except RuntimeError:
             if not self._loop.is_closed():
                 raise
-
-    def _deliver_committed(self, committed: Committed) -> None:
-        self._call(self._take, committed)
 
     def _take(self, committed: Committed) -> None:
         for outcome in committed.outcomes:

@@ -11,20 +11,20 @@ from typing import Literal
 from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase
 from proctor.sdk.failpoints import failpoint
 
-Schema = Literal["control", "metrics"]
+SchemaName = Literal["control", "metrics"]
 
 _APPLICATION_IDS: dict[str, int] = {"control": 0x50524331, "metrics": 0x50524D31}
 
 
 @cache
-def load_migrations(schema: Schema) -> tuple[str, ...]:
+def load_migrations(schema: SchemaName) -> tuple[str, ...]:
     """The scripts of a schema, in order."""
     folder = files("proctor.manager.store") / "migrations" / schema
     scripts = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
     return tuple(script.read_text("utf-8") for script in scripts)
 
 
-def check_version(connection: sqlite3.Connection, path: str, schema: Schema) -> int:
+def check_version(connection: sqlite3.Connection, path: str, schema: SchemaName) -> int:
     """The version that the file has. Changes nothing.
 
     Raises NewerDatabase, or DatabaseUnusable when the file belongs to something else.
@@ -46,7 +46,7 @@ def check_version(connection: sqlite3.Connection, path: str, schema: Schema) -> 
     return version
 
 
-def migrate(connection: sqlite3.Connection, version: int, schema: Schema) -> None:
+def migrate(connection: sqlite3.Connection, version: int, schema: SchemaName) -> None:
     """Bring the database from `version` to this Proctor's, each step in one transaction."""
     for number, script in enumerate(load_migrations(schema)[version:], start=version + 1):
         failpoint(f"{schema}.migrate.before")

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from proctor.manager.store.database import Database
-from proctor.manager.store.migrations import Schema
+from proctor.manager.store.migrations import SchemaName
 
 IDLE_SECONDS = 30.0
 
@@ -39,7 +39,7 @@ class OpenDatabases:
         for path in list(self._databases):
             await self.close(path)
 
-    async def open(self, path: str, schema: Schema) -> Database:
+    async def open(self, path: str, schema: SchemaName) -> Database:
         """The database of a file that must be there. Raises DatabaseUnusable or NewerDatabase."""
         async with self._opening.setdefault(path, asyncio.Lock()):
             if path not in self._databases:

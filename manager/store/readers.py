@@ -33,7 +33,7 @@ class ReadRequest:
     time_limit_seconds: float
 
 
-class _Checkpoint:
+class _WalCheckpoint:
     """Asks a reader thread to move the log's pages into the database file."""
 
 
@@ -55,7 +55,7 @@ class ReaderPool:
         self._size = size
         self._idle_seconds = idle_seconds
         self._resolve = resolve
-        self._queue: SimpleQueue[ReadRequest | _Checkpoint | _Rest | None] = SimpleQueue()
+        self._queue: SimpleQueue[ReadRequest | _WalCheckpoint | _Rest | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []  # that take what is queued
         self._ending: list[threading.Thread] = []  # that may not have closed the file yet
         self._own_connection: sqlite3.Connection | None = None  # of `run`
@@ -77,7 +77,7 @@ class ReaderPool:
 
     def checkpoint(self) -> None:
         """Queue a passive checkpoint: it disturbs neither readers nor the writer. Raises RuntimeError as `put`."""
-        self._put(_Checkpoint())
+        self._put(_WalCheckpoint())
 
     def rest(self) -> None:
         """Have the threads close the file and end, those that are not needed for what is queued."""
@@ -98,7 +98,7 @@ class ReaderPool:
             self._own_connection.close()
             self._own_connection = None
 
-    def _put(self, item: ReadRequest | _Checkpoint) -> None:
+    def _put(self, item: ReadRequest | _WalCheckpoint) -> None:
         with self._lock:
             if self._busy >= len(self._threads) and len(self._threads) < self._size:
                 self._add_thread()
@@ -129,7 +129,7 @@ class ReaderPool:
         if connection is not None:
             connection.close()
 
-    def _take(self) -> ReadRequest | _Checkpoint | _Rest | None:
+    def _take(self) -> ReadRequest | _WalCheckpoint | _Rest | None:
         try:
             return self._queue.get(timeout=self._idle_seconds)
         except Empty:
@@ -146,7 +146,7 @@ class ReaderPool:
             return True
 
     def _carry_out(
-        self, item: ReadRequest | _Checkpoint, connection: sqlite3.Connection | None
+        self, item: ReadRequest | _WalCheckpoint, connection: sqlite3.Connection | None
     ) -> sqlite3.Connection | None:
         """Do one thing, on a connection that is opened if there is none yet; returns the connection."""
         try:

@@ -50,7 +50,10 @@ def load_queries() -> Mapping[str, str]:
     """Every statement by its name; read once."""
     text = (files("proctor.manager.store") / "queries.sql").read_text("utf-8")
     parts = (part.partition("\n") for part in text.split(_MARK)[1:])
-    return {name.strip(): _strip_comments(body) for name, _, body in parts}
+    return {
+        name.strip(): "\n".join(line for line in body.splitlines() if not line.startswith("--")).strip()
+        for name, _, body in parts
+    }
 
 
 def query(name: str) -> str:
@@ -70,8 +73,3 @@ def _fill(name: str, columns: tuple[str, ...]) -> str:
         values=", ".join(f":{column}" for column in columns),
         assignments=", ".join(f"{column} = :{column}" for column in columns),
     )
-
-
-def _strip_comments(body: str) -> str:
-    lines = (line for line in body.splitlines() if not line.startswith("--"))
-    return "\n".join(lines).strip()

@@ -12,14 +12,14 @@ from proctor.manager.store import identity
 from proctor.manager.store.connections import RESTORE, advise, describe, primary_code
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.identity import Identity
-from proctor.manager.store.migrations import Schema, check_version
+from proctor.manager.store.migrations import SchemaName, check_version
 from proctor.manager.store.tables import experiments
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 @dataclass(frozen=True)
-class Found:
+class DatabaseFacts:
     """A database that can be read. `identity` is None where it was written before databases had one."""
 
     identity: Identity | None
@@ -27,7 +27,7 @@ class Found:
     size_bytes: int
 
 
-def inspect(path: str, schema: Schema) -> Found | None:
+def inspect(path: str, schema: SchemaName) -> DatabaseFacts | None:
     """What a database file is; None where it is not there or empty. Raises DatabaseUnusable, NewerDatabase."""
     try:
         size = os.stat(path).st_size
@@ -36,8 +36,9 @@ def inspect(path: str, schema: Schema) -> Found | None:
         with _open(path) as connection:
             if check_version(connection, path, schema) == 0:
                 return None
-            known = identity.read(connection) if _has_identity(connection) else None
-            return Found(known, frozenset(experiments.ids(connection)), size)
+            table = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'home'").fetchone()
+            known = None if table is None else identity.read(connection)
+            return DatabaseFacts(known, frozenset(experiments.ids(connection)), size)
     except FileNotFoundError:
         return None
     except (OSError, sqlite3.Error) as error:
@@ -62,10 +63,6 @@ def _open(path: str) -> Iterator[sqlite3.Connection]:
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         yield connection
-
-
-def _has_identity(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'home'").fetchone() is not None
 
 
 def _unusable(path: str, error: Exception) -> DatabaseUnusable:

@@ -17,7 +17,7 @@ from typing import Any
 from proctor.manager.store.connections import explain, machine_error, open_writer, primary_code, refusal_of
 from proctor.manager.store.errors import DatabaseUnusable, StoreError, ValueRefused
 from proctor.manager.store.identity import Witness
-from proctor.manager.store.migrations import Schema
+from proctor.manager.store.migrations import SchemaName
 from proctor.sdk.failpoints import failpoint
 
 HEALTHY = "healthy"
@@ -64,7 +64,7 @@ class Writer:
         self,
         connection: sqlite3.Connection,
         path: str,
-        schema: Schema,
+        schema: SchemaName,
         *,
         idle_seconds: float | None,
         deliver: Callable[[Committed], None],

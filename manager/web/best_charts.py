@@ -1,7 +1,7 @@
 """The charts of the best values, kept between visits: drawing one reads every trial that has ended with a value.
 
 A page that is watched asks for its chart with every change. It is drawn again only when more trials have ended, and
-while the experiment goes on at most a twentieth of the time is spent on that, however many trials there are.
+while the experiment runs at most a twentieth of the time is spent on that, however many trials there are.
 """
 
 import sqlite3

@@ -100,7 +100,7 @@ def test_trials_of_an_experiment_whose_disk_is_full_at_the_start_go_on_and_lose_
 
         row = wait_until_not_loaded(built)
         assert row["status"] == "NO_MORE_TRIAL"
-        assert "; free some space; its trials go on untouched; " in row["reason"]
+        assert "; free some space; its trials keep running; " in row["reason"]
         health = built.ask(lambda client: client.health())
         assert health["status"] == "degraded"
         assert f"experiment {EXPERIMENT_ID} is {NOT_LOADED}" in health["reason"]

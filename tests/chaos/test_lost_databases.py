@@ -1,4 +1,4 @@
-"""A home whose control database was lost, damaged or cut off: the manager refuses to serve, and trials go on."""
+"""A home whose control database was lost, damaged or cut off: the manager refuses to serve, and trials keep running."""
 
 import os
 import shutil
@@ -101,7 +101,7 @@ def test_no_loss_of_the_control_database_ends_a_trial_and_all_goes_on_when_it_is
             lose(built.home / "control.db")
             printed = built.refusal()
             assert sentence in printed, f"{lose.__name__}: {printed}"
-            assert "Nothing was changed, and running trials go on." in printed
+            assert "Nothing was changed, and the trials keep running." in printed
             assert trials(built) == running
             for path in copies.iterdir():
                 shutil.copy(path, built.home)

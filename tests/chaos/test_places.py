@@ -10,7 +10,7 @@ from typing import get_args
 from chaos.places import ELSEWHERE, KILLED_AT, is_elsewhere
 
 from proctor.manager.dispatcher.host import session
-from proctor.manager.store.migrations import Schema
+from proctor.manager.store.migrations import SchemaName
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("manager", "sdk", "trial_keeper", "training_services")
@@ -37,8 +37,8 @@ def _files_places() -> tuple[str, ...]:
 def _names(argument: ast.expr) -> Iterator[str]:
     """What a fail point is called: one name, or one for every meaning of its placeholders."""
     meanings = {
-        "schema": get_args(Schema),
-        "self._schema": get_args(Schema),
+        "schema": get_args(SchemaName),
+        "self._schema": get_args(SchemaName),
         "point": tuple(session._FAILPOINTS.values()),
         "place": _files_places(),
     }

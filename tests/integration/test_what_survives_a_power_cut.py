@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes.disks import Disk, ext4_disk, mounted
 
-from proctor.manager.config import load_experiment_mapping
+from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.dispatcher.algorithms.registered import RegisteredAlgorithm, register
 from proctor.manager.dispatcher.host.custom import SavedPosition, SavedState
 from proctor.manager.engine import creation

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from proctor.manager.placement import (
     HOLD_AFTER_SECONDS,
-    Decision,
     Impossible,
     Placed,
+    PlacementDecision,
     PlacementRequest,
     Waiting,
     hold_gpus,
@@ -61,7 +61,7 @@ class Ask:
         nodes = pool.capacity([node.id for node in pool.nodes()])
         return [Candidate(node, self.rules_for(node.node_id)) for node in nodes]
 
-    def place(self, pool: NodePool) -> Decision:
+    def place(self, pool: NodePool) -> PlacementDecision:
         return place(self.request, self.candidates(pool))
 
 
@@ -336,7 +336,7 @@ def hold(pool: NodePool, demands: Sequence[GpuDemand]) -> dict[str, dict[str, Gp
     return hold_gpus(demands, {node.node_id: node for node in pool.capacity([n.id for n in pool.nodes()])}, NOW)
 
 
-def place_beside(pool: NodePool, ask: Ask, demands: Sequence[GpuDemand]) -> Decision:
+def place_beside(pool: NodePool, ask: Ask, demands: Sequence[GpuDemand]) -> PlacementDecision:
     """Place a newcomer, which has waited less than those that wait."""
     held = hold(pool, demands)
     return place(

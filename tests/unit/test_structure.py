@@ -79,8 +79,8 @@ UNSETTLED = "sdk/pytorch/"
 
 # Packages whose names are loaded when they are asked for, and the stand-in for `nni`, which is an `__init__`.
 WITH_CODE = {"sdk/client", "sdk/compat/nni", "sdk/compat/nni/experiment"}
-# Packages from which users, authors of plug-ins, or (config) the engine import names without knowing the module.
-WITH_NAMES = {"manager/config", "sdk/pytorch", "sdk/space", "training_services/testing"}
+# Packages from which users or authors of plug-ins import names without knowing the module.
+WITH_NAMES = {"sdk/pytorch", "sdk/space", "training_services/testing"}
 # Packages of equal modules, each named after the thing a reader looks for: "one module for each" names them all.
 EQUAL_MODULES = {
     "manager/api/routes",

@@ -54,7 +54,6 @@ class ManagerSession:
         node_id: str,
         pointer: str,
         secret_file: Path,
-        register: Callable[[], Registration],
         on_session: Callable[[RegistrationAnswer], None],
         carry_out: Callable[[list[Command]], Awaitable[None]],
         outbox: Outbox,
@@ -63,7 +62,6 @@ class ManagerSession:
         self._base_path = f"/api/v1/keepers/{node_id}"
         self._pointer = pointer
         self._secret_file = secret_file
-        self._register = register
         self._on_session = on_session
         self._carry_out = carry_out
         self._outbox = outbox
@@ -72,14 +70,14 @@ class ManagerSession:
         self._complaint = ""
         self.last_answer = asyncio.get_running_loop().time()
 
-    async def run(self) -> None:
-        """Hold sessions, one after another, without end."""
+    async def run(self, register: Callable[[], Registration]) -> None:
+        """Hold sessions, one after another, without end; each begins with what `register` returns then."""
         backoff = BackOff(first_seconds=_FIRST_PAUSE_SECONDS, longest_seconds=_LONGEST_PAUSE_SECONDS)
         while True:
             self._session = ""
             place = self._place()
             try:
-                await self._hold_session()
+                await self._hold_session(register)
             except LinkError as error:
                 if str(error) != self._complaint:  # once, not at every attempt
                     log.warning("%s", error)
@@ -88,13 +86,13 @@ class ManagerSession:
                 backoff.reset()
             await self._wait_for_change(place, backoff.take())
 
-    async def _hold_session(self) -> None:
+    async def _hold_session(self, register: Callable[[], Registration]) -> None:
         async with AsyncExitStack() as stack:
             pointed = self._pointed()
             commands = await self._connect(stack)
             reports = await self._connect(stack)
             failpoint("keeper.register.before")
-            answer = await self._ask(commands, "register", self._register(), RegistrationAnswer)
+            answer = await self._ask(commands, "register", register(), RegistrationAnswer)
             failpoint("keeper.register.after")
             self._session = answer.session
             self._complaint = ""

@@ -115,7 +115,10 @@ async def export_results(
     database = await context.manager.metrics(experiment_id) if intermediate else context.manager.control
 
     def read(connection: sqlite3.Connection) -> bytes:
-        curves = _curves(connection, page.items, report_from) if intermediate else {}
+        curves: dict[str, list[object]] = {}
+        for row in page.items if intermediate else ():
+            curve = metrics.curve(connection, row.id, member=report_from)
+            curves[row.id] = [point.reported for point in curve]
         items = [_export_row(row, curves.get(row.id)) for row in page.items]
         return models.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
 
@@ -146,7 +149,7 @@ async def get_experiment_logs(
     offset: Offset = 0,
     limit: ByteLimit = DEFAULT_BYTES,
 ) -> Response:
-    """What the dispatcher, and a tuner of the user's in it, printed. Header X-Next-Offset: where to go on."""
+    """What the dispatcher, and a tuner of the user's in it, printed. Header X-Next-Offset: where to continue."""
     row = await context.manager.experiment(experiment_id)
     path = Path(row.directory) / "log" / f"{source}.log"
     return text_part(*read_part(path, offset, limit, is_cut=earlier_log(path).exists()))
@@ -156,11 +159,6 @@ def curve_point(point: trials.CurvePoint) -> models.CurvePoint:
     """A point of the curve of the best."""
     ended_at = utc_or_none(point.ended_at)
     return models.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
-
-
-def _curves(connection: sqlite3.Connection, rows: list[TrialRow], report_from: int) -> dict[str, list[object]]:
-    found = {row.id: metrics.curve(connection, row.id, member=report_from) for row in rows}
-    return {trial_id: [point.reported for point in curve] for trial_id, curve in found.items()}
 
 
 def _export_row(row: TrialRow, intermediate: list[object] | None) -> models.ExportRow:

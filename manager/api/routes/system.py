@@ -84,7 +84,7 @@ async def _counted(context: ApiContext, stream: AsyncIterator[bytes]) -> AsyncIt
 
 @router.get("/logs/manager", summary="Part of the manager's log", response_class=Response)
 async def get_manager_log(context: Context, offset: Offset = 0, limit: ByteLimit = DEFAULT_BYTES) -> Response:
-    """JSON lines. Header X-Next-Offset: where to go on."""
+    """JSON lines. Header X-Next-Offset: where to continue."""
     return text_part(*read_part(context.home.manager_log, offset, limit))
 
 

@@ -157,7 +157,7 @@ async def get_trial_logs(
     offset: Offset = 0,
     limit: ByteLimit = DEFAULT_BYTES,
 ) -> Response:
-    """Plain text. Header X-Next-Offset: where to go on."""
+    """Plain text. Header X-Next-Offset: where to continue."""
     return text_part(*await read_job_part(context, trial_id, job, stream, offset, limit))
 
 
@@ -177,7 +177,7 @@ async def get_file(
     offset: Offset = 0,
     limit: ByteLimit = 4 * 1024 * 1024,
 ) -> Response:
-    """Bytes. Header X-Next-Offset: where to go on."""
+    """Bytes. Header X-Next-Offset: where to continue."""
     begin = await _begin(context, trial_id, job, path, offset)
     data = await context.manager.read_job_file(trial_id, job, path, begin, limit)
     headers: dict[str, str] = {NEXT_OFFSET: str(begin + len(data)), "Content-Disposition": "attachment"}

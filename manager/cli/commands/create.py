@@ -18,7 +18,7 @@ from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
-    from proctor.manager.config import ExperimentConfig
+    from proctor.manager.config.experiment import ExperimentConfig
     from proctor.sdk.client.client import Client
 
 CONNECTING_SECONDS = 20.0

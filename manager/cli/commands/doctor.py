@@ -16,7 +16,7 @@ from proctor.manager.cli.config_file import load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
 from proctor.manager.cli.machines import MachineLines, find_logins, folded
-from proctor.manager.cli.output import Format, Row, output_option, print_list
+from proctor.manager.cli.output import Format, TableRow, output_option, print_list
 from proctor.manager.cli.session import CliSession, with_session
 
 SHELL_WORDS = frozenset(
@@ -40,15 +40,20 @@ def doctor(session: CliSession, file: Path | None, output: str) -> int:
         rows += check_config(session, file)
     columns = MACHINE_COLUMNS if any(row["machine"] for row in rows) else MACHINE_COLUMNS[1:]
     print_list(folded(rows) if output == Format.TABLE else rows, columns, output, empty="")
-    failed = [_name(row) for row in rows if row["verdict"] == CheckResult.FAIL]
+    failed = [
+        f"{row['name']} of {row['machine']}" if row["machine"] else str(row["name"])
+        for row in rows
+        if row["verdict"] == CheckResult.FAIL
+    ]
     if failed:
         session.report(f"{len(failed)} of {len(rows)} checks failed: {', '.join(failed)}.")
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
-def check_config(session: CliSession, file: Path) -> list[Row]:
+def check_config(session: CliSession, file: Path) -> list[TableRow]:
     """Whether a configuration is valid, and what it names is there: code, command, machines."""
-    from proctor.manager.config import ConfigError, describe_problems, load_experiment
+    from proctor.manager.config.errors import ConfigError, describe_problems
+    from proctor.manager.config.loading import load_experiment
     from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
 
     try:
@@ -64,7 +69,7 @@ def check_config(session: CliSession, file: Path) -> list[Row]:
     return _rows(checks) + (_check_machines(session, loaded, file) if getattr(service, "machine_list", ()) else [])
 
 
-def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[Row]:
+def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[TableRow]:
     """Every hop to every machine, tried by the manager: it is the one who will connect."""
     try:
         logins = find_logins(loaded.config.canonical(), loaded.secrets)
@@ -74,12 +79,8 @@ def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[Row]:
     return MachineLines(client, loaded, file, logins).ask(client.check_platform, session.report)
 
 
-def _rows(checks: Iterable[Check]) -> list[Row]:
+def _rows(checks: Iterable[Check]) -> list[TableRow]:
     return [{"machine": "", **asdict(check)} for check in checks]
-
-
-def _name(row: Row) -> str:
-    return f"{row['name']} of {row['machine']}" if row["machine"] else str(row["name"])
 
 
 def _check_code(config: Any) -> Check:

@@ -8,7 +8,7 @@ import click
 from proctor.manager.cli.columns import NODES
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import find_experiment
-from proctor.manager.cli.output import Format, Row, confirm, echo, output_option, print_list
+from proctor.manager.cli.output import Format, TableRow, confirm, echo, output_option, print_list
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def collect(session: CliSession, node: str | None, experiment: str | None) -> in
     client = session.client
     only = None if experiment is None else find_experiment(client, experiment, ended_too=True)["id"]
     found = [find_node(client, node)] if node is not None else [each for each in client.nodes() if each["uncollected"]]
-    last: dict[tuple[str, str], Row] = {}
+    last: dict[tuple[str, str], TableRow] = {}
     for each in found:
         for state in client.collect_node(each["id"], experiment_id=only):
             last[each["id"], state["experiment_id"]] = state
@@ -128,7 +128,7 @@ def forget(session: CliSession, node: str, yes: bool) -> None:
         session.report(f"Node {found['id']} is forgotten.")
 
 
-def find_node(client: "Client", named: str) -> Row:
+def find_node(client: "Client", named: str) -> TableRow:
     """A node by its id, else by its address, else by the only beginning of an id. Raises CommandError."""
     known = list(client.nodes())
     found = (
@@ -144,7 +144,7 @@ def find_node(client: "Client", named: str) -> Row:
     raise CommandError(f"there is no node {named!r}; known nodes: {names}", ExitCode.NOT_FOUND)
 
 
-def _check_and_wait(client: "Client", node_id: str) -> Row:
+def _check_and_wait(client: "Client", node_id: str) -> TableRow:
     """The node once an event says that it is reached or not, or as it is when the time is over."""
     from proctor.sdk.client.events import Watch
 
@@ -160,7 +160,7 @@ def _check_and_wait(client: "Client", node_id: str) -> Row:
     return client.node(node_id)
 
 
-def _progress(state: Row) -> str:
+def _progress(state: TableRow) -> str:
     copied = f"copied {state['files']} of {state['total_files']} files"
     if not state["is_finished"]:
         size = f"{state['bytes'] / 1e6:.1f} of {state['total_bytes'] / 1e6:.1f} MB"
@@ -170,12 +170,12 @@ def _progress(state: Row) -> str:
     return f"done: {state['files']} file{'s' * (state['files'] != 1)}, {state['bytes'] / 1e6:.1f} MB"
 
 
-def _state(node: Row) -> str:
+def _state(node: TableRow) -> str:
     reasons = [node["reason"], f"it gets no new jobs: {node['hold']}" if node["hold"] else ""]
     return "; ".join([str(node["status"]), *filter(None, reasons)])
 
 
-def _describe(device: Row) -> str:
+def _describe(device: TableRow) -> str:
     used, total = device["memory_used_mb"], device["memory_total_mb"]
     held_by = ", ".join(device["held_by"])
     state = f"held by {held_by}" if held_by else "free"

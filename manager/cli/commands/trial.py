@@ -17,7 +17,7 @@ from proctor.manager.cli.commands.update import read_document_file
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
 from proctor.manager.cli.lazy import alias
-from proctor.manager.cli.output import Column, Format, Row, echo, output_option, print_list, print_one, print_table
+from proctor.manager.cli.output import Column, Format, TableRow, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
 from proctor.manager.lifecycle.states import TrialStatus
 
@@ -211,7 +211,7 @@ def trial_download(
     session.report(f"Saved {len(chosen)} {'file' if len(chosen) == 1 else 'files'} in {target}.")
 
 
-def choose(files: Iterable[Row], wanted: Sequence[str]) -> list[str]:
+def choose(files: Iterable[TableRow], wanted: Sequence[str]) -> list[str]:
     """The paths of these files, or of those of them that are or lie below what is wanted; none that leads elsewhere."""
     paths = [PurePosixPath(row["path"]) for row in files]
     ours = [path for path in paths if not path.is_absolute() and ".." not in path.parts]

@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 NO_LIMIT = "none"
 
 
-class _Limit(click.ParamType[Any]):
+class _LimitValue(click.ParamType[Any]):
     """A number or a duration, or `none` for no limit."""
 
     name = "limit"
@@ -60,7 +60,7 @@ def concurrency(session: CliSession, experiment: str | None, value: int) -> None
 
 @update.command()
 @experiment_argument
-@click.option("-v", "--value", required=True, type=_Limit(_read_seconds), help="90s, 10m, 1.5h, 2d, or none.")
+@click.option("-v", "--value", required=True, type=_LimitValue(_read_seconds), help="90s, 10m, 1.5h, 2d, or none.")
 @click.option("--trial", is_flag=True, help="The longest time of one trial, not of the experiment.")
 @with_session
 def duration(session: CliSession, experiment: str | None, value: float | str, trial: bool) -> None:
@@ -73,7 +73,7 @@ def duration(session: CliSession, experiment: str | None, value: float | str, tr
 
 @update.command()
 @experiment_argument
-@click.option("-v", "--value", required=True, type=_Limit(_read_count), help="A number, or none for no limit.")
+@click.option("-v", "--value", required=True, type=_LimitValue(_read_count), help="A number, or none for no limit.")
 @with_session
 def trialnum(session: CliSession, experiment: str | None, value: int | str) -> None:
     """How many trials are created. A DONE experiment resumes when the limit is raised."""

@@ -74,7 +74,7 @@ class AssessorAlgorithm(ABC):
     def assess(self, trial_id: str, sequence: int, value: float) -> bool:
         """Receive intermediate metric number `sequence` (from 0, without gaps) of a running trial.
 
-        Returns True to go on, False to stop the trial early. `value` may be NaN or infinite.
+        Returns True to continue, False to stop the trial early. `value` may be NaN or infinite.
         """
 
     @abstractmethod

@@ -10,6 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
@@ -75,7 +76,23 @@ Opener = Callable[[], AbstractAsyncContextManager[LineChannel]]
 InputReader = Callable[[int, int], Awaitable[Sequence[ToDispatcher]]]
 """(after position, limit) → the next inputs of the log, requests with the answers that are already stored."""
 
-Receiver = Callable[[News], None]
+
+@dataclass(frozen=True)
+class DispatcherRestarted:
+    """The dispatcher had died and is being started again."""
+
+    exit_message: str
+
+
+@dataclass(frozen=True)
+class DispatcherSilent:
+    """The dispatcher has not answered for long, but computes."""
+
+    problem: str
+
+
+Receiver = Callable[[News | DispatcherRestarted | DispatcherSilent], None]
+"""Gets what a dispatcher sends, and what happens to it."""
 
 
 class DispatcherGone(Exception):
@@ -83,104 +100,77 @@ class DispatcherGone(Exception):
 
 
 class DispatcherClient:
-    """Keeps one experiment's dispatcher alive and informed."""
+    """Keeps one experiment's dispatcher alive and informed: one conversation after another."""
 
-    def __init__(
-        self,
-        *,
-        open_channel: Opener,
-        initialize: Callable[[], protocol.Initialize],
-        read_inputs: InputReader,
-        receive: Receiver,
-        restarted: Callable[[str], None],
-        silent: Callable[[str], None] = lambda problem: None,
-    ) -> None:
-        """`restarted` is called with the reason of each restart, `silent` with a clause about one that does not answer
-        but computes."""
-        self._open_channel = open_channel
+    def __init__(self, initialize: protocol.Initialize, *, open_channel: Opener, read_inputs: InputReader) -> None:
         self._initialize = initialize
+        self._open_channel = open_channel
         self._read_inputs = read_inputs
-        self._receive = receive
-        self._restarted = restarted
-        self._silent = silent
-        self._monitor: LivenessMonitor | None = None
+        self._conversation: Conversation | None = None
+        self._owed = OwedSuggestions()
         self._obstacle = ""  # why none can be started
-        self._unanswered = False  # a ping is on its way
-        self._shot_for = ""
-        self._late: list[ToDispatcher] = []  # since the conversation began, not sent yet
-        self._sent = 0
-        self._has_suggested = False  # this dispatcher
-        self._has_ever_suggested = False  # any of them
-        self._awaited: set[int] = set()  # parameter ids that were asked for and not answered
-        self._awaited_since = 0.0  # or since the last answer, by this clock, the loop's
-        self._monotonic: Callable[[], float] = lambda: 0.0
-        self._has_inputs = asyncio.Event()
         self._finishing = asyncio.Event()
-        self._limit: asyncio.Timeout | None = None  # of the conversation
 
     def send(self, messages: Sequence[ToDispatcher]) -> None:
         """Committed inputs in the order of their positions. Returns at once; never raises."""
-        self._late.extend(messages)
-        self._has_inputs.set()
+        if self._conversation is not None:  # the next one reads them from the log
+            self._conversation.send(messages)
 
     @property
     def problem(self) -> str:
         """Why no suggestions come, as a clause, or '': the dispatcher is silent, cannot be started now, or computes.
         May be asked in any thread."""
-        return (self._obstacle if self._monitor is None else self._monitor.problem) or self._describe_wait()
-
-    def _describe_wait(self) -> str:
-        """It answers pings, but its tuner gives no suggestion."""
-        seconds = self._monotonic() - self._awaited_since if self._awaited else 0.0
-        if seconds < SLOW_TUNER_SECONDS:
-            return ""
-        what = "made its next suggestion" if self._has_ever_suggested else "suggested anything yet"
-        return f"the tuner has been computing for {seconds:.0f} s and has not {what}"
+        conversation = self._conversation
+        return self._obstacle if conversation is None else conversation.problem
 
     def finish(self) -> None:
         """No more inputs will come: the dispatcher handles what it was sent and leaves, in FINISH_SECONDS at most;
         then `run` returns. Returns at once; idempotent."""
-        if not self._finishing.is_set():
-            self._finishing.set()
-            self._has_inputs.set()
-            self._set_limit()
+        self._finishing.set()
+        self.send([])  # a speaker that waits for inputs looks again
 
-    def _set_limit(self) -> None:
-        if self._limit is not None and self._finishing.is_set():
-            self._limit.reschedule(asyncio.get_running_loop().time() + FINISH_SECONDS)
-
-    async def run(self) -> None:
+    async def run(self, receive: Receiver) -> None:
         """Serve until `finish`; may be called again then. Raises DispatcherGone when the dispatcher cannot be kept
         alive, ProtocolError when it sends what is not a message."""
+        failures = obstacles = 0
         try:
-            await self._serve()
+            while True:
+                try:
+                    conversation = await self._converse(receive)
+                except OSError as error:
+                    if error.errno not in PASSING:
+                        raise
+                    obstacles += 1
+                    if await self._is_finished_after(self._explain(error, obstacles)):
+                        return
+                    continue
+                obstacles = 0
+                if self._finishing.is_set():
+                    return
+                failures = 0 if conversation.has_suggested else failures + 1
+                why = conversation.exit_message()
+                if failures >= len(RESTART_DELAYS_SECONDS):
+                    raise DispatcherGone(f"the dispatcher ended {failures} times in a row: {why}")
+                log.warning("dispatcher ended, starting it again: %s", why, extra={"action": "dispatcher.restart"})
+                receive(DispatcherRestarted(why))
+                if await self._is_finished_after(RESTART_DELAYS_SECONDS[failures]):
+                    return
         finally:
             self._obstacle = ""
             self._finishing.clear()
 
-    async def _serve(self) -> None:
-        failures = obstacles = 0
-        while True:
-            self._has_suggested = False
+    async def _converse(self, receive: Receiver) -> "Conversation":
+        """One dispatcher's life, from its start to its end."""
+        async with self._open_channel() as channel:
+            self._obstacle = ""
+            conversation = Conversation(channel, self._owed, self._finishing, receive)
+            self._conversation = conversation
             try:
-                exit_message = await self._converse()
-            except OSError as error:
-                if error.errno not in PASSING:
-                    raise
-                obstacles += 1
-                if await self._is_finished_after(self._explain(error, obstacles)):
-                    return
-                continue
-            obstacles = 0
-            if self._finishing.is_set():
-                return
-            failures = 0 if self._has_suggested else failures + 1
-            if failures >= len(RESTART_DELAYS_SECONDS):
-                raise DispatcherGone(f"the dispatcher ended {failures} times in a row: {exit_message}")
-            log.warning("dispatcher ended, starting it again: %s", exit_message, extra={"action": "dispatcher.restart"})
-            self._restarted(exit_message)
-            if await self._is_finished_after(RESTART_DELAYS_SECONDS[failures]):
-                return
+                await conversation.run(self._initialize, self._read_inputs)
+            finally:
+                self._conversation = None
+                self._owed.clear()  # its successor owes that from when it is asked again
+        return conversation
 
     async def _is_finished_after(self, seconds: float) -> bool:
         """Wait, unless no more inputs will come; whether that is so."""
@@ -199,38 +189,130 @@ class DispatcherClient:
         self._obstacle = f"{why}; it is tried again every {pause:g} s"
         return pause
 
-    async def _converse(self) -> str:
-        """One dispatcher's life; returns why it ended."""
-        self._sent, self._unanswered, self._shot_for = 0, False, ""
-        self._monotonic = asyncio.get_running_loop().time
-        self._late.clear()
-        nonsense: protocol.ProtocolError | None = None
-        async with self._open_channel() as channel:
-            self._obstacle = ""
-            try:
-                async with asyncio.TaskGroup() as group:
-                    # The speaker begins first, so that Initialize is the first message.
-                    tasks = [group.create_task(self._speak(channel), name="dispatcher speaker")]
-                    tasks.append(group.create_task(channel.limit_log(), name="dispatcher log"))
-                    if channel.patience is not None:
-                        watching = self._watch(channel, channel.patience)
-                        tasks.append(group.create_task(watching, name="dispatcher watch"))
-                    nonsense = await self._listen(channel)
-                    for task in tasks:
-                        task.cancel()
-            finally:
-                self._monitor = self._limit = None
-                self._awaited.clear()  # its successor owes that from when it is asked again
+
+class OwedSuggestions:
+    """Which suggestions were requested and not given yet, and since when. Times are arguments."""
+
+    def __init__(self) -> None:
+        self._parameter_ids: set[int] = set()
+        self._since = 0.0  # the first of them was requested, or the last answer came
+        self._has_suggested = False  # any dispatcher of the experiment
+
+    def record_requests(self, messages: Sequence[ToDispatcher], now: float) -> None:
+        """What the dispatcher must answer now."""
+        for message in messages:
+            if isinstance(message, protocol.RequestTrialJobs):
+                if not self._parameter_ids:
+                    self._since = now
+                self._parameter_ids.update(message.parameter_ids)
+                self._parameter_ids.difference_update(answer.parameter_id for answer in message.answers)
+                self._has_suggested |= bool(message.answers)
+
+    def record_answer(self, message: protocol.NewTrial | protocol.NoMoreTrials, now: float) -> None:
+        """What it has answered."""
+        if isinstance(message, protocol.NewTrial):
+            self._has_suggested = True
+            self._parameter_ids.discard(message.parameter_id)
+        else:
+            self._parameter_ids.difference_update(message.parameter_ids)
+        self._since = now
+
+    def clear(self) -> None:
+        """The dispatcher is gone."""
+        self._parameter_ids.clear()
+
+    def problem(self, now: float) -> str:
+        """A clause about a tuner that computes for long, or ''."""
+        seconds = now - self._since if self._parameter_ids else 0.0
+        if seconds < SLOW_TUNER_SECONDS:
+            return ""
+        what = "made its next suggestion" if self._has_suggested else "suggested anything yet"
+        return f"the tuner has been computing for {seconds:.0f} s and has not {what}"
+
+
+class Conversation:
+    """What is exchanged with one dispatcher, until it closes its end, is killed, or takes too long to leave."""
+
+    def __init__(
+        self, channel: LineChannel, owed: OwedSuggestions, finishing: asyncio.Event, receive: Receiver
+    ) -> None:
+        """`finishing` is set when no more inputs will come."""
+        self._channel = channel
+        self._owed = owed
+        self._finishing = finishing
+        self._receive = receive
+        self._now = asyncio.get_running_loop().time
+        self._monitor: LivenessMonitor | None = None
+        self._unanswered = False  # a ping is on its way
+        self._killed_for = ""
+        self._late: list[ToDispatcher] = []  # not sent yet
+        self._sent = 0
+        self._has_inputs = asyncio.Event()
+        self.has_suggested = False
+
+    @property
+    def problem(self) -> str:
+        """Why no suggestions come, as a clause, or ''. May be asked in any thread."""
+        return ("" if self._monitor is None else self._monitor.problem) or self._owed.problem(self._now())
+
+    def exit_message(self) -> str:
+        """Why it ended, for people; once its channel is closed."""
+        reason = self._channel.exit_message()
+        return f"{self._killed_for}; {reason}" if self._killed_for else reason
+
+    def send(self, messages: Sequence[ToDispatcher]) -> None:
+        """More inputs. Returns at once."""
+        self._late.extend(messages)
+        self._has_inputs.set()
+
+    async def run(self, initialize: protocol.Initialize, read_inputs: InputReader) -> None:
+        """Returns when the dispatcher is done. Raises ProtocolError when it sends what is not a message."""
+        async with asyncio.TaskGroup() as group:
+            # The speaker begins first, so that Initialize is the first message.
+            tasks = [group.create_task(self._speak(initialize, read_inputs), name="dispatcher speaker")]
+            tasks.append(group.create_task(self._channel.limit_log(), name="dispatcher log"))
+            limit = asyncio.timeout(None)
+            tasks.append(group.create_task(self._limit_leaving(limit), name="dispatcher leave"))
+            if self._channel.patience is not None:
+                tasks.append(group.create_task(self._watch(self._channel.patience), name="dispatcher watch"))
+            nonsense = await self._listen(limit)
+            for task in tasks:
+                task.cancel()
         if nonsense is not None:
             raise nonsense
-        return f"{self._shot_for}; {channel.exit_message()}" if self._shot_for else channel.exit_message()
 
-    async def _listen(self, channel: LineChannel) -> protocol.ProtocolError | None:
-        """Receive until the dispatcher closes its end, sends what is not a message, or takes too long to leave."""
+    async def _speak(self, initialize: protocol.Initialize, read_inputs: InputReader) -> None:
+        """The whole input log first, then what comes, page by page."""
+        with suppress(ConnectionError):
+            await self._channel.send(protocol.encode(initialize))
+            while page := await read_inputs(self._sent, PAGE):
+                await self._send(page)
+            while True:
+                late, self._late = self._late, []
+                await self._send(late)
+                if self._late:
+                    continue
+                if self._finishing.is_set():
+                    await self._channel.send(protocol.encode(protocol.Terminate()))
+                    return
+                self._has_inputs.clear()
+                await self._has_inputs.wait()
+
+    async def _send(self, messages: Sequence[ToDispatcher]) -> None:
+        news = [message for message in messages if getattr(message, "position", 0) > self._sent]
+        if not news:
+            return
+        self._owed.record_requests(news, self._now())
+        failpoint("manager.dispatcher.send.before")
+        await self._channel.send(b"".join(protocol.encode(message) for message in news))
+        self._sent = news[-1].position  # type: ignore[union-attr]
+        failpoint("manager.dispatcher.send.after")
+
+    async def _listen(self, limit: asyncio.Timeout) -> protocol.ProtocolError | None:
+        """Receive until the dispatcher closes its end, sends what is not a message, or the limit is reached."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(None) as self._limit:
-                self._set_limit()
-                async for line in channel.lines():
+            async with limit:
+                async for line in self._channel.lines():
                     failpoint("manager.dispatcher.receive.before")
                     try:
                         message = protocol.decode(line)
@@ -245,78 +327,34 @@ class DispatcherClient:
         if isinstance(message, protocol.Pong):
             self._unanswered = False
             return
-        if isinstance(message, protocol.NewTrial):
-            self._has_suggested = self._has_ever_suggested = True
-            self._record_answer([message.parameter_id])
-        elif isinstance(message, protocol.NoMoreTrials):
-            self._record_answer(message.parameter_ids)
+        if isinstance(message, protocol.NewTrial | protocol.NoMoreTrials):
+            self.has_suggested |= isinstance(message, protocol.NewTrial)
+            self._owed.record_answer(message, self._now())
         self._receive(message)
 
-    def _record_answer(self, parameter_ids: Sequence[int]) -> None:
-        self._awaited.difference_update(parameter_ids)
-        self._awaited_since = self._monotonic()
+    async def _limit_leaving(self, limit: asyncio.Timeout) -> None:
+        await self._finishing.wait()
+        limit.reschedule(self._now() + FINISH_SECONDS)
 
-    def _record_requests(self, messages: Sequence[ToDispatcher]) -> None:
-        """What the dispatcher must answer now."""
-        for message in messages:
-            if isinstance(message, protocol.RequestTrialJobs):
-                if not self._awaited:
-                    self._awaited_since = self._monotonic()
-                self._awaited.update(message.parameter_ids)
-                self._awaited.difference_update(answer.parameter_id for answer in message.answers)
-                self._has_ever_suggested |= bool(message.answers)
-
-    async def _watch(self, channel: LineChannel, patience: Patience) -> None:
+    async def _watch(self, patience: Patience) -> None:
         """Ping the dispatcher, and kill one that will not answer any more."""
-        loop = asyncio.get_running_loop()
-        self._monitor = monitor = LivenessMonitor(patience, loop.time(), channel.process_stats())
+        self._monitor = monitor = LivenessMonitor(patience, self._now(), self._channel.process_stats())
         nonce = 0
         while True:
-            due = loop.time() + patience.poll_seconds
+            due = self._now() + patience.poll_seconds
             if not self._unanswered:
                 self._unanswered, nonce = True, nonce + 1
-                await self._ping(channel, nonce, due)
-            await asyncio.sleep(due - loop.time())
-            liveness = monitor.check(loop.time(), channel.process_stats())
+                with suppress(ConnectionError, TimeoutError):
+                    async with asyncio.timeout_at(due):  # one that reads nothing lets it lie in the buffer
+                        await self._channel.send(protocol.encode(protocol.Ping(nonce)))
+            await asyncio.sleep(due - self._now())
+            liveness = monitor.check(self._now(), self._channel.process_stats())
             if self._finishing.is_set():
                 return  # it answers no pings while it leaves, and has a limit for that
             if liveness is Liveness.LOST:
                 break
             if liveness is Liveness.BUSY:
-                self._silent(monitor.problem)
-        self._shot_for = f"{monitor.problem}, so it was killed"
-        log.warning("%s", self._shot_for, extra={"action": "dispatcher.kill"})
-        await channel.kill()
-
-    @staticmethod
-    async def _ping(channel: LineChannel, nonce: int, due: float) -> None:
-        """Send a ping. Of a dispatcher that reads nothing it lies in the buffer, and that is not waited for."""
-        with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout_at(due):
-                await channel.send(protocol.encode(protocol.Ping(nonce)))
-
-    async def _speak(self, channel: LineChannel) -> None:
-        with suppress(ConnectionError):
-            await channel.send(protocol.encode(self._initialize()))
-            while page := await self._read_inputs(self._sent, PAGE):
-                await self._send(channel, page)
-            while True:
-                late, self._late = self._late, []
-                await self._send(channel, late)
-                if self._late:
-                    continue
-                if self._finishing.is_set():
-                    await channel.send(protocol.encode(protocol.Terminate()))
-                    return
-                self._has_inputs.clear()
-                await self._has_inputs.wait()
-
-    async def _send(self, channel: LineChannel, messages: Sequence[ToDispatcher]) -> None:
-        news = [message for message in messages if getattr(message, "position", 0) > self._sent]
-        if not news:
-            return
-        self._record_requests(news)
-        failpoint("manager.dispatcher.send.before")
-        await channel.send(b"".join(protocol.encode(message) for message in news))
-        self._sent = news[-1].position  # type: ignore[union-attr]
-        failpoint("manager.dispatcher.send.after")
+                self._receive(DispatcherSilent(monitor.problem))
+        self._killed_for = f"{monitor.problem}, so it was killed"
+        log.warning("%s", self._killed_for, extra={"action": "dispatcher.kill"})
+        await self._channel.kill()

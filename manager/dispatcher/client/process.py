@@ -26,7 +26,7 @@ KILL_SECONDS = 10.0
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 EXIT_MESSAGE_LINES = 20
 LOG_BYTES = 16 * 1024 * 1024
-"""What a dispatcher's log may grow to; then it goes on empty, and its last so many bytes are the file beside it."""
+"""What a dispatcher's log may grow to; then it is emptied, and its last so many bytes are the file beside it."""
 _POLL_SECONDS = (0.25, 2.0)
 _BLOCK_BYTES = 1024 * 1024
 
@@ -127,7 +127,7 @@ def _process_stats(pid: int) -> ProcessStats:
 def cut_log(path: Path) -> int:
     """Make a log that is larger than LOG_BYTES empty, with its last LOG_BYTES in `earlier_log`; returns its size.
 
-    The dispatcher has it open to append: it goes on in the same file. On a full disk nothing is kept. Blocks.
+    The dispatcher has it open to append: it continues in the same file. On a full disk nothing is kept. Blocks.
     """
     try:
         size = path.stat().st_size

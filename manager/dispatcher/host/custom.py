@@ -5,7 +5,8 @@ There are two threads, as in NNI. The first one calls everything of a tuner but 
 a tuner may wait for an earlier trial. A tuner that computes for long is left alone: most are not written to be called
 twice at once. An assessor is called on the second thread.
 
-An algorithm that saves itself goes on from there: a file beside its checkpoint says how much of the input log is in it.
+An algorithm that saves itself continues from there: a file beside its checkpoint says how much of the input log it
+holds.
 """
 
 import importlib
@@ -24,9 +25,9 @@ from typing import Any, NamedTuple
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.host.interface import (
+    Call,
     HostedAssessor,
     HostedTuner,
-    Job,
     Leave,
     Send,
     WorkerThread,
@@ -44,8 +45,8 @@ COMPUTING_SHARE = 0.2
 UNANSWERED_SECONDS = 3.0
 """How long a tuner may wait inside `generate_parameters` while its session ends."""
 
-Guard = Callable[[Job], Job]
-"""Wraps a job so that what it raises ends the session instead of the thread."""
+CatchErrors = Callable[[Call], Call]
+"""Wraps a call so that what it raises ends the session instead of the thread."""
 
 
 class CustomClassError(Exception):
@@ -146,14 +147,14 @@ class CustomTuner(HostedTuner):
         send: Send,
         *,
         threads: tuple[WorkerThread, WorkerThread],
-        guard: Guard,
+        catch_errors: CatchErrors,
         checkpoint_directory: str,
     ) -> None:
         self._tuner = tuner
         self._send = send
         self._first, self._second = threads
         self._watcher = WorkerThread("result-watch")
-        self._guard = guard
+        self._catch_errors = catch_errors
         self._saved = SavedState(checkpoint_directory, "tuner", tuner, Tuner)
         self._loaded = SavedPosition()
         self._position = 0
@@ -172,7 +173,7 @@ class CustomTuner(HostedTuner):
 
         def begin() -> None:
             try:
-                self._guard(partial(self._begin, search_space))()
+                self._catch_errors(partial(self._begin, search_space))()
             finally:
                 ready.set()
 
@@ -209,8 +210,8 @@ class CustomTuner(HostedTuner):
         if not (self._drain(until) and self._second.finish(until - time.monotonic())):
             return
         if leave.saves:
-            self._first.put(self._guard(self._save))
-        self._first.put(self._guard(self._tuner._on_exit))
+            self._first.put(self._catch_errors(self._save))
+        self._first.put(self._catch_errors(self._tuner._on_exit))
         self._first.finish(until - time.monotonic())
 
     def _drain(self, until: float) -> bool:
@@ -233,14 +234,14 @@ class CustomTuner(HostedTuner):
         """Whether the first thread has computed during a watch that began at `used` seconds of processor time."""
         return self._first.cpu_seconds() - used >= COMPUTING_SHARE * WATCH_SECONDS
 
-    def _put(self, message: Any, job: Job) -> None:
+    def _put(self, message: Any, call: Call) -> None:
         def do() -> None:
-            job()
+            call()
             self._position = max(self._position, message.position)
             if self._first.is_idle() and not self._results and isinstance(message, protocol.TrialEnd):
                 self._save()
 
-        self._first.put(self._guard(do))
+        self._first.put(self._catch_errors(do))
 
     def _begin(self, search_space: Any) -> None:
         self._tuner.update_search_space(search_space)
@@ -341,7 +342,7 @@ class CustomTuner(HostedTuner):
             value = from_wire(message.value)
             method(message.parameter_id, message.parameters, value, **_taken_by(method, facts))
         end = partial(self._tuner.trial_end, message.parameter_id, succeeded(message))
-        self._second.put(self._guard(end))
+        self._second.put(self._catch_errors(end))
 
     def _watch(self) -> None:
         """Have the second thread deliver if the first one waits inside `generate_parameters`."""
@@ -351,7 +352,7 @@ class CustomTuner(HostedTuner):
             if self._delivered.wait(WATCH_SECONDS):
                 continue
             if call == self._generating and not self._has_computed(used):
-                self._second.put(self._guard(self._deliver))
+                self._second.put(self._catch_errors(self._deliver))
 
 
 def _taken_by(method: Callable[..., Any], keywords: dict[str, Any]) -> dict[str, Any]:
@@ -366,18 +367,18 @@ class CustomAssessor(HostedAssessor):
     """Calls come from one thread and return at once; the work is done on the second thread."""
 
     def __init__(
-        self, assessor: Any, send: Send, *, thread: WorkerThread, guard: Guard, checkpoint_directory: str
+        self, assessor: Any, send: Send, *, thread: WorkerThread, catch_errors: CatchErrors, checkpoint_directory: str
     ) -> None:
         self._assessor = assessor
         self._send = send
         self._thread = thread
-        self._guard = guard
+        self._catch_errors = catch_errors
         self._saved = SavedState(checkpoint_directory, "assessor", assessor, Assessor)
         self._loaded = SavedPosition()
         self._position = 0
         self._histories: dict[str, list[Any]] = {}
         self._stopped: dict[str, SavedDecision] = {}
-        thread.put(guard(self._load))
+        thread.put(catch_errors(self._load))
 
     def report(self, message: protocol.ReportMetrics) -> None:
         self._put(message, partial(self._report, message))
@@ -390,18 +391,18 @@ class CustomAssessor(HostedAssessor):
 
     def close(self, leave: Leave) -> None:
         if leave.saves:
-            self._thread.put(self._guard(self._save))
-        self._thread.put(self._guard(self._assessor._on_exit))
+            self._thread.put(self._catch_errors(self._save))
+        self._thread.put(self._catch_errors(self._assessor._on_exit))
         self._thread.finish(leave.seconds)
 
-    def _put(self, message: Any, job: Job) -> None:
+    def _put(self, message: Any, call: Call) -> None:
         def do() -> None:
-            job()
+            call()
             self._position = max(self._position, message.position)
             if self._thread.is_idle() and isinstance(message, protocol.TrialEnd):
                 self._save()
 
-        self._thread.put(self._guard(do))
+        self._thread.put(self._catch_errors(do))
 
     def _load(self) -> None:
         self._loaded = self._saved.load()

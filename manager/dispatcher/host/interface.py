@@ -16,7 +16,7 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import FromDispatcher
 
 Send = Callable[[FromDispatcher], None]
-Job = Callable[[], None]
+Call = Callable[[], None]
 """Something to be done on a `WorkerThread`. It handles its own errors."""
 
 
@@ -96,16 +96,16 @@ def succeeded(message: protocol.TrialEnd) -> bool:
 
 
 class WorkerThread:
-    """Does jobs in the order they are put, on a thread of its own, which ends with the process."""
+    """Does calls in the order they are put, on a thread of its own, which ends with the process."""
 
     def __init__(self, name: str) -> None:
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, job: Job) -> None:
-        """Do `job` after everything put before it; returns at once."""
-        self._jobs.put(job)
+    def put(self, call: Call) -> None:
+        """Do `call` after everything put before it; returns at once."""
+        self._calls.put(call)
 
     def finish(self, seconds: float) -> bool:
         """Wait until everything that was put is done; False where that takes longer."""
@@ -114,8 +114,8 @@ class WorkerThread:
         return done.wait(seconds)
 
     def is_idle(self) -> bool:
-        """Whether no job waits after the one that is being done."""
-        return self._jobs.empty()
+        """Whether no call waits after the one that is being done."""
+        return self._calls.empty()
 
     def cpu_seconds(self) -> float:
         """The processor time that the thread has used so far."""
@@ -125,4 +125,4 @@ class WorkerThread:
 
     def _work(self) -> None:
         while True:
-            self._jobs.get()()
+            self._calls.get()()

@@ -11,9 +11,9 @@ from proctor.manager.dispatcher.algorithms.registry import create_algorithm
 from proctor.manager.dispatcher.host.builtin import BuiltinAssessor, BuiltinTuner
 from proctor.manager.dispatcher.host.interface import (
     IN_ORDER,
+    Call,
     HostedAssessor,
     HostedTuner,
-    Job,
     Leave,
     Send,
     WorkerThread,
@@ -53,7 +53,7 @@ class HostSession:
         if isinstance(message, protocol.Ping):
             self.send(protocol.Pong(message.nonce))
         elif not self._failed:
-            self._guarded(lambda: self._take(message))()
+            self._catching_errors(lambda: self._take(message))()
 
     def stop_asking(self) -> None:
         """Skip requests from now on: the session is about to end. May be called from any thread."""
@@ -130,7 +130,7 @@ class HostSession:
             tuner,
             self.send,
             threads=(WorkerThread("first"), second),
-            guard=self._guarded,
+            catch_errors=self._catching_errors,
             checkpoint_directory=message.checkpoint_directory,
         )
 
@@ -145,7 +145,9 @@ class HostSession:
 
         assessor = self._load(spec, message, ("assess_trial", "trial_end"))
         directory = message.checkpoint_directory
-        return CustomAssessor(assessor, self.send, thread=second, guard=self._guarded, checkpoint_directory=directory)
+        return CustomAssessor(
+            assessor, self.send, thread=second, catch_errors=self._catching_errors, checkpoint_directory=directory
+        )
 
     @staticmethod
     def _create_builtin(
@@ -184,12 +186,12 @@ class HostSession:
 
     # ---- errors ---------------------------------------------------------------------------------------------------
 
-    def _guarded(self, job: Job) -> Callable[[], None]:
+    def _catching_errors(self, call: Call) -> Callable[[], None]:
         def do() -> None:
             if self._failed:
                 return
             try:
-                job()
+                call()
             except BaseException as error:  # on a thread nothing but the user's code raises SystemExit and the like
                 self._fail(error)
 

@@ -66,9 +66,9 @@ def _storable(moment: datetime) -> datetime:
 
 
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}$")]
-Count = Annotated[int, Field(ge=0, lt=2**53)]
+StoredCount = Annotated[int, Field(ge=0, lt=2**53)]
 """Of numbers that are counted on from. SQLite's integers end at 2**63; those that other programs read exactly, here."""
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+StoredInteger = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
 Moment = Annotated[datetime, AfterValidator(_storable)]
 R = TypeVar("R", bound=BaseModel)
@@ -103,17 +103,17 @@ class SavedTrial(BaseModel):
     """What is taken over of a trial's resource."""
 
     id: TrialId
-    sequence_id: Count
+    sequence_id: StoredCount
     status: TrialStatus
     reason: str = ""
     parameters: Any
-    parameter_id: Count
+    parameter_id: StoredCount
     source: str
-    jobs: Count
+    jobs: StoredCount
     final_value: float | str | None = None
     final_data: Any = None
     latest_value: float | str | None = None
-    intermediate_count: Count = 0
+    intermediate_count: StoredCount = 0
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None
@@ -128,17 +128,17 @@ class SavedJob(BaseModel):
     stop_reason: EndReason | None = None
     end_reason: EndReason | None = None
     detail: str = ""
-    parameter_id: Count
+    parameter_id: StoredCount
     parameters: Any
     parent_job: str | None = None
     resumed_from_job: str | None = None
-    resumed_from_step: Count | None = None
+    resumed_from_step: StoredCount | None = None
     start_reason: str = ""
     node_id: str | None = None
     gpus: list[GpuSlot] | None = None
-    pid: Whole | None = None
-    exit_code: Whole | None = None
-    signal: Whole | None = None
+    pid: StoredInteger | None = None
+    exit_code: StoredInteger | None = None
+    signal: StoredInteger | None = None
     code_fingerprint: str | None = None
     submitted_at: Moment | None = None
     started_at: Moment | None = None
@@ -151,10 +151,10 @@ class SavedMetric(BaseModel):
     id: Annotated[int, Field(ge=1, lt=2**53)]
     trial_id: TrialId
     job: Annotated[int, Field(ge=1, lt=2**53)]
-    member: Count = 0
+    member: StoredCount = 0
     kind: Annotated[str, Field(pattern=f"^({KIND_INTERMEDIATE}|{KIND_FINAL}|{KIND_LOST}|unreadable)$")]
-    sequence: Count
-    step: Whole | None = None
+    sequence: StoredCount
+    step: StoredInteger | None = None
     data: Any = None
     time: Moment
 

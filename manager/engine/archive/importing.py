@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.engine import creation

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proctor.manager.clock import Clock
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
+from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.engine.code import SNAPSHOT_FOLDER, CodeWatch
 from proctor.manager.engine.loop.reservations import Placer
@@ -96,6 +97,19 @@ class LoopContext:
     open_dispatcher: Opener
     checkpoint_directory: str
 
+    def initialize(self, row: ExperimentRow) -> protocol.Initialize:
+        """The first message to each dispatcher of the experiment."""
+        config = self.config
+        return protocol.Initialize(
+            experiment_id=row.id,
+            search_space=config.search_space,  # the first one; changes of it are in the log
+            tuner=_spec(config.tuner),
+            assessor=None if config.assessor is None else _spec(config.assessor),
+            seed=row.seed,
+            checkpoint_directory=self.checkpoint_directory,
+            direction=config.objective.direction,
+        )
+
     @property
     def save_seconds(self) -> float:
         """How long a trial may save at most when it is stopped softly."""
@@ -108,3 +122,13 @@ class LoopContext:
             max_trial_retries=self.config.max_trial_retries,
             max_infrastructure_retries=self.config.max_infrastructure_retries,
         )
+
+
+def _spec(algorithm: AlgorithmConfig) -> protocol.AlgorithmSpec:
+    directory = algorithm.code_directory
+    return protocol.AlgorithmSpec(
+        name=algorithm.name,
+        class_name=algorithm.class_name,
+        code_directory=None if directory is None else str(directory),
+        class_args=dict(algorithm.class_args),
+    )

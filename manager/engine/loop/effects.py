@@ -1,4 +1,4 @@
-"""What is done once a step is committed: jobs submitted, changed and canceled, places given back.
+"""What is done once a turn is committed: jobs submitted, changed and canceled, places given back.
 
 A service may not be able to do what it is asked. A cancellation, a changed limit, and a submission that has failed
 without being refused are retried with growing pauses as long as the job lives.
@@ -6,17 +6,25 @@ without being refused are retried with growing pauses as long as the job lives.
 
 import logging
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.messages import Inbox
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.engine.loop.stopping import soft_stop
 from proctor.manager.engine.passing_errors import error_clause
 from proctor.manager.lifecycle.retries import retry_delay
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import EndReason, SupportsSoftStop
+from proctor.training_services.base import (
+    EndReason,
+    Exit,
+    StatusChange,
+    SupportsReattach,
+    SupportsSoftStop,
+    TrialJobStatus,
+)
 from proctor.training_services.errors import (
     SubmissionRefused,
     TrainingServiceError,
@@ -33,6 +41,8 @@ _PHRASES = {
 }
 _REASONS = {_SUBMIT: "waiting: ", _CANCEL: "being stopped: "}
 """How the reason of a trial begins, where it is shown."""
+_FIRST_REVISION = 1
+"""Of an experiment whose limits were never changed."""
 
 
 @dataclass
@@ -59,15 +69,49 @@ class Effects:
         """The monotonic time at which something that is pending is tried again; None: nothing is pending."""
         return min((pending.due for pending in self._pending.values()), default=None)
 
-    async def carry_out(self, step: Step) -> None:
-        """Do what the committed step asks for, and what is pending and due."""
-        for job_id in step.release:
+    async def reattach(self) -> None:
+        """After a restart: have the service find every job again, and repeat what may not have reached it before. The
+        jobs of a service that cannot do that are ended."""
+        service = self._context.service
+        if not isinstance(service, SupportsReattach):
+            await self._abandon_jobs()
+            return
+        trials = list(self._state.by_job.values())
+        rows = [(trial.row, trial.job) for trial in trials]
+        forms = [self._context.forms.form(self._state.row, row, job) for row, job in rows if job is not None]
+        await service.reattach(forms, ())
+        for trial in trials if self._state.row.revision > _FIRST_REVISION else ():
+            await self.update(trial)  # a changed limit may not have reached it
+        for trial in trials:
+            if trial.job is not None and trial.job.stop_reason is not None:
+                await self.cancel(trial.job.id, trial.job.stop_reason is EndReason.EARLY_STOPPED)
+
+    async def _abandon_jobs(self) -> None:
+        """End every job that the service cannot find again. None is submitted a second time: its process may still
+        run, and two processes must never write one journal. A trial that is retried gets a new job, whose directory
+        and journal are its own."""
+        detail = (
+            f"the job was submitted before the manager or the experiment was restarted, and platform {self._platform} "
+            "cannot find its jobs again"
+        )
+        for job_id, trial in self._state.by_job.items():
+            assert trial.job is not None
+            await self.cancel(job_id, False)
+            ended_at, token = self._context.clock.now(), trial.job.token
+            exit = Exit(EndReason.EXIT_UNKNOWN, None, None, 0.0, ended_at, detail)
+            time = datetime.fromtimestamp(ended_at, UTC)
+            change = StatusChange(job_id, token, TrialJobStatus.ENDED, time, detail=detail, exit=exit)
+            self._inbox.post(m.JobsChanged((change,)))
+
+    async def carry_out(self, turn: Turn) -> None:
+        """Do what the committed turn asks for, and what is pending and due."""
+        for job_id in turn.release:
             self._context.placer.give_back(job_id)
-        for trial in step.submit:
+        for trial in turn.submit:
             await self.submit(trial)
-        for job_id, early in step.cancel:
+        for job_id, early in turn.cancel:
             await self.cancel(job_id, early)
-        for trial in step.update:
+        for trial in turn.update:
             await self.update(trial)
         if self._pending:
             await self._try_again()

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.client.client import DispatcherRestarted, DispatcherSilent
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
 from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason, Exit, StatusChange
@@ -79,20 +80,6 @@ class NoticePosted:
 
 
 @dataclass(frozen=True)
-class DispatcherRestarted:
-    """The dispatcher had died and is being started again."""
-
-    exit_message: str
-
-
-@dataclass(frozen=True)
-class DispatcherSilent:
-    """The dispatcher has not answered for long, but computes."""
-
-    problem: str
-
-
-@dataclass(frozen=True)
 class DispatcherFailed:
     """The dispatcher cannot be kept alive."""
 
@@ -156,7 +143,7 @@ class StopExperiment:
     """Stop the experiment: its jobs end, its waiting trials are kept for a resume."""
 
 
-Message = (
+LoopMessage = (
     JobsChanged
     | MetricsStored
     | JobRefused
@@ -188,7 +175,7 @@ Message = (
 class Envelope:
     """A message and, when a caller waits for it, where its answer goes."""
 
-    message: Message
+    message: LoopMessage
     answer: asyncio.Future[Any] | None = None
 
     def resolve(self, value: Any) -> None:
@@ -214,7 +201,7 @@ class Inbox:
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: BaseException | None = None
 
-    def post(self, message: Message, *, lazy: bool = False) -> None:
+    def post(self, message: LoopMessage, *, lazy: bool = False) -> None:
         """Leave a message. A lazy one is read with the next message, at the latest after LAZY_SECONDS."""
         self._waiting.append(Envelope(message))
         if lazy:
@@ -222,7 +209,7 @@ class Inbox:
         else:
             self._arrived.set()
 
-    async def ask(self, message: Message) -> Any:
+    async def ask(self, message: LoopMessage) -> Any:
         """Leave a message and wait until what it led to is committed. Raises what its handler raised."""
         if self._closed is not None:
             raise self._closed
@@ -254,12 +241,12 @@ class Inbox:
 _REQUESTS = CancelTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
 
 
-def is_request(message: Message) -> bool:
+def is_request(message: LoopMessage) -> bool:
     """Whether a user waits for its answer, which may be that it is refused."""
     return isinstance(message, _REQUESTS)
 
 
-def parts(message: Message) -> Sequence[Message]:
+def parts(message: LoopMessage) -> Sequence[LoopMessage]:
     """The same as messages that are each about one job."""
     match message:
         case JobsChanged(changes):
@@ -269,7 +256,7 @@ def parts(message: Message) -> Sequence[Message]:
     return [message]
 
 
-def substitutes(message: Message, why: str, now: float) -> Sequence[Message]:
+def substitutes(message: LoopMessage, why: str, now: float) -> Sequence[LoopMessage]:
     """What to handle instead of a part that the store refuses.
 
     :param why: a clause.

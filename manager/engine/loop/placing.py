@@ -4,7 +4,7 @@ import secrets
 
 from proctor.manager.engine.loop import transitions, tuning
 from proctor.manager.engine.loop.context import LoopContext
-from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
+from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
@@ -20,21 +20,25 @@ _PLACING = {
 }
 
 
-async def place_waiting(state: ExperimentState, step: Step, context: LoopContext) -> None:
+async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
     """Give jobs to waiting trials, in the order of their numbers, while there are places; record why for the others."""
     if state.row.status not in _PLACING:
         context.placer.stop_waiting()
         return
-    await _add_node_notices(step, context)
+    await _add_node_notices(turn, context)
     steady = context.clock.steady()
     shortage = ""  # why the first one that found no place found none; it holds for the others
     for trial in state.waiting():
-        why_not = _why_not(state, trial, step.monotonic)
+        why_not = ""  # what keeps it from being placed, places apart
+        if trial.retry_at is not None and trial.retry_at > turn.monotonic:
+            why_not = trial.row.reason
+        elif state.placed() >= state.row.trial_concurrency:
+            why_not = f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
         if why_not or shortage:
             trial.waiting_since = None if why_not else trial.waiting_since or steady
-            transitions.set_reason(step, trial, why_not or shortage)
+            transitions.set_reason(turn, trial, why_not or shortage)
             continue
-        outcome = await _place(state, step, context, trial)
+        outcome = await _place(state, turn, context, trial)
         if isinstance(outcome, Impossible):
             return
         shortage = f"waiting: {outcome.reason}" if outcome is not None else ""
@@ -42,28 +46,19 @@ async def place_waiting(state: ExperimentState, step: Step, context: LoopContext
         context.placer.stop_waiting()
 
 
-async def _add_node_notices(step: Step, context: LoopContext) -> None:
+async def _add_node_notices(turn: Turn, context: LoopContext) -> None:
     """Notices about nodes that no trial ever gets; those from before a restart are not repeated."""
     news = context.placer.take_notices()
     if not news:
         return
-    known = await context.control.read(lambda c: events.notices(c, step.experiment_id, limit=events.KEPT_NOTICES))
+    known = await context.control.read(lambda c: events.notices(c, turn.experiment_id, limit=events.KEPT_NOTICES))
     for text in news:
         if text not in known:
-            step.add_notice(text)
-
-
-def _why_not(state: ExperimentState, trial: LiveTrial, monotonic: float) -> str:
-    """What keeps a trial from being placed, GPUs apart; '' for nothing."""
-    if trial.retry_at is not None and trial.retry_at > monotonic:
-        return trial.row.reason
-    if state.placed() >= state.row.trial_concurrency:
-        return f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
-    return ""
+            turn.add_notice(text)
 
 
 async def _place(
-    state: ExperimentState, step: Step, context: LoopContext, trial: LiveTrial
+    state: ExperimentState, turn: Turn, context: LoopContext, trial: LiveTrial
 ) -> Waiting | Impossible | None:
     """Place one trial; returns why it was not."""
     token = secrets.token_hex(8)
@@ -73,10 +68,9 @@ async def _place(
     job_id = f"{trial.row.id}.{trial.row.jobs + 1}"
     place = context.placer.take(job_id, token, holder, since=trial.waiting_since, now=steady)
     if isinstance(place, Impossible):
-        monotonic = context.clock.monotonic()
-        tuning.move_experiment(state, step, ExperimentEvent.FAIL, place.reason, monotonic=monotonic, error=place.reason)
+        tuning.move_experiment(state, turn, ExperimentEvent.FAIL, place.reason, error=place.reason)
     if isinstance(place, Waiting | Impossible):
-        transitions.set_reason(step, trial, f"waiting: {place.reason}")
+        transitions.set_reason(turn, trial, f"waiting: {place.reason}")
         return place
     trial.waiting_since = None
     checkpoint = await _checkpoint(context, trial, state.row.report_from)
@@ -84,12 +78,12 @@ async def _place(
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = context.forms.code_directory, trial.row.sequence_id
         text = f"the code in {where} has changed: trial {number} and later ones run the new code"
-        step.add_notice(text, trial_id=trial.row.id)
+        turn.add_notice(text, trial_id=trial.row.id)
     state.code_fingerprint = fingerprint
     transitions.create_job(
-        state, step, trial, token=token, placement=place, checkpoint=checkpoint, code_fingerprint=fingerprint
+        state, turn, trial, token=token, placement=place, checkpoint=checkpoint, code_fingerprint=fingerprint
     )
-    step.submit.append(trial)
+    turn.submit.append(trial)
     return None
 
 

@@ -1,15 +1,20 @@
 """Reading an experiment back from the stores, after a restart of the manager or of its dispatcher."""
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import ToDispatcher
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial
+from proctor.manager.engine.loop import tuning
+from proctor.manager.engine.loop.messages import MetricsRefused
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.passing_errors import error_clause
 from proctor.manager.store.database import Database
+from proctor.manager.store.errors import ValueRefused
 from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
 from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
@@ -64,6 +69,28 @@ async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dic
     return columns
 
 
+async def save_columns(state: ExperimentState, turn: Turn, control: Database) -> None:
+    """Store what `load_state` has found for trials. A final metric that the store refuses is not a trial's result."""
+
+    def update(trial_id: str, columns: Mapping[str, Any]) -> asyncio.Future[None]:
+        return control.write(lambda c: trials.update(c, trial_id, **columns))
+
+    unsaved = dict(state.unsaved_columns)
+    state.unsaved_columns.clear()
+    writings = [update(trial_id, columns) for trial_id, columns in unsaved.items()]  # in one commit
+    for (trial_id, columns), outcome in zip(
+        unsaved.items(), await asyncio.gather(*writings, return_exceptions=True), strict=True
+    ):
+        if isinstance(outcome, ValueRefused):
+            trial = state.trials[trial_id]
+            trial.row = replace(trial.row, final_data=None, final_value=None)
+            await update(trial_id, {name: value for name, value in columns.items() if name[:6] != "final_"})
+            why = f"its final metric cannot be stored: {error_clause(outcome)}"
+            tuning.on_metrics_refused(state, turn, MetricsRefused(f"{trial_id}.{trial.row.jobs}", why))
+        elif outcome is not None:
+            raise outcome
+
+
 class InputLog:
     """The input log as messages, for a dispatcher to which everything is sent again."""
 
@@ -101,7 +128,9 @@ class InputLog:
     async def metrics_between(self, position: int, first: int, last: int) -> protocol.ReportMetrics:
         """Intermediate metrics by their ids, as the dispatcher gets them."""
         found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
-        await self._learn({row.trial_id for row in found} - self._parameter_ids.keys())
+        for trial_id in {row.trial_id for row in found} - self._parameter_ids.keys():
+            trial = await self._control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
+            self._parameter_ids[trial_id] = trial.parameter_id
         reported = [
             protocol.ReportedMetric(
                 self._parameter_ids[row.trial_id], row.trial_id, row.job, row.sequence, row.reported
@@ -110,8 +139,3 @@ class InputLog:
             if row.kind == "intermediate" and row.member == self._report_from and row.trial_id in self._parameter_ids
         ]
         return protocol.ReportMetrics(position, reported)
-
-    async def _learn(self, trial_ids: set[str]) -> None:
-        for trial_id in trial_ids:
-            row = await self._control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
-            self._parameter_ids[trial_id] = row.parameter_id

@@ -1,6 +1,6 @@
 """What one experiment's loop holds in memory, and what one turn of it changes.
 
-`ExperimentState` is the experiment's row and its live trials, never the finished ones. A `Step` gathers what one turn
+`ExperimentState` is the experiment's row and its live trials, never the finished ones. A `Turn` gathers what one turn
 commits, and what is done once it is committed.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from proctor.manager.config import TunerConfig
+from proctor.manager.config.experiment import TunerConfig
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.experiment_failures import count_end
@@ -53,7 +53,7 @@ class LiveTrial:
 
 @dataclass
 class ExperimentState:
-    """The loop's memory. Every change to it is in the same step's transaction."""
+    """The loop's memory. Every change to it is in the same turn's transaction."""
 
     row: ExperimentRow
     created: int = 0
@@ -80,9 +80,9 @@ class ExperimentState:
         return Snapshot(*kept, frozenset(self.requested), frozenset(self.declined))
 
     def roll_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
-        """Discard what a step has changed that was not committed.
+        """Discard what a turn has changed that was not committed.
 
-        :param before: from before the step.
+        :param before: from before the turn.
         :param stored: the experiment as the store has it. What only the loop knows of a trial stays.
         """
         self.row, self.created, self.exhausted = before.row, before.created, before.exhausted
@@ -161,7 +161,7 @@ class ExperimentState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What an experiment's state was before a step, but its trials and jobs: the store has these."""
+    """What an experiment's state was before a turn, but its trials and jobs: the store has these."""
 
     row: ExperimentRow
     created: int
@@ -174,7 +174,7 @@ class Snapshot:
 
 
 @dataclass
-class Step:
+class Turn:
     """Gathers writes and effects; `apply` is the transaction. `now` is Unix time, for records; waits are counted from
     `monotonic`, because the machine's clock may be set."""
 
@@ -212,7 +212,7 @@ class Step:
         self.add_event(events.NOTICE, {"text": text}, trial_id=trial_id)
 
     def log(self, text: str, *, action: str, level: int = logging.INFO, **ids: str | None) -> None:
-        """A line for the manager's log, once the step is committed."""
+        """A line for the manager's log, once the turn is committed."""
         self.log_lines.append((level, text, {"action": action, "experiment_id": self.experiment_id, **ids}))
 
     def apply(self, connection: sqlite3.Connection) -> None:

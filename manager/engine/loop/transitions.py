@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop.messages import HeldUp
-from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Step
+from proctor.manager.engine.loop.messages import HeldUp, JobRefused
+from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
@@ -33,7 +33,7 @@ def new_id() -> str:
 
 def create_trial(
     state: ExperimentState,
-    step: Step,
+    turn: Turn,
     *,
     parameter_id: int,
     parameters: Any,
@@ -53,18 +53,18 @@ def create_trial(
         state=algorithm_state,
         position=position,
         source=source,
-        created_at=step.now,
+        created_at=turn.now,
     )
     trial = LiveTrial(row)
     state.trials[row.id] = trial
     state.created += 1
-    step.write(lambda c: trials.insert(c, row))
+    turn.write(lambda c: trials.insert(c, row))
     return trial
 
 
 def create_job(
     state: ExperimentState,
-    step: Step,
+    turn: Turn,
     trial: LiveTrial,
     *,
     token: str,
@@ -93,21 +93,21 @@ def create_job(
         placement=None if placement is None else placement.to_json(),
         node_id=None if placement is None else placement.node_id,
         code_fingerprint=code_fingerprint,
-        submitted_at=step.now,
+        submitted_at=turn.now,
         resumes=state.row.resumes,
     )
     trial.job, trial.has_progress = job, False
     trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
     state.by_job[job.id] = trial
-    step.write(lambda c: jobs.insert(c, job))
-    step.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
+    turn.write(lambda c: jobs.insert(c, job))
+    turn.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
     if number > 1:
-        _send_restart(state, step, trial, number, job.resumed_from_step or 0)
+        _send_restart(state, turn, trial, number, job.resumed_from_step or 0)
     return job
 
 
 def record_start(
-    state: ExperimentState, step: Step, trial: LiveTrial, *, resumed: bool | None, start_reason: str
+    state: ExperimentState, turn: Turn, trial: LiveTrial, *, resumed: bool | None, start_reason: str
 ) -> None:
     """The service says where the trial's job begins, and whether it continues from its checkpoint (None: as it was
     asked to). The dispatcher is notified of one that does not: its curve begins anew."""
@@ -122,9 +122,9 @@ def record_start(
     if not columns:
         return
     trial.job = replace(job, **columns)
-    step.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
+    turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
     if afresh:
-        _send_restart(state, step, trial, job.number, 0)
+        _send_restart(state, turn, trial, job.number, 0)
 
 
 def _first_reason(number: int, checkpoint: Checkpoint | None) -> str:
@@ -136,29 +136,29 @@ def _first_reason(number: int, checkpoint: Checkpoint | None) -> str:
     return f"from checkpoint {checkpoint.path.rpartition('/')[2]} of job {checkpoint.job_id.rpartition('.')[2]}"
 
 
-def _send_restart(state: ExperimentState, step: Step, trial: LiveTrial, number: int, first: int) -> None:
+def _send_restart(state: ExperimentState, turn: Turn, trial: LiveTrial, number: int, first: int) -> None:
     message = protocol.TrialRestarted(state.take_position(), trial.row.parameter_id, trial.row.id, number, first)
-    step.send_input(message, message_payload(message))
+    turn.send_input(message, message_payload(message))
 
 
-def set_reason(step: Step, trial: LiveTrial, reason: str) -> None:
+def set_reason(turn: Turn, trial: LiveTrial, reason: str) -> None:
     """Record why a trial waits, or is stuck, if that has changed."""
     if trial.row.reason == reason:
         return
     trial.row = replace(trial.row, reason=reason)
     trial_id = trial.row.id
-    step.write(lambda c: trials.update(c, trial_id, reason=reason))
-    step.add_event("trial.reason", {"status": str(trial.row.status), "reason": reason}, trial_id=trial_id)
+    turn.write(lambda c: trials.update(c, trial_id, reason=reason))
+    turn.add_event("trial.reason", {"status": str(trial.row.status), "reason": reason}, trial_id=trial_id)
 
 
 def end_trial(
-    state: ExperimentState, step: Step, trial: LiveTrial, status: TrialStatus, reason: str, *, cause: str = ""
+    state: ExperimentState, turn: Turn, trial: LiveTrial, status: TrialStatus, reason: str, *, cause: str = ""
 ) -> None:
     """The trial is over: its result goes to the tuner.
 
     :param cause: why it has failed, if that counts as a failure of the experiment's trials (`cause_of_failure`).
     """
-    _move(step, trial, ENDS[status], reason, ended_at=step.now)
+    _move(turn, trial, ENDS[status], reason, ended_at=turn.now)
     del state.trials[trial.row.id]
     state.count_end(status, cause, has_final=trial.has_final)
     state.exhausted = False  # a tuner that had nothing to suggest may have learned something
@@ -173,25 +173,25 @@ def end_trial(
         value,
         customized=trial.row.source != "algorithm",
     )
-    step.send_input(message, message_payload(message))
+    turn.send_input(message, message_payload(message))
 
 
-def accept_final(state: ExperimentState, step: Step, trial: LiveTrial, how: str) -> None:
+def accept_final(state: ExperimentState, turn: Turn, trial: LiveTrial, how: str) -> None:
     """The trial has succeeded by its stored final metric, although its job did not end well; a notice says so.
 
     :param how: a clause, what has become of the job.
     """
     text = f"trial {trial.row.sequence_id} has succeeded: its final metric is stored; {how}"
-    step.add_notice(text, trial_id=trial.row.id)
-    end_trial(state, step, trial, TrialStatus.SUCCEEDED, f"its final metric is stored; {how}")
+    turn.add_notice(text, trial_id=trial.row.id)
+    end_trial(state, turn, trial, TrialStatus.SUCCEEDED, f"its final metric is stored; {how}")
 
 
-def end_waiting_with_final(state: ExperimentState, step: Step) -> None:
+def end_waiting_with_final(state: ExperimentState, turn: Turn) -> None:
     """Trials that were sent back to WAITING before their final metric was stored, or before it was known that a final
     metric is the end, do not run again."""
     for trial in [trial for trial in state.trials.values() if trial.job is None and trial.has_final]:
         if trial.row.status is TrialStatus.WAITING:
-            accept_final(state, step, trial, "its last job did not end well")
+            accept_final(state, turn, trial, "its last job did not end well")
 
 
 def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool) -> tuple[Any, bool]:
@@ -206,7 +206,7 @@ def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool)
 
 def request_stop(
     state: ExperimentState,
-    step: Step,
+    turn: Turn,
     trial: LiveTrial,
     reason: EndReason,
     detail: str,
@@ -227,20 +227,20 @@ def request_stop(
     columns: dict[str, Any] = {"stop_reason": reason, "detail": detail}
     columns |= {"stop_position": position, "save_until": save_until}
     trial.job = replace(job, status=status, **columns)
-    step.write(
-        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    turn.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
-    step.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
+    turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 
 
-def end_saving(step: Step, trial: LiveTrial) -> None:
+def end_saving(turn: Turn, trial: LiveTrial) -> None:
     """The trial's job is to be signaled at once, if it was given time to save."""
     job = trial.job
-    if job is None or job.save_until is None or job.save_until <= step.now:
+    if job is None or job.save_until is None or job.save_until <= turn.now:
         return
     trial.job = replace(job, save_until=None)
-    step.write(lambda c: jobs.update(c, job.id, token=job.token, save_until=None))
-    step.cancel.append((job.id, False))
+    turn.write(lambda c: jobs.update(c, job.id, token=job.token, save_until=None))
+    turn.cancel.append((job.id, False))
 
 
 def message_payload(message: Any) -> dict[str, Any]:
@@ -250,12 +250,12 @@ def message_payload(message: Any) -> dict[str, Any]:
     return body
 
 
-def _move(step: Step, trial: LiveTrial, event: TrialEvent, reason: str, **columns: Any) -> None:
+def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **columns: Any) -> None:
     row = trial.row
     status = TRIAL.after(f"trial {row.id}", row.status, event)
     expected = (row.status,)
     trial.row = replace(row, status=status, reason=reason, **columns)
-    step.log(
+    turn.log(
         f"trial {row.sequence_id} is {status}" + (f": {reason}" if reason else ""),
         action=f"trial.{event.lower()}",
         level=logging.WARNING if event is TrialEvent.WAIT else logging.INFO,
@@ -263,32 +263,32 @@ def _move(step: Step, trial: LiveTrial, event: TrialEvent, reason: str, **column
         job_id=None if trial.job is None else trial.job.id,
         node_id=None if trial.job is None else trial.job.node_id,
     )
-    step.write(
-        lambda c: trials.move(c, row.id, expected=expected, status=status, reason=reason, time=step.now, **columns)
+    turn.write(
+        lambda c: trials.move(c, row.id, expected=expected, status=status, reason=reason, time=turn.now, **columns)
     )
 
 
 # ---- what a training service reports of jobs -------------------------------------------------------------------------
 
 
-def on_change(state: ExperimentState, step: Step, change: StatusChange, policy: RetryPolicy) -> None:
+def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: RetryPolicy) -> None:
     """One status change. A job that is not live any more, or another token, is stale: nothing happens."""
     trial = state.by_job.get(change.job_id)
     if trial is None or trial.job is None or trial.job.token != change.token:
         return
     if change.exit is None:
-        record_start(state, step, trial, resumed=change.resumed, start_reason=change.start_reason)
+        record_start(state, turn, trial, resumed=change.resumed, start_reason=change.start_reason)
     if change.exit is not None:
-        end_job(state, step, trial, change.exit, policy)
+        end_job(state, turn, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:
-        _start_job(step, trial, change)
+        _start_job(turn, trial, change)
         if trial.row.status is TrialStatus.RUNNING:
-            set_reason(step, trial, change.detail)
+            set_reason(turn, trial, change.detail)
     elif change.detail and trial.row.status is TrialStatus.WAITING:
-        set_reason(step, trial, change.detail)
+        set_reason(turn, trial, change.detail)
 
 
-def _start_job(step: Step, trial: LiveTrial, change: StatusChange) -> None:
+def _start_job(turn: Turn, trial: LiveTrial, change: StatusChange) -> None:
     job = trial.job
     assert job is not None
     if job.started_at is not None:
@@ -298,27 +298,27 @@ def _start_job(step: Step, trial: LiveTrial, change: StatusChange) -> None:
     expected = (job.status,)
     columns: dict[str, Any] = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
     trial.job = replace(job, status=status, **columns)
-    step.write(
-        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    turn.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
     if trial.row.status is TrialStatus.WAITING:
-        _move(step, trial, TrialEvent.START, "", started_at=trial.row.started_at or started_at)
+        _move(turn, trial, TrialEvent.START, "", started_at=trial.row.started_at or started_at)
 
 
-def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, policy: RetryPolicy) -> None:
+def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, policy: RetryPolicy) -> None:
     """A job is over: settle why, then end its trial or send it back."""
     job = trial.job
     assert job is not None
     lost = state.row.report_from in exit.lost_finals
     reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
-    _close_job(state, step, trial, exit, reason, detail)
+    _close_job(state, turn, trial, exit, reason, detail)
     if not trial.has_final and trial.other_final is not None:
         text = (
             f"trial {trial.row.sequence_id} has no final metric: rank {trial.other_final} has reported one, but the "
             f"metrics of rank {state.row.report_from} count (reportFrom)"
         )
-        step.add_notice(text, trial_id=trial.row.id)
+        turn.add_notice(text, trial_id=trial.row.id)
     verdict = judge(
         reason,
         failures=trial.row.failures,
@@ -328,20 +328,20 @@ def end_job(state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, po
         has_final=trial.has_final,
     )
     if verdict.status is TrialStatus.WAITING:
-        _retry(step, trial, verdict, reason, detail)
+        _retry(turn, trial, verdict, reason, detail)
     elif verdict.status is not TrialStatus.SUCCEEDED:
         is_new = job.resumes == state.row.resumes
         cause = cause_of_failure(verdict.status, reason, detail) if is_new else ""
-        end_trial(state, step, trial, verdict.status, detail, cause=cause)
+        end_trial(state, turn, trial, verdict.status, detail, cause=cause)
     elif reason is EndReason.EXITED_OK:
-        end_trial(state, step, trial, verdict.status, "" if trial.has_final else _NO_FINAL)
+        end_trial(state, turn, trial, verdict.status, "" if trial.has_final else _NO_FINAL)
         if not trial.has_final and trial.other_final is None:
-            _notice_missing_final(state, step, trial)
+            _notice_missing_final(state, turn, trial)
     else:
-        accept_final(state, step, trial, f"its job ended afterwards as {reason.value} ({detail})")
+        accept_final(state, turn, trial, f"its job ended afterwards as {reason.value} ({detail})")
 
 
-def _notice_missing_final(state: ExperimentState, step: Step, trial: LiveTrial) -> None:
+def _notice_missing_final(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
     """A notice at the first trial, the tenth, the hundredth … that its tuner learns nothing from it."""
     number = state.row.trials_without_final
     if not is_worth_a_notice(number):
@@ -351,11 +351,11 @@ def _notice_missing_final(state: ExperimentState, step: Step, trial: LiveTrial) 
         f"trial {trial.row.sequence_id} has ended without a final metric ({which}): its command exited with 0 and "
         "never called report_final_result(), so the tuner has no result of it"
     )
-    step.add_notice(text, trial_id=trial.row.id)
+    turn.add_notice(text, trial_id=trial.row.id)
 
 
 def _close_job(
-    state: ExperimentState, step: Step, trial: LiveTrial, exit: Exit, reason: EndReason, detail: str
+    state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, reason: EndReason, detail: str
 ) -> None:
     job = trial.job
     assert job is not None
@@ -371,41 +371,49 @@ def _close_job(
     }
     trial.job = None
     del state.by_job[job.id]
-    step.write(
-        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=step.now, **columns)
+    turn.write(
+        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
-    step.release.append(job.id)
+    turn.release.append(job.id)
     if trial.row.started_at is None and columns["started_at"] is not None:
         trial.row = replace(trial.row, started_at=exit.started_at)
         trial_id = trial.row.id
-        step.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
+        turn.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
 
 
-def _retry(step: Step, trial: LiveTrial, verdict: RetryDecision, reason: EndReason, detail: str) -> None:
+def _retry(turn: Turn, trial: LiveTrial, verdict: RetryDecision, reason: EndReason, detail: str) -> None:
     delay = verdict.retry_after_seconds or 0.0
     again = f"waiting: runs again in {delay:g} s" if delay else "waiting: runs again"
     _move(
-        step,
+        turn,
         trial,
         TrialEvent.WAIT,
         f"{again} after {reason.value} ({detail})",
         failures=verdict.failures,
         infrastructure_failures=verdict.infrastructure_failures,
         fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
-        not_before=step.now + delay if delay else None,
+        not_before=turn.now + delay if delay else None,
     )
-    trial.retry_at = step.monotonic + delay if delay else None
+    trial.retry_at = turn.monotonic + delay if delay else None
 
 
-def on_held_up(state: ExperimentState, step: Step, message: HeldUp) -> None:
+def on_refused(state: ExperimentState, turn: Turn, message: JobRefused, policy: RetryPolicy) -> None:
+    """The service would not take a job: it has ended without having begun."""
+    trial = state.by_job.get(message.job_id)
+    if trial is not None and trial.job is not None and trial.job.token == message.token:
+        exit = Exit(message.reason, None, None, 0.0, turn.now, message.detail)
+        end_job(state, turn, trial, exit, policy)
+
+
+def on_held_up(state: ExperimentState, turn: Turn, message: HeldUp) -> None:
     """The service cannot do yet what it was asked to do with a job."""
     trial = state.by_job.get(message.job_id)
     if trial is None or trial.job is None or trial.job.token != message.token:
         return
     if message.reason:
-        set_reason(step, trial, message.reason)
+        set_reason(turn, trial, message.reason)
     if message.notice:
-        step.add_notice(message.notice, trial_id=trial.row.id)
+        turn.add_notice(message.notice, trial_id=trial.row.id)
 
 
 def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions
 from proctor.manager.engine.loop.messages import MetricsRefused, MetricsStored, SuggestionRefused
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Step
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
@@ -26,7 +26,7 @@ from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason
 
 
-def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, notify: bool) -> None:
+def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, notify: bool) -> None:
     """Bring the trials' rows up to date.
 
     :param notify: the experiment has an assessor, so that the dispatcher gets intermediate metrics.
@@ -41,7 +41,7 @@ def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, not
             continue
         # The job may have been abandoned while its metrics were being stored: they are the trial's all the same.
         counts = chunk.member == report_from
-        apply_chunk(step, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
+        apply_chunk(turn, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
         if not counts:
             continue
         parameter_id = trial.row.parameter_id
@@ -53,24 +53,24 @@ def on_stored(state: ExperimentState, step: Step, message: MetricsStored, *, not
     if not ids:
         return
     first, last = min(ids), max(ids)
-    step.add_event("metrics", {"first": first, "last": last, "count": len(ids)})
+    turn.add_event("metrics", {"first": first, "last": last, "count": len(ids)})
     state.row = replace(state.row, metrics_told=max(state.row.metrics_told, last))
     if notify:
-        step.send_input(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
+        turn.send_input(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
 
 
-def on_metrics_refused(state: ExperimentState, step: Step, message: MetricsRefused) -> None:
+def on_metrics_refused(state: ExperimentState, turn: Turn, message: MetricsRefused) -> None:
     """A trial whose reported result cannot be stored is stopped and has failed."""
     trial_id, _, number = message.job_id.rpartition(".")
     trial = state.trials.get(trial_id)
     if trial is None:
         return
-    step.add_notice(f"trial {trial.row.sequence_id}: {message.why}", trial_id=trial_id)
+    turn.add_notice(f"trial {trial.row.sequence_id}: {message.why}", trial_id=trial_id)
     if trial.job is not None and trial.job.number == int(number):
-        transitions.request_stop(state, step, trial, EndReason.EXITED_ERROR, message.why)
+        transitions.request_stop(state, turn, trial, EndReason.EXITED_ERROR, message.why)
 
 
-def apply_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: bool, counts: bool) -> None:
+def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: bool, counts: bool) -> None:
     """Counts, the latest and the final value of one trial.
 
     :param is_newest: the chunk is of the trial's newest job, so that its intermediate metrics are the latest ones.
@@ -88,23 +88,23 @@ def apply_chunk(step: Step, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
         columns["latest_value"] = metric_number(latest)
     for _, data in chunk.finals if counts else ():
         if trial.has_final or "final_data" in columns:
-            step.add_notice("a second final metric was reported and ignored", trial_id=trial.row.id)
+            turn.add_notice("a second final metric was reported and ignored", trial_id=trial.row.id)
             continue
         columns["final_value"], columns["final_data"] = metric_number(data), data
     if chunk.lost:
-        step.add_notice(f"{chunk.lost} reports lost: the trial's disk was full", trial_id=trial.row.id)
+        turn.add_notice(f"{chunk.lost} reports lost: the trial's disk was full", trial_id=trial.row.id)
     for why in chunk.uncounted:
-        step.add_notice(f"trial {trial.row.sequence_id}: {why}", trial_id=trial.row.id)
+        turn.add_notice(f"trial {trial.row.sequence_id}: {why}", trial_id=trial.row.id)
     if chunk.unreadable:
         text = f"{chunk.unreadable} journal records could not be read"
-        step.add_notice(text, trial_id=trial.row.id)
+        turn.add_notice(text, trial_id=trial.row.id)
     if columns:
         trial.row = replace(trial.row, **columns)
         trial_id = trial.row.id
-        step.write(lambda c: trials.update(c, trial_id, **columns))
+        turn.write(lambda c: trials.update(c, trial_id, **columns))
 
 
-def on_new_trial(state: ExperimentState, step: Step, message: protocol.NewTrial) -> None:
+def on_new_trial(state: ExperimentState, turn: Turn, message: protocol.NewTrial) -> None:
     """A suggestion becomes a trial. One that was not requested, or that came before, is ignored."""
     if message.parameter_id not in state.requested | state.declined:
         return
@@ -112,7 +112,7 @@ def on_new_trial(state: ExperimentState, step: Step, message: protocol.NewTrial)
     state.declined.discard(message.parameter_id)
     transitions.create_trial(
         state,
-        step,
+        turn,
         parameter_id=message.parameter_id,
         parameters=message.parameters,
         source="algorithm",
@@ -121,7 +121,7 @@ def on_new_trial(state: ExperimentState, step: Step, message: protocol.NewTrial)
     )
 
 
-def on_suggestion_refused(state: ExperimentState, step: Step, message: SuggestionRefused) -> None:
+def on_suggestion_refused(state: ExperimentState, turn: Turn, message: SuggestionRefused) -> None:
     """A suggestion whose parameters the store refuses is a trial that has failed."""
     if message.parameter_id not in state.requested | state.declined:
         return
@@ -129,13 +129,13 @@ def on_suggestion_refused(state: ExperimentState, step: Step, message: Suggestio
     state.declined.discard(message.parameter_id)
     trial = transitions.create_trial(
         state,
-        step,
+        turn,
         parameter_id=message.parameter_id,
         parameters=None,
         source="algorithm",
         position=message.position,
     )
-    transitions.end_trial(state, step, trial, TrialStatus.FAILED, message.why, cause=message.why)
+    transitions.end_trial(state, turn, trial, TrialStatus.FAILED, message.why, cause=message.why)
 
 
 def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
@@ -146,34 +146,35 @@ def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
     state.exhausted = state.exhausted or bool(answered)
 
 
-def on_kill(state: ExperimentState, step: Step, message: protocol.KillTrial) -> None:
+def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial) -> None:
     """The assessor wants a trial stopped early. The decision is for the job whose metric was judged: it is ignored when
     that job is not the trial's live one, or was asked to stop already (a restarted dispatcher decides again)."""
     trial = state.trials.get(message.trial_id)
     if trial is None or trial.job is None or trial.job.number != message.job_number:
         return
     detail = "stopped early by the assessor"
-    transitions.request_stop(state, step, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
+    transitions.request_stop(state, turn, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
 
 
 def move_experiment(
     state: ExperimentState,
-    step: Step,
+    turn: Turn,
     event: ExperimentEvent,
     reason: str,
     *,
-    monotonic: float,
     error: str | None = None,
 ) -> None:
     """Take the experiment through one transition of its lifecycle."""
     row = state.row
     status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
-    _run_stopwatch(state, status, monotonic)
+    if state.active_since is not None:
+        state.row = replace(state.row, active_seconds=state.active_seconds(turn.monotonic))
+    state.active_since = turn.monotonic if status.counts_time else None
     begins = status is ExperimentStatus.RUNNING and row.started_at is None
-    started_at = step.now if begins else row.started_at
-    ended_at = step.now if status.has_ended else None
+    started_at = turn.now if begins else row.started_at
+    ended_at = turn.now if status.has_ended else None
     expected = (row.status,)
-    step.log(
+    turn.log(
         f"experiment {row.id} is {status}" + (f": {reason}" if reason else ""),
         action=f"experiment.{event.lower()}",
         level=logging.ERROR if status is ExperimentStatus.ERROR else logging.INFO,
@@ -184,14 +185,14 @@ def move_experiment(
     if status is ExperimentStatus.STOPPED:
         changes["clean_up_owed"] = 1
     state.row = replace(state.row, status=status, reason=reason, started_at=started_at, ended_at=ended_at, **changes)
-    step.write(
+    turn.write(
         lambda c: experiments.move(
             c,
             row.id,
             expected=expected,
             status=status,
             reason=reason,
-            time=step.now,
+            time=turn.now,
             started_at=started_at,
             ended_at=ended_at,
             **changes,
@@ -199,27 +200,32 @@ def move_experiment(
     )
 
 
-def _run_stopwatch(state: ExperimentState, status: ExperimentStatus, monotonic: float) -> None:
-    if state.active_since is not None:
-        state.row = replace(state.row, active_seconds=state.active_seconds(monotonic))
-    state.active_since = monotonic if status.counts_time else None
+def fail(state: ExperimentState, turn: Turn, reason: str, error: str) -> None:
+    """The experiment cannot continue by itself.
+
+    :param error: the whole of it, with a traceback if there is one.
+    """
+    if state.row.status is ExperimentStatus.STOPPING:
+        turn.add_notice(f"while the experiment was being stopped: {reason}")
+    if EXPERIMENT.allows(state.row.status, ExperimentEvent.FAIL):
+        move_experiment(state, turn, ExperimentEvent.FAIL, reason, error=error)
 
 
-def advance(state: ExperimentState, step: Step, monotonic: float) -> ExperimentProgress:
+def advance(state: ExperimentState, turn: Turn) -> ExperimentProgress:
     """Let the experiment take the moves it makes by itself; returns where it stands then."""
-    progress = state.progress(monotonic)
+    progress = state.progress(turn.monotonic)
     while (move := next_event(progress)) is not None:
-        move_experiment(state, step, move[0], move[1], monotonic=monotonic)
-        progress = state.progress(monotonic)
+        move_experiment(state, turn, move[0], move[1])
+        progress = state.progress(turn.monotonic)
     return progress
 
 
-def request(state: ExperimentState, step: Step, monotonic: float) -> None:
+def request(state: ExperimentState, turn: Turn) -> None:
     """Request as many suggestions as there are free places and the limits allow."""
-    count = wanted_suggestions(state.progress(monotonic), state.row.trial_concurrency)
+    count = wanted_suggestions(state.progress(turn.monotonic), state.row.trial_concurrency)
     if count == 0:
         return
     ids = state.take_parameter_ids(count)
     state.requested.update(ids)
     message = protocol.RequestTrialJobs(state.take_position(), ids)
-    step.send_input(message, {"parameter_ids": ids})
+    turn.send_input(message, {"parameter_ids": ids})

@@ -7,7 +7,7 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions, tuning
 from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
-from proctor.manager.engine.loop.state import ExperimentState, Step
+from proctor.manager.engine.loop.state import ExperimentState, Turn
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -16,101 +16,101 @@ from proctor.manager.store.tables import experiments
 from proctor.training_services.base import EndReason, TrialJobStatus
 
 
-def cancel_trial(state: ExperimentState, step: Step, trial_id: str) -> None:
+def cancel_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
     """End a live trial. One that saves because the experiment is being stopped is signaled at once; that it was stopped
     remains the reason."""
     trial = state.trials.get(trial_id)
     if trial is None:
         raise Conflict(f"trial {trial_id} has ended already, there is nothing to kill")
     if trial.job is None:
-        transitions.end_trial(state, step, trial, TrialStatus.USER_CANCELED, "canceled by the user")
+        transitions.end_trial(state, turn, trial, TrialStatus.USER_CANCELED, "canceled by the user")
     else:
-        transitions.end_saving(step, trial)
-        transitions.request_stop(state, step, trial, EndReason.USER_CANCELED, "canceled by the user")
+        transitions.end_saving(turn, trial)
+        transitions.request_stop(state, turn, trial, EndReason.USER_CANCELED, "canceled by the user")
 
 
-def add_trial(state: ExperimentState, step: Step, command: AddTrial) -> TrialRow:
+def add_trial(state: ExperimentState, turn: Turn, command: AddTrial) -> TrialRow:
     """A trial with the user's own parameters; the tuner is notified of it and of its result."""
     _require_active(state, "take a trial")
     (parameter_id,) = state.take_parameter_ids(1)
     message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, command.parameters)
-    step.send_input(message, transitions.message_payload(message))
+    turn.send_input(message, transitions.message_payload(message))
     trial = transitions.create_trial(
-        state, step, parameter_id=parameter_id, parameters=command.parameters, source=command.source
+        state, turn, parameter_id=parameter_id, parameters=command.parameters, source=command.source
     )
     return trial.row
 
 
-def import_rows(state: ExperimentState, step: Step, command: ImportRows) -> None:
+def import_rows(state: ExperimentState, turn: Turn, command: ImportRows) -> None:
     """Give the tuner results from elsewhere."""
     _require_active(state, "import results")
     message = protocol.ImportData(state.take_position(), [dict(row) for row in command.rows])
-    step.send_input(message, transitions.message_payload(message))
-    step.add_event("import", {"rows": len(command.rows)})
+    turn.send_input(message, transitions.message_payload(message))
+    turn.add_event("import", {"rows": len(command.rows)})
 
 
-def change_limits(state: ExperimentState, step: Step, command: ChangeLimits, monotonic: float) -> Mapping[str, Any]:
+def change_limits(state: ExperimentState, turn: Turn, command: ChangeLimits) -> Mapping[str, Any]:
     """New limits or a new search space; returns the columns that really changed."""
     changed = {name: value for name, value in command.columns.items() if getattr(state.row, name) != value}
     if not changed:
         return changed
     experiment_id = state.row.id
     state.row = replace(state.row, revision=state.row.revision + 1, **changed)
-    step.write(lambda c: experiments.set_limits(c, experiment_id, time=step.now, **changed))
+    turn.write(lambda c: experiments.set_limits(c, experiment_id, time=turn.now, **changed))
     if "search_space" in changed:
         message = protocol.UpdateSearchSpace(state.take_position(), changed["search_space"])
-        step.send_input(message, {"search_space": changed["search_space"]})
+        turn.send_input(message, {"search_space": changed["search_space"]})
         state.exhausted = False
     if "max_trial_seconds" in changed:
-        step.update.extend(trial for trial in state.trials.values() if trial.job is not None)
-    _update_spent_limit(state, step, monotonic)
+        turn.update.extend(trial for trial in state.trials.values() if trial.job is not None)
+    _update_spent_limit(state, turn)
     return changed
 
 
-def _update_spent_limit(state: ExperimentState, step: Step, monotonic: float) -> None:
+def _update_spent_limit(state: ExperimentState, turn: Turn) -> None:
     """Where a limit was raised and another one is spent, that one is why no trials are created now."""
     row = state.row
-    limit = spent_limit(state.progress(monotonic))
+    limit = spent_limit(state.progress(turn.monotonic))
     if limit and limit != row.reason and row.status in (ExperimentStatus.NO_MORE_TRIAL, ExperimentStatus.DONE):
         state.row = replace(row, reason=limit)
-        step.write(
+        turn.write(
             lambda c: experiments.move(
-                c, row.id, expected=(row.status,), status=row.status, reason=limit, time=step.now
+                c, row.id, expected=(row.status,), status=row.status, reason=limit, time=turn.now
             )
         )
 
 
-def pause(state: ExperimentState, step: Step, monotonic: float) -> None:
-    """Create no new trials; running ones go on."""
+def pause(state: ExperimentState, turn: Turn) -> None:
+    """Create no new trials; running ones keep running."""
     _allowed(state, ExperimentEvent.PAUSE, "pause")
-    tuning.move_experiment(state, step, ExperimentEvent.PAUSE, "paused by the user", monotonic=monotonic)
+    tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, "paused by the user")
 
 
-def proceed(state: ExperimentState, step: Step, monotonic: float) -> None:
+def proceed(state: ExperimentState, turn: Turn) -> None:
     """Create trials again."""
     _allowed(state, ExperimentEvent.CONTINUE, "continue")
-    tuning.move_experiment(state, step, ExperimentEvent.CONTINUE, "", monotonic=monotonic)
+    tuning.move_experiment(state, turn, ExperimentEvent.CONTINUE, "")
 
 
-def stop(state: ExperimentState, step: Step, monotonic: float, *, save_seconds: float) -> None:
+def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
     """Stop: jobs end, waiting trials are kept for a resume. Asked again, trials that save are signaled at once.
 
     :param save_seconds: how long a running trial may save before it is signaled.
     """
     if state.row.status is ExperimentStatus.STOPPING:
         for trial in state.by_job.values():
-            transitions.end_saving(step, trial)
+            transitions.end_saving(turn, trial)
         return
     _allowed(state, ExperimentEvent.STOP, "stop")
-    tuning.move_experiment(state, step, ExperimentEvent.STOP, "stopped by the user", monotonic=monotonic)
+    tuning.move_experiment(state, turn, ExperimentEvent.STOP, "stopped by the user")
     for trial in list(state.trials.values()):
         if trial.job is not None:
             runs = trial.job.status is TrialJobStatus.RUNNING
-            save_until = step.now + save_seconds if runs and save_seconds > 0 else None
+            save_until = turn.now + save_seconds if runs and save_seconds > 0 else None
             reason, detail = EndReason.EXPERIMENT_STOPPED, "the experiment was stopped"
-            transitions.request_stop(state, step, trial, reason, detail, save_until=save_until)
+            transitions.request_stop(state, turn, trial, reason, detail, save_until=save_until)
         else:
-            transitions.set_reason(step, trial, "waiting: the experiment is stopped; resume runs it")
+            transitions.set_reason(turn, trial, "waiting: the experiment is stopped; resume runs it")
 
 
 def _allowed(state: ExperimentState, event: ExperimentEvent, verb: str) -> None:

@@ -141,7 +141,7 @@ def store_chunk(
     `first_sequence` is the point of the trial's curve at which this job resumed (it counts with the journal's first
     chunk); `time` stands in for records that have none. Raises OffsetGap when bytes before `offset` are missing.
     """
-    journal = _Journal(connection, trial_id, job, member, first_sequence)
+    journal = _StoredJournal(connection, trial_id, job, member, first_sequence)
     if offset > journal.offset:
         raise OffsetGap(
             f"The journal of member {member} of trial job {trial_id}.{job} is stored up to byte {journal.offset}; a "
@@ -194,7 +194,7 @@ def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
     )
 
 
-class _Journal:
+class _StoredJournal:
     """One member's journal while a chunk of it is stored."""
 
     def __init__(self, connection: sqlite3.Connection, trial_id: str, job: int, member: int, first: int) -> None:
@@ -205,7 +205,7 @@ class _Journal:
         self.offset, self._first, self._intermediates, self._finals, self._losses, self._unreadables = counts
         self._next_id = 0
         self._rows: list[tuple[Any, ...]] = []
-        self._news = _News()
+        self._news = _NewRecords()
 
     def store(self, data: bytes, arrived: float) -> StoredChunk:
         """Rows for every line of `data`, which begins at the journal's offset."""
@@ -338,7 +338,7 @@ class _Journal:
 
 
 @dataclass(slots=True)
-class _News:
+class _NewRecords:
     """A StoredChunk in the making."""
 
     intermediates: list[tuple[int, int, Any]] = field(default_factory=list)

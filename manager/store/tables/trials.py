@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Key = tuple[str | int | float | None, ...]
+SortKey = tuple[str | int | float | None, ...]
 
 _TABLE = "trials"
 RANKED = (TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED)  # whose final metric may be the best
@@ -192,12 +192,12 @@ class TrialPage(Generic[T]):
     next_cursor: str | None = None
 
 
-def encode_cursor(order: str, key: Key) -> str:
+def encode_cursor(order: str, key: SortKey) -> str:
     """An opaque, URL-safe text for the sort key of a page's last row in the named order."""
     return base64.urlsafe_b64encode(json.dumps([order, *key]).encode()).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str, order: str, length: int) -> Key:
+def decode_cursor(cursor: str, order: str, length: int) -> SortKey:
     """The sort key in a cursor. Raises BadCursor when it is not one of this order."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)

@@ -8,7 +8,7 @@ from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm
 class CurvefittingAssessor(AssessorAlgorithm):
     """Predicts metric number `epoch_num` of each running trial by twelve curve families.
 
-    A trial goes on while the prediction is above `threshold` times the best end of a finished trial (below
+    A trial keeps running while the prediction is above `threshold` times the best end of a finished trial (below
     2 - `threshold` times for minimize). A metric that is not finite counts as the worst finite one of its trial.
     """
 

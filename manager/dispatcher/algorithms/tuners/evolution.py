@@ -96,10 +96,6 @@ def _mutated(rng: random.Random, axis: Parameter, value: Any) -> Any:
         if branch.parameters and rng.random() < 0.5:
             return {"_name": branch.name, **mutate(rng, branch.parameters, value)}
     elif not isinstance(axis, Choice) and rng.random() < _STEP_SHARE:
-        return axis.from_unit(_reflected(axis.to_unit(value) + rng.gauss(0.0, _STEP_DEVIATION)))
+        unit = abs(axis.to_unit(value) + rng.gauss(0.0, _STEP_DEVIATION)) % 2.0
+        return axis.from_unit(2.0 - unit if unit > 1.0 else unit)  # reflected at the bounds
     return axis.sample(rng)
-
-
-def _reflected(u: float) -> float:
-    u = abs(u) % 2.0
-    return 2.0 - u if u > 1.0 else u

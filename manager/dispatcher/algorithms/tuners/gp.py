@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from optuna.samplers import GPSampler
 
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import Distribution, OptunaTuner, Sampler
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import OptunaDistribution, OptunaSampler, OptunaTuner
 
 COLD_START = 10
 
@@ -23,7 +23,7 @@ class GpTuner(OptunaTuner):
         del without_effect  # NNI's kernel settings: Optuna fits its own kernel
         self._cold_start = int(cold_start_num)
 
-    def make_sampler(self, seed: int, distributions: dict[str, Distribution]) -> Sampler:
+    def make_sampler(self, seed: int, distributions: dict[str, OptunaDistribution]) -> OptunaSampler:
         """Return a process that models all axes together."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -38,9 +38,9 @@ class GpTuner(OptunaTuner):
 class _KnownSpaceSampler(GPSampler):  # type: ignore[misc]
     """Gets the axes that all trials share instead of searching all trials for them each time."""
 
-    def __init__(self, distributions: dict[str, Distribution], **options: Any) -> None:
+    def __init__(self, distributions: dict[str, OptunaDistribution], **options: Any) -> None:
         super().__init__(**options)
         self._common = {name: known for name, known in distributions.items() if not known.single()}
 
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Distribution]:
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, OptunaDistribution]:
         return self._common

@@ -60,7 +60,7 @@ class GridSearchTuner(TunerAlgorithm):
 
 
 @dataclass(frozen=True)
-class _Point:
+class _GridPoint:
     value: Any
     level: int
 
@@ -74,18 +74,16 @@ class GridWalk:
 
     def iterate(self, level: int, done: int) -> Iterator[tuple[tuple[int, int], Parameters]]:
         """Yield ((level, place behind), combination), beginning in `level` after its first `done` combinations."""
-        while self._has_level(self._space.parameters, level):
-            if not self._adds(self._space.parameters, level):
+        axes = self._space.parameters
+        while level == 0 or any(self._refines(axis, level) for axis in axes.values()):
+            if not self._adds(axes, level):
                 level, done = level + 1, 0
                 continue
-            combinations = self._combine(list(self._space.parameters.items()), level)
+            combinations = self._combine(list(axes.items()), level)
             fresh = (values for values, newest in combinations if newest == level)
             for place, parameters in enumerate(islice(fresh, done, None), done + 1):
                 yield (level, place), parameters
             level, done = level + 1, 0
-
-    def _has_level(self, parameters: Mapping[str, Parameter], level: int) -> bool:
-        return level == 0 or any(self._refines(parameter, level) for parameter in parameters.values())
 
     def _adds(self, parameters: Mapping[str, Parameter], level: int) -> bool:
         """Say whether any axis has a point of just this level; level 0 always counts."""
@@ -134,13 +132,13 @@ class _Axis:
 
     def __init__(self, parameter: Parameter) -> None:
         self._parameter = parameter
-        self._points: list[_Point] = []
+        self._points: list[_GridPoint] = []
         self._keys: set[str] = set()
         self._level = -1
         self._is_barren = False
         """The last level added nothing: for a real axis, floating-point numbers are not fine enough for more."""
 
-    def points(self, level: int) -> list[_Point]:
+    def points(self, level: int) -> list[_GridPoint]:
         while self._level < level and not self._complete():
             self._level += 1
             self._add_level(self._level)
@@ -172,5 +170,5 @@ class _Axis:
         for value in values:
             if canonical(value) not in self._keys:
                 self._keys.add(canonical(value))
-                self._points.append(_Point(value, level))
+                self._points.append(_GridPoint(value, level))
         self._is_barren = len(self._points) == before

@@ -31,9 +31,9 @@ from proctor.sdk.space import Choice, NestedChoice, Normal, Parameter, RandInt, 
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-Sampler = Any
-Distribution = Any
-Flat = dict[str, Any]
+OptunaSampler = Any
+OptunaDistribution = Any
+FlatParameters = dict[str, Any]
 """Values by the names of axes; plain numbers."""
 
 _LOWEST_QUANTILE = 1e-6
@@ -82,9 +82,9 @@ class FlatSpace:
         """Return the parameters made of the answers of `ask`, which is called once for every axis that exists."""
         return _compose("", self.space.parameters, ask)
 
-    def flatten(self, parameters: Parameters) -> Flat:
+    def flatten(self, parameters: Parameters) -> FlatParameters:
         """Return the flat values of parameters that belong to the space. Raises ValueError for others."""
-        flat: Flat = {}
+        flat: FlatParameters = {}
         _flatten("", self.space.parameters, parameters, flat)
         return flat
 
@@ -124,7 +124,7 @@ def _value(parameter: Parameter, answer: Any) -> Any:
     return parameter.from_unit(answer)
 
 
-def _flatten(prefix: str, parameters: Mapping[str, Parameter], values: Mapping[str, Any], flat: Flat) -> None:
+def _flatten(prefix: str, parameters: Mapping[str, Parameter], values: Mapping[str, Any], flat: FlatParameters) -> None:
     if values.keys() - {"_name"} != parameters.keys():
         raise ValueError(f"expected the parameters {sorted(parameters)}, found {sorted(values)}")
     for name, parameter in parameters.items():
@@ -154,7 +154,7 @@ class _Known:
     """One parameter set the tuner knows of. `loss` is None until its result comes; `failed` if none will."""
 
     parameters: Parameters
-    flat: Flat | None
+    flat: FlatParameters | None
     number: int | None = None
     """Its number in the study; None if it does not belong to the search space."""
     loss: float | None = None
@@ -171,14 +171,14 @@ class OptunaTuner(TunerAlgorithm):
         self._pending: dict[int, _Known] = {}
 
     @abstractmethod
-    def make_sampler(self, seed: int, distributions: dict[str, Distribution]) -> Sampler:
+    def make_sampler(self, seed: int, distributions: dict[str, OptunaDistribution]) -> OptunaSampler:
         """Return a new sampler. `distributions` are those of the axes that every parameter set has."""
 
     def update_search_space(self, space: SearchSpace) -> None:
         """Begin a new study with what is known and belongs to `space`."""
         self._flat_space = FlatSpace(space)
         self._distinct = DistinctParameters(space)
-        self._distributions: dict[str, Distribution] = {
+        self._distributions: dict[str, OptunaDistribution] = {
             axis.name: distribution_of(axis) for axis in self._flat_space.common_axes
         }
         self._study = optuna.create_study(direction="minimize")
@@ -245,7 +245,7 @@ class OptunaTuner(TunerAlgorithm):
         self._study.sampler = self.make_sampler(suggestion_seed(self._seed, parameter_id), self._distributions)
         trial = self._study.ask()
         self._numbers += 1
-        flat: Flat = {}
+        flat: FlatParameters = {}
 
         def ask(axis: FlatAxis) -> Any:
             flat[axis.name] = _ask_optuna(trial, axis)
@@ -253,7 +253,7 @@ class OptunaTuner(TunerAlgorithm):
 
         return _Known(self._flat_space.compose(ask), flat, number=trial.number)
 
-    def _flattened(self, parameters: Parameters) -> Flat | None:
+    def _flattened(self, parameters: Parameters) -> FlatParameters | None:
         try:
             return self._flat_space.flatten(parameters)
         except (ValueError, TypeError, AttributeError):
@@ -287,7 +287,7 @@ class OptunaTuner(TunerAlgorithm):
         return loss
 
 
-def distribution_of(axis: FlatAxis) -> Distribution:
+def distribution_of(axis: FlatAxis) -> OptunaDistribution:
     """An axis as Optuna describes it."""
     if axis.size:
         return CategoricalDistribution(range(axis.size))

@@ -4,7 +4,7 @@ from typing import Any
 
 from optuna.samplers import TPESampler
 
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import Distribution, OptunaTuner, Sampler
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import OptunaDistribution, OptunaSampler, OptunaTuner
 
 STARTUP_JOBS = 20
 CANDIDATES = 24
@@ -20,7 +20,7 @@ class TpeTuner(OptunaTuner):
         self._candidates = int(arguments.get("n_ei_candidates", CANDIDATES))
         self._constant_liar = arguments.get("constant_liar_type", "best") is not None
 
-    def make_sampler(self, seed: int, distributions: dict[str, Distribution]) -> Sampler:
+    def make_sampler(self, seed: int, distributions: dict[str, OptunaDistribution]) -> OptunaSampler:
         """Return an estimator that models the common axes together and those of branches one by one."""
         return _KnownSpaceSampler(
             distributions,
@@ -35,9 +35,9 @@ class TpeTuner(OptunaTuner):
 class _KnownSpaceSampler(TPESampler):  # type: ignore[misc]
     """Gets the axes that all trials share instead of searching all trials for them each time."""
 
-    def __init__(self, distributions: dict[str, Distribution], **options: Any) -> None:
+    def __init__(self, distributions: dict[str, OptunaDistribution], **options: Any) -> None:
         super().__init__(**options)
         self._common = {name: known for name, known in distributions.items() if not known.single()}
 
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Distribution]:
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, OptunaDistribution]:
         return self._common

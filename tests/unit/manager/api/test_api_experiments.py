@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.api.resources import reason_of
-from proctor.manager.config import load_experiment_mapping
+from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.dispatcher.algorithms.registered import RegisteredAlgorithm, register
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.database import HEALTHY

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes.rest import FakeRest
 
-from proctor.manager.config import load_experiment, load_experiment_mapping
+from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from rich.console import Console
 
 from proctor.manager.cli import columns
 from proctor.manager.cli.live import experiment_screen, overview
-from proctor.manager.cli.output import Column, Row
+from proctor.manager.cli.output import Column, TableRow
 from proctor.manager.cli.screen import table
 from proctor.manager.cli.watching import WatchedExperiment
 
-EXPERIMENT: Row = {
+EXPERIMENT: TableRow = {
     "id": "Ab3dE5f7",
     "name": "a name that goes on and on and on",
     "status": "TUNER_NO_MORE_TRIAL",
@@ -31,7 +31,7 @@ EXPERIMENT: Row = {
     "created_at": "2026-11-21T05:23:37.000Z",
     "reason": "the search space is used up: " + "all values " * 20,
 }
-TRIAL: Row = {
+TRIAL: TableRow = {
     "id": "tRiAl123",
     "experiment_id": "Ab3dE5f7",
     "sequence_id": 17,

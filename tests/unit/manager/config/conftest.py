@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.config import ConfigError, ConfigProblem, LoadedExperiment, load_experiment
+from proctor.manager.config.errors import ConfigError, ConfigProblem
+from proctor.manager.config.loading import LoadedExperiment, load_experiment
 
 SMALL = """\
 searchSpace: {x: {_type: uniform, _value: [0, 1]}}

@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.config import (
-    ConfigError,
-    ExperimentConfig,
-    LoadedExperiment,
-    load_experiment,
-    load_experiment_mapping,
-)
+from proctor.manager.config.errors import ConfigError
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.keys import KEYS, Key, Treatment
+from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.platforms import PLATFORMS, Availability
 from proctor.manager.config.reference import field_description, render_key_tables

@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proctor.manager.config import (
-    ConfigError,
-    ConfigProblem,
-    ExperimentConfig,
-    LoadedExperiment,
-    describe_problems,
-    load_experiment,
-    load_experiment_mapping,
-)
+from proctor.manager.config.errors import ConfigError, ConfigProblem, describe_problems
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.keys import KEYS
+from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.version1 import OLD_KEYS
 
 KNOWN = sorted(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.config import ConfigProblem, ExperimentConfig, LoadedExperiment, load_experiment_mapping
+from proctor.manager.config.errors import ConfigProblem
+from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.config.loading import LoadedExperiment, load_experiment_mapping
 from proctor.manager.config.objective import ONE_OBJECTIVE, stored_direction
 
 Load = Callable[[str], LoadedExperiment]

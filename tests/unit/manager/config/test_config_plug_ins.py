@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.config import ConfigError, ExperimentConfig, load_experiment_mapping
+from proctor.manager.config.errors import ConfigError
+from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.config.loading import load_experiment_mapping
 
 Install = Callable[[str, str], None]
 

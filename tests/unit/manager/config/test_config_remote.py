@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.config import ConfigProblem, LoadedExperiment, NodeCodeConfig, RemoteConfig, RemoteMachineConfig
+from proctor.manager.config.errors import ConfigProblem
+from proctor.manager.config.loading import LoadedExperiment
+from proctor.manager.config.services import NodeCodeConfig, RemoteConfig, RemoteMachineConfig
 from proctor.training_services.remote.settings import RemoteSettings
 from proctor.training_services.ssh.settings import MachineSettings
 

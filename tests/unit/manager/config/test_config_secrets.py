@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.manager.config import ConfigProblem, LoadedExperiment, load_experiment, load_experiment_mapping
+from proctor.manager.config.errors import ConfigProblem
+from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.secrets import REDACTED
 
 REMOTE = """\

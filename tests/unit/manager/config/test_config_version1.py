@@ -5,17 +5,11 @@ from typing import Any
 
 import pytest
 
-from proctor.manager.config import (
-    ConfigError,
-    ConfigProblem,
-    LoadedExperiment,
-    Notice,
-    RemoteConfig,
-    RemoteMachineConfig,
-    load_experiment_mapping,
-)
+from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice
+from proctor.manager.config.loading import LoadedExperiment, load_experiment_mapping
 from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.config.secrets import REDACTED
+from proctor.manager.config.services import RemoteConfig, RemoteMachineConfig
 from proctor.manager.config.version1 import OLD_KEYS, OLD_MACHINE_KEYS, OldKey
 
 OLD = """\

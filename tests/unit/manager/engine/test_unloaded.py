@@ -109,7 +109,7 @@ def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_
             why = manager.not_loaded(row)
             assert why.startswith("not loaded: the database ")
             assert "No such file or directory" in why
-            assert why.endswith("; its trials go on untouched; tried again in 1 s")
+            assert why.endswith("; its trials keep running; tried again in 1 s")
             assert manager.problem == f"experiment {row.id} is {why}"
             with pytest.raises(Unavailable, match=r"is not loaded: .*No such file"):
                 await manager.add_trial(row.id, {"x": 0.5})
@@ -149,7 +149,7 @@ def test_what_does_not_pass_by_itself_is_tried_less_often_and_kills_no_trial_eit
         await run_for(scene, 15.0)
         scene.broken = "its package is not installed"
         async with scene.manager() as manager:
-            wanted = "not loaded: its package is not installed; its trials go on untouched; tried again in 60 s"
+            wanted = "not loaded: its package is not installed; its trials keep running; tried again in 60 s"
             assert manager.not_loaded(await scene.row(manager)) == wanted
             scene.broken = ""
             await asyncio.sleep(FIRST_LASTING_SECONDS - 1.0)

@@ -9,7 +9,13 @@ import pytest
 from fakes.suspended_dispatchers import SuspendableDispatchers
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.client import FINISH_SECONDS, DispatcherClient, DispatcherGone
+from proctor.manager.dispatcher.client.client import (
+    FINISH_SECONDS,
+    DispatcherClient,
+    DispatcherGone,
+    DispatcherRestarted,
+    DispatcherSilent,
+)
 from proctor.manager.dispatcher.protocol import News, ToDispatcher
 from proctor.manager.simulation.virtual_time import run_virtual
 
@@ -22,19 +28,22 @@ class Stage:
     def __init__(self) -> None:
         self.dispatchers = SuspendableDispatchers()
         self.log: list[ToDispatcher] = []
-        self.received: list[News] = []
-        self.restarts: list[str] = []
-        self.silences: list[str] = []
+        self.received: list[News | DispatcherRestarted | DispatcherSilent] = []
         self.returned = asyncio.Event()
         """Set when the client serves no more."""
-        self.client = DispatcherClient(
-            open_channel=self.dispatchers.open,
-            initialize=lambda: protocol.Initialize("e", SPACE, protocol.AlgorithmSpec(name="Random"), None, 7, ""),
-            read_inputs=self.read,
-            receive=self.received.append,
-            restarted=self.restarts.append,
-            silent=self.silences.append,
-        )
+        initialize = protocol.Initialize("e", SPACE, protocol.AlgorithmSpec(name="Random"), None, 7, "")
+        self.client = DispatcherClient(initialize, open_channel=self.dispatchers.open, read_inputs=self.read)
+
+    async def serve(self) -> None:
+        await self.client.run(self.received.append)
+
+    @property
+    def restarts(self) -> list[str]:
+        return [message.exit_message for message in self.received if isinstance(message, DispatcherRestarted)]
+
+    @property
+    def silences(self) -> list[str]:
+        return [message.problem for message in self.received if isinstance(message, DispatcherSilent)]
 
     async def read(self, after: int, limit: int) -> list[ToDispatcher]:
         return [message for message in self.log if message.position > after][:limit]  # type: ignore[union-attr]
@@ -60,7 +69,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]]) -> Stage:
 
     async def main(loop: object) -> None:
         async with asyncio.TaskGroup() as group:
-            serving = group.create_task(stage.client.run())
+            serving = group.create_task(stage.serve())
             serving.add_done_callback(lambda task: stage.returned.set())
             await scenario(stage)
             serving.cancel()
@@ -265,7 +274,7 @@ def test_one_can_be_started_again_after_it_has_left() -> None:
     async def scenario(stage: Stage) -> None:
         await finish(stage)
         async with asyncio.TaskGroup() as group:
-            serving = group.create_task(stage.client.run())
+            serving = group.create_task(stage.serve())
             stage.request(1)
             await asyncio.sleep(1.0)
             serving.cancel()
@@ -294,7 +303,7 @@ def test_one_that_can_never_be_started_is_an_error() -> None:
     async def scenario(stage: Stage) -> None:
         stage.dispatchers.obstacles.append(OSError(errno.EACCES, "Permission denied"))
         with pytest.raises(OSError, match="Permission denied"):
-            await stage.client.run()
+            await stage.serve()
 
     async def main(loop: object) -> None:
         await scenario(Stage())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes.small_experiments import SMALL
 
-from proctor.manager.config import load_experiment_mapping
+from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.errors import BadRequest, ManagerError
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home

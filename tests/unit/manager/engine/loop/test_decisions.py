@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fakes.small_experiments import SMALL
 
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.in_process import InProcessChannel

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fakes.small_experiments import SMALL
 
-from proctor.manager.config import ExperimentConfig
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.in_process import InProcessChannel
@@ -201,7 +201,7 @@ def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(tmp_path: Path)
         m.ChangeLimits({"max_trial_number": 2**63}),
     ],
 )
-def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, command: m.Message) -> None:
+def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, command: m.LoopMessage) -> None:
     async def act(scene: Scene) -> None:
         async with scene.manager() as manager:
             await limit(manager.control)

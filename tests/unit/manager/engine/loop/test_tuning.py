@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from proctor.manager.config import load_experiment_mapping
+from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.engine import creation
 from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsStored
-from proctor.manager.engine.loop.state import ExperimentState, Step
+from proctor.manager.engine.loop.state import ExperimentState, Turn
 from proctor.manager.engine.loop.transitions import create_job, create_trial
 from proctor.manager.store.tables.metrics import StoredChunk
 
@@ -24,18 +24,18 @@ def one_running_trial(directory: Path) -> tuple[ExperimentState, str]:
     }
     loaded = load_experiment_mapping(config, str(directory))
     state = ExperimentState(creation.new_row(loaded, "E", directory, now=0.0))
-    trial = create_trial(state, Step("E", 0.0), parameter_id=0, parameters={"x": 0.5}, source="algorithm")
-    job = create_job(state, Step("E", 0.0), trial, token="t", placement=None, checkpoint=None)
+    trial = create_trial(state, Turn("E", 0.0), parameter_id=0, parameters={"x": 0.5}, source="algorithm")
+    job = create_job(state, Turn("E", 0.0), trial, token="t", placement=None, checkpoint=None)
     return state, job.id
 
 
 def test_metrics_that_came_while_the_experiment_was_taken_up_are_told_once(tmp_path: Path) -> None:
     state, job_id = one_running_trial(tmp_path)
     state.row, state.replayed_to = replace(state.row, metrics_told=7), 7
-    step = Step("E", 1.0)
+    turn = Turn("E", 1.0)
     chunk = StoredChunk(200, intermediates=[(7, 1, 0.2), (8, 2, 0.3)])
-    tuning.on_stored(state, step, MetricsStored([(job_id, chunk)]), notify=True)
-    assert [message.rows for message in step.inputs] == [[(0, job_id[:-2], 1, 2, 0.3)]]  # type: ignore[union-attr]
+    tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=True)
+    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 2, 0.3)]]  # type: ignore[union-attr]
     assert state.row.metrics_told == 8
     assert state.by_job[job_id].latest == 0.3
 
@@ -43,9 +43,9 @@ def test_metrics_that_came_while_the_experiment_was_taken_up_are_told_once(tmp_p
 def test_nothing_is_told_when_all_of_it_was_told_before(tmp_path: Path) -> None:
     state, job_id = one_running_trial(tmp_path)
     state.row, state.replayed_to = replace(state.row, metrics_told=7), 7
-    step = Step("E", 1.0)
-    tuning.on_stored(state, step, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2)]))]), notify=True)
-    assert step.inputs == []
+    turn = Turn("E", 1.0)
+    tuning.on_stored(state, turn, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2)]))]), notify=True)
+    assert turn.inputs == []
     assert state.row.metrics_told == 7
 
 
@@ -53,18 +53,18 @@ def test_metrics_that_were_stored_while_their_job_was_given_up_are_the_trials(tm
     state, job_id = one_running_trial(tmp_path)
     trial = state.by_job.pop(job_id)
     trial.job = None  # its node was lost meanwhile
-    step = Step("E", 1.0)
+    turn = Turn("E", 1.0)
     chunk = StoredChunk(200, intermediates=[(1, 0, 0.2)], finals=[(0.3, 0.3)])
-    tuning.on_stored(state, step, MetricsStored([(job_id, chunk)]), notify=True)
-    assert [message.rows for message in step.inputs] == [[(0, job_id[:-2], 1, 0, 0.2)]]  # type: ignore[union-attr]
+    tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=True)
+    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 0, 0.2)]]  # type: ignore[union-attr]
     assert (trial.row.intermediate_count, trial.row.final_value) == (1, 0.3)
 
 
 def test_late_intermediate_metrics_of_an_earlier_job_are_not_the_latest_ones(tmp_path: Path) -> None:
     state, job_id = one_running_trial(tmp_path)
     trial = state.by_job[job_id]
-    create_job(state, Step("E", 0.0), trial, token="t", placement=None, checkpoint=None)
+    create_job(state, Turn("E", 0.0), trial, token="t", placement=None, checkpoint=None)
     tuning.on_stored(
-        state, Step("E", 1.0), MetricsStored([(job_id, StoredChunk(200, intermediates=[(1, 4, 0.2)]))]), notify=True
+        state, Turn("E", 1.0), MetricsStored([(job_id, StoredChunk(200, intermediates=[(1, 4, 0.2)]))]), notify=True
     )
     assert (trial.row.intermediate_count, trial.has_latest) == (0, False)
