@@ -16,7 +16,8 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.terminal import clean
 
 if TYPE_CHECKING:
-    from proctor.sdk.client.client import Client, JsonObject
+    from proctor.sdk.client.client import Client
+    from proctor.sdk.client.transport import JsonObject
 
 F = TypeVar("F", bound=Callable[..., Any])
 ENDED = frozenset(status for status in ExperimentStatus if status.has_ended)
