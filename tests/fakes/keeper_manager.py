@@ -19,6 +19,7 @@ from proctor.trial_keeper.protocol import (
     End,
     Exit,
     FileAnswer,
+    Launch,
     Registration,
     RegistrationAnswer,
     ReportAnswer,
@@ -84,8 +85,11 @@ class FakeManager:
     async def stop(self) -> None:
         """Die: the socket closes, sessions and unsent commands are forgotten."""
         assert self._server is not None
-        self._server.close()
         self._life = None
+        for listener in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+        await asyncio.sleep(0)  # a server that is closed before a connection it has accepted is served leaves that open
+        self._server.close()
         for writer in list(self._writers):
             writer.transport.abort()
         await self.forget_session()
@@ -104,10 +108,15 @@ class FakeManager:
         """Give orders to the keeper, as soon as there is one."""
         async with self.changed:
             await asyncio.wait_for(self.changed.wait_for(lambda: self._session), 30)
-            for order in orders:
-                number = len(self._commands) + 1
-                self._commands.append(Command(number, type(order).__name__, to_json(order)))
-            self.changed.notify_all()
+            self._give(*orders)
+
+    async def hand_over(self, launch: Launch) -> None:
+        """Give a launch to a keeper that has not registered with the job. The real manager gives it to no other: a
+        keeper that has reported the job's end and forgotten it would read its journal again."""
+        async with self.changed:
+            await asyncio.wait_for(self.changed.wait_for(lambda: self._session), 30)
+            if all(job.job_id != launch.job_id for job in self.registrations[-1].jobs):
+                self._give(launch)
 
     async def ask(self, order: Any, *, seconds: float = 60.0) -> tuple[FileAnswer, bytes]:
         """Ask the keeper about files, and wait for its answer."""
@@ -136,6 +145,12 @@ class FakeManager:
             self._session = ""
             self._commands = []
             self.changed.notify_all()
+
+    def _give(self, *orders: Any) -> None:
+        for order in orders:
+            number = len(self._commands) + 1
+            self._commands.append(Command(number, type(order).__name__, to_json(order)))
+        self.changed.notify_all()
 
     async def _serve(self, life: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -434,7 +434,7 @@ async def test_a_kill_at_any_place_changes_nothing_but_the_end(
 
 
 async def command_until_started(node: Node, launch: Launch) -> None:
-    """Give the launch in every session, as a manager does that has not heard of the job."""
+    """Give the launch in every session whose keeper does not have the job, as a manager does."""
     manager = node.manager
 
     def has_started() -> bool:
@@ -444,5 +444,5 @@ async def command_until_started(node: Node, launch: Launch) -> None:
         return len(manager.registrations) > known or has_started()
 
     while not has_started():
-        await manager.command(launch)
+        await manager.hand_over(launch)
         await manager.until(partial(has_news, len(manager.registrations)))

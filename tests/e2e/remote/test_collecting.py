@@ -33,6 +33,13 @@ def stop_while_away(scene: Scene) -> tuple[Machine, str, Row]:
     return away, experiment, trial
 
 
+def heal(scene: Scene, machine: Machine) -> Row:
+    """Have the machine back; the manager tries it at once. Its node, once it is released."""
+    machine.heal()
+    scene.manager.client.check_node(scene.node(machine)["id"])
+    return scene.until_node(machine, "RELEASED")
+
+
 def expect_collected(scene: Scene, trial: Row, folder: Path) -> None:
     """Everything of the trial is here, and nothing on the machines."""
     scene.expect_nothing_left()
@@ -63,8 +70,7 @@ def test_files_of_a_machine_that_was_away_are_collected_when_it_is_asked_for(
     if restart:
         scene.manager.kill()
         scene.manager.start()
-    away.heal()
-    scene.until_node(away, "RELEASED", reason=f"experiment {experiment} has files here")
+    assert f"experiment {experiment} has files here" in heal(scene, away)["reason"]
     assert "model.bin" not in command("trial", "files", trial["id"]).stdout
     done = command("nodes", "collect")
     assert (done.returncode, done.stdout) == (0, "")
@@ -84,8 +90,7 @@ def test_a_collection_is_repeated_after_the_manager_was_killed_in_it(
     scene.manager.kill()
     scene.manager.environment["PROCTOR_FAILPOINT"] = place
     scene.manager.start()
-    away.heal()
-    node = scene.until_node(away, "RELEASED")
+    node = heal(scene, away)
     assert scene.manager.attempt("nodes", "collect", node["id"]).returncode != 0
     scene.manager.kill()  # what is left of it
     del scene.manager.environment["PROCTOR_FAILPOINT"]
@@ -98,8 +103,7 @@ def test_a_collection_is_repeated_after_the_manager_was_killed_in_it(
 def test_files_of_an_experiment_that_is_deleted_are_removed_from_the_machine(stage: Callable[..., Scene]) -> None:
     scene = stage(1)
     away, experiment, _ = stop_while_away(scene)
-    away.heal()
-    scene.until_node(away, "RELEASED")
+    heal(scene, away)
     scene.manager.command_line("experiment", "delete", experiment, "--yes")
     scene.expect_nothing_left()
     scene.until_left()
@@ -108,8 +112,7 @@ def test_files_of_an_experiment_that_is_deleted_are_removed_from_the_machine(sta
 def test_another_experiment_on_the_machine_leaves_the_files_alone(stage: Callable[..., Scene], tmp_path: Path) -> None:
     scene = stage(1)
     away, experiment, trial = stop_while_away(scene)
-    away.heal()
-    node = scene.until_node(away, "RELEASED")
+    node = heal(scene, away)
     other = scene.create(maxTrialNumber=1)
     scene.until_running(other, 1)
     scene.manager.command_line("nodes", "collect", node["id"], "--experiment", experiment)

@@ -78,7 +78,9 @@ def test_a_stop_does_not_wait_for_ever_for_the_only_machine(stage: Callable[...,
     scene.manager.client.stop_experiment(experiment)
     scene.manager.until_status(experiment, "STOPPED")
     scene.manager.client.delete_experiment(experiment)
+    node = scene.node(dead)
     dead.power_on()
+    scene.manager.client.check_node(node["id"])  # a machine that nobody waits for is tried again after a minute only
     scene.expect_nothing_left()
 
 

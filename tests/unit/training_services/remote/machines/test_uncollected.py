@@ -133,7 +133,10 @@ class GatedKeeper(FakeKeeper):
             await super()._answer_files()
 
 
-def stay(folder: Path, act: Callable[[Scene, Coast], Awaitable[None]], *, ready: bool = True) -> None:
+Act = Callable[[Scene, Coast], Awaitable[None]]
+
+
+def stay(folder: Path, act: Act, *, ready: bool = True) -> None:
     """Run a scene with a coast."""
 
     async def main(scene: Scene) -> None:
@@ -147,6 +150,45 @@ def stay(folder: Path, act: Callable[[Scene, Coast], Awaitable[None]], *, ready:
             scene.hub.close()
 
     play(folder, main)
+
+
+Play = Callable[..., None]
+"""Runs the rest of a scene."""
+
+
+@pytest.fixture
+def connected(tmp_path: Path) -> Play:
+    """A scene in which E1 has a file on the machine and uses it."""
+
+    def run(act: Act = _do_nothing) -> None:
+        async def begin(scene: Scene, coast: Coast) -> None:
+            coast.write("E1")
+            scene.claim(NODE)
+            await scene.until_status(NODE, "CONNECTED")
+            await act(scene, coast)
+
+        stay(tmp_path, begin)
+
+    return run
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Play:
+    """A scene in which E1 has a file on the machine, and has released it while it was away."""
+
+    def run(act: Act = _do_nothing) -> None:
+        async def begin(scene: Scene, coast: Coast) -> None:
+            coast.write("E1")
+            await coast.release_while_away("E1")
+            await act(scene, coast)
+
+        stay(tmp_path, begin)
+
+    return run
+
+
+async def _do_nothing(scene: Scene, coast: Coast) -> None:
+    """For scenes that are over when they have begun."""
 
 
 def test_files_of_a_machine_that_was_away_stay_there_until_they_are_collected(tmp_path: Path) -> None:
@@ -175,16 +217,13 @@ def test_files_of_a_machine_that_was_away_stay_there_until_they_are_collected(tm
     stay(tmp_path, act)
 
 
-def test_a_connected_machine_is_cleaned_when_its_files_were_collected(tmp_path: Path) -> None:
+def test_a_connected_machine_is_cleaned_when_its_files_were_collected(connected: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        scene.claim(NODE)
-        await scene.until_status(NODE, "CONNECTED")
         await scene.provider.release("E1")
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    stay(tmp_path, act)
+    connected(act)
 
 
 def test_a_machine_that_is_away_for_a_moment_only_is_waited_for(tmp_path: Path) -> None:
@@ -216,29 +255,20 @@ def test_files_that_are_known_to_be_there_only_are_named(tmp_path: Path) -> None
     stay(tmp_path, act)
 
 
-def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(tmp_path: Path) -> None:
-    async def release(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
-
+def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(released: Play, tmp_path: Path) -> None:
     async def collect(scene: Scene, coast: Coast) -> None:
         await coast.come_back("E1")
         await coast.collect("E1")
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    stay(tmp_path, release)
+    released()
     [record] = read_records(tmp_path / "nodes")
     assert [claim.experiment_id for claim in record.uncollected] == ["E1"]
     stay(tmp_path, collect)
 
 
-def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(tmp_path: Path) -> None:
-    async def claim(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        scene.claim(NODE)
-        await scene.until_status(NODE, "CONNECTED")
-
+def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(connected: Play, tmp_path: Path) -> None:
     async def release(scene: Scene, coast: Coast) -> None:
         scene.provider.hold("E1")
         await scene.hub.mark_reattached()
@@ -246,16 +276,11 @@ def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(tmp_path: P
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    stay(tmp_path, claim)
+    connected()
     stay(tmp_path, release, ready=False)
 
 
-def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(tmp_path: Path) -> None:
-    async def claim(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        scene.claim(NODE)
-        await scene.until_status(NODE, "CONNECTED")
-
+def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(connected: Play, tmp_path: Path) -> None:
     async def collect(scene: Scene, coast: Coast) -> None:
         await coast.come_back("E1")
         assert not coast.here("E1").exists()
@@ -263,14 +288,12 @@ def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(tmp_pa
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    stay(tmp_path, claim)
+    connected()
     stay(tmp_path, collect)
 
 
-def test_a_collection_that_the_manager_did_not_survive_is_repeated(tmp_path: Path) -> None:
+def test_a_collection_that_the_manager_did_not_survive_is_repeated(released: Play, tmp_path: Path) -> None:
     async def begin(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         await coast.come_back("E1")
         coast.gate.clear()
         scene.provider.collect(NODE, "E1")
@@ -286,15 +309,13 @@ def test_a_collection_that_the_manager_did_not_survive_is_repeated(tmp_path: Pat
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    stay(tmp_path, begin)
+    released(begin)
     (tmp_path / "killed.json").rename(tmp_path / "nodes" / NODE / "node.json")
     stay(tmp_path, collect)
 
 
-def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeated(tmp_path: Path) -> None:
+def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeated(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         collection = await coast.collect("E1")
         assert collection.problem.startswith("the machine is away: it does not answer")
         assert coast.uncollected() == ["E1"]
@@ -305,75 +326,64 @@ def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeated(tmp
         with pytest.raises(UnknownNode):
             scene.provider.collect(NODE, "E1")
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_a_second_request_joins_in(tmp_path: Path) -> None:
+def test_a_second_request_joins_in(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.failure = None
         assert scene.provider.collect(NODE, "E1") is scene.provider.collect(NODE, "E1")
         assert coast.uncollected() == ["E1"]
         await coast.until_left()
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_files_are_collected_of_a_machine_on_which_no_trial_could_run(tmp_path: Path) -> None:
+def test_files_are_collected_of_a_machine_on_which_no_trial_could_run(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.free_mb = 1
         await coast.come_back("E1")
         assert (await coast.collect("E1")).problem == ""
         await coast.until_left()
         assert (coast.here("E1") / "model").exists()
 
-    stay(tmp_path, act)
+    released(act)
 
 
 @pytest.mark.parametrize("gone", ["here", "there"])
-def test_a_machine_is_cleaned_where_there_is_nothing_to_collect(tmp_path: Path, gone: str) -> None:
+def test_a_machine_is_cleaned_where_there_is_nothing_to_collect(released: Play, tmp_path: Path, gone: str) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         shutil.rmtree(tmp_path / "experiments" if gone == "here" else coast.folder / "experiments")
         coast.failure = None
         await coast.until_left()
         assert coast.commands == ["stop", "remove"]
         assert not coast.here("E1").exists()
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_files_stay_where_an_older_keeper_does_not_say_whose_are_there(tmp_path: Path) -> None:
+def test_files_stay_where_an_older_keeper_does_not_say_whose_are_there(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.is_old = True
         await coast.come_back("E1")
         assert coast.there("E1").exists()
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_files_of_an_experiment_that_is_deleted_are_dropped(tmp_path: Path) -> None:
+def test_files_of_an_experiment_that_is_deleted_are_dropped(released: Play, tmp_path: Path) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         await coast.come_back("E1")
         await scene.provider.forget("E1")
         await coast.until_left()
         assert list((tmp_path / "experiments" / "E1").iterdir()) == []
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_files_of_an_experiment_that_is_deleted_are_removed_while_another_uses_the_machine(tmp_path: Path) -> None:
+def test_files_of_an_experiment_that_is_deleted_are_removed_while_another_uses_the_machine(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1", "E2")
-        await coast.release_while_away("E1")
+        coast.write("E2")
         scene.claim(NODE, by="E2")
         coast.failure = None
         await scene.until_status(NODE, "CONNECTED")
@@ -382,25 +392,23 @@ def test_files_of_an_experiment_that_is_deleted_are_removed_while_another_uses_t
         assert coast.there("E2").exists()
         assert coast.uncollected() == []
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_nodes_on_which_no_job_ran_have_no_files(tmp_path: Path) -> None:
+def test_nodes_on_which_no_job_ran_have_no_files(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         await scene.provider.forget("E1", keep=[NODE])
         assert coast.uncollected() == ["E1"]
         await scene.provider.forget("E1", keep=["another"])
         assert coast.uncollected() == []
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_of_them(tmp_path: Path) -> None:
+def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_of_them(
+    released: Play, tmp_path: Path
+) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.gate.clear()
         coast.failure = None
         collection = scene.provider.collect(NODE, "E1")
@@ -412,13 +420,11 @@ def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_o
         await coast.until_left()
         assert list((tmp_path / "experiments" / "E1").iterdir()) == []
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_an_experiment_that_is_resumed_while_its_files_are_collected_collects_them_itself(tmp_path: Path) -> None:
+def test_an_experiment_that_is_resumed_while_its_files_are_collected_collects_them_itself(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.gate.clear()
         coast.failure = None
         scene.provider.collect(NODE, "E1")
@@ -435,13 +441,11 @@ def test_an_experiment_that_is_resumed_while_its_files_are_collected_collects_th
         await coast.until_left()
         assert (coast.here("E1") / "model").exists()
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_a_check_does_not_break_off_the_collection_of_files(tmp_path: Path) -> None:
+def test_a_check_does_not_break_off_the_collection_of_files(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.gate.clear()
         coast.failure = None
         scene.provider.collect(NODE, "E1")
@@ -455,30 +459,25 @@ def test_a_check_does_not_break_off_the_collection_of_files(tmp_path: Path) -> N
         assert coast.logins == logins
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_a_check_of_a_machine_that_has_files_finds_it_as_it_was(tmp_path: Path) -> None:
+def test_a_check_of_a_machine_that_has_files_finds_it_as_it_was(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         await coast.come_back("E1")
         scene.provider.check(NODE)
         await scene.until_status(NODE, "CONNECTING", "released")
         await scene.until_status(NODE, "RELEASED")
         assert coast.there("E1").exists()
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_while_the_disk_of_the_manager_is_full_the_files_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_disk_of_the_manager_is_full_the_files_stay(connected: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise CollectionFailed("model cannot be stored on the manager's machine: No space left on device")
 
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        scene.claim(NODE)
-        await scene.until_status(NODE, "CONNECTED")
         with monkeypatch.context() as full:
             full.setattr(MirrorFolder, "begin", refuse)
             await scene.provider.release("E1")
@@ -492,7 +491,7 @@ def test_while_the_disk_of_the_manager_is_full_the_files_stay(tmp_path: Path, mo
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    stay(tmp_path, act)
+    connected(act)
 
 
 def test_nothing_is_removed_while_a_file_cannot_be_copied(tmp_path: Path) -> None:
@@ -517,10 +516,8 @@ def test_nothing_is_removed_while_a_file_cannot_be_copied(tmp_path: Path) -> Non
     stay(tmp_path, act)
 
 
-def test_nothing_is_collected_or_removed_while_a_trial_cannot_be_stopped(tmp_path: Path) -> None:
+def test_nothing_is_collected_or_removed_while_a_trial_cannot_be_stopped(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.left = ["process 17 does not end"]
         coast.failure = None
         await scene.until_status(NODE, "FAILED", "its trials cannot be stopped: process 17 does not end")
@@ -531,13 +528,11 @@ def test_nothing_is_collected_or_removed_while_a_trial_cannot_be_stopped(tmp_pat
         await coast.until_left()
         assert (coast.here("E1") / "model").exists()
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_files_alone(tmp_path: Path) -> None:
+def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_files_alone(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         await coast.come_back("E1")
         scene.claim(NODE, by="E2")
         node = await scene.until_status(NODE, "CONNECTED")
@@ -549,13 +544,12 @@ def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_files_alo
         assert not coast.here("E1").exists()
         assert coast.experiments() == ["E1"]
 
-    stay(tmp_path, act)
+    released(act)
 
 
-def test_files_are_collected_while_another_experiment_uses_the_machine(tmp_path: Path) -> None:
+def test_files_are_collected_while_another_experiment_uses_the_machine(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1", "E2")
-        await coast.release_while_away("E1")
+        coast.write("E2")
         scene.claim(NODE, by="E2")
         coast.failure = None
         await scene.until_status(NODE, "CONNECTED")
@@ -566,7 +560,7 @@ def test_files_are_collected_while_another_experiment_uses_the_machine(tmp_path:
         assert scene.provider.machine(NODE).experiments == ("E2",)
         assert coast.logins == logins
 
-    stay(tmp_path, act)
+    released(act)
 
 
 def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not_count(
@@ -596,10 +590,8 @@ def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not_count
     stay(tmp_path, act)
 
 
-def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(tmp_path: Path) -> None:
+def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        await coast.release_while_away("E1")
         coast.failure = None
         scene.provider.collect(NODE, "E1")
         await scene.until_status(NODE, "CONNECTED")
@@ -607,7 +599,7 @@ def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(tmp_path: 
             scene.provider.abandon(NODE)
         await coast.until_left()
 
-    stay(tmp_path, act)
+    released(act)
 
 
 def test_what_is_written_there_during_the_collection_is_collected_too(
