@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, is_foreign, read_any, translate, upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, HistoryPosition
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer, write_pointer
-from proctor.sdk.pytorch.checkpoints.serialization import serialize
+from proctor.sdk.pytorch.checkpoints.serialization import check_content, write_content
 from proctor.sdk.pytorch.errors import TrainerError, UnreadableCheckpointError
 
 
@@ -50,12 +50,12 @@ def migrate_checkpoints(
         raise TrainerError(f"{source} has no checkpoints: expected files named *{SUFFIX}; found none.")
     done: list[Migrated] = []
     for name, (content, origin) in translated.items():
-        data = serialize(content, safe_types)
-        entry = _describe(name, data, content)
+        check_content(content, "checkpoint", safe_types=frozenset(safe_types))
+        entry = _describe(name, content)
         is_new = _is_new(target / name, entry)
         if is_new and not dry_run:
             target.mkdir(parents=True, exist_ok=True)
-            store_file(target / name, data, place="trainer.migration")
+            store_file(target / name, partial(write_content, content), place="trainer.migration")
         done.append(Migrated(entry, origin, is_new, _limitation(origin, content)))
     done.sort(key=lambda item: (item.entry.epoch, item.entry.iteration, item.entry.name), reverse=True)
     if not dry_run:
@@ -106,12 +106,13 @@ def _translate(path: Path, safe_types: "Sequence[type]") -> "tuple[dict[str, Any
         raise UnreadableCheckpointError(f"{path} cannot be migrated: {problem}") from problem
 
 
-def _describe(name: str, data: memoryview, content: "dict[str, Any]") -> Entry:
+def _describe(name: str, content: "dict[str, Any]") -> Entry:
     state = content["training_state"]
+    digest, size = write_content(content)
     return Entry(
         name=name,
-        sha256=sha256(data).hexdigest(),
-        size=len(data),
+        sha256=digest,
+        size=size,
         epoch=int(state["global_epoch"]),
         iteration=int(state["current_iteration"]),
         history_size=HistoryPosition.from_json(content.get("history")).size,

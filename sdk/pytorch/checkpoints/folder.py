@@ -1,10 +1,10 @@
 """The checkpoints of one run: a folder, a pointer to the latest one, a history, and what is kept.
 
-A save has two halves. The first, while training waits, turns the content into bytes. The second runs in the background:
-write, sync, rename, and only then does the pointer move. A kill at any place leaves the pointer at a whole checkpoint.
+A save has two halves. The first, while training waits, copies the content; there is one such copy at a time. The second
+runs in the background: serialize, write, sync, rename, and only then does the pointer move. A kill at any place leaves
+the pointer at a whole checkpoint.
 """
 
-import hashlib
 import os
 import re
 import warnings
@@ -34,7 +34,7 @@ from proctor.sdk.pytorch.checkpoints.pointer import (
     write_pointer,
 )
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
+from proctor.sdk.pytorch.checkpoints.serialization import copy_content, load, write_content
 from proctor.sdk.pytorch.errors import (
     CheckpointWarning,
     ConfigurationError,
@@ -148,7 +148,7 @@ class CheckpointFolder:
         """Store a checkpoint and return the path that it will have once it is whole.
 
         The history's position is added to the content. What the tensors hold now is stored, whatever happens to them
-        afterwards; this takes as much memory as the checkpoint has bytes.
+        afterwards; until it is stored, this takes as much memory as the tensors have bytes.
 
         :param content: in the present format, see `snapshots`.
         :param score: the value of the metric that judges the run, measured at this very point.
@@ -160,13 +160,16 @@ class CheckpointFolder:
         epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])
         name = name_checkpoint(self.run_name, epoch=epoch, iteration=iteration, metadata=metadata)
         position = self.history.position
-        data = serialize({**content, "history": position.to_json()}, self._safe_types)
+        self._storage.clear()
+        copied = copy_content({**content, "history": position.to_json()}, self._safe_types)
 
         def store() -> None:
             self.history.sync()
-            digest = hashlib.sha256(data).hexdigest()
-            store_file(self.path / name, data, place="trainer.checkpoint")
-            self._commit(Entry(name, digest, len(data), epoch, iteration, score, position.size))
+            written: list[tuple[str, int]] = []
+            store_file(
+                self.path / name, lambda file: written.append(write_content(copied, file)), place="trainer.checkpoint"
+            )
+            self._commit(Entry(name, *written[0], epoch, iteration, score, position.size))
 
         self._storage.start(name, store)
         if not self._in_background:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.checkpoint_writer import write_checkpoint
 
 from proctor.sdk.pytorch.checkpoints import formats
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, read_any, translate, upgrade
-from proctor.sdk.pytorch.checkpoints.serialization import serialize
 from proctor.sdk.pytorch.determinism.seeding import load_rng_state_dict
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.migrate import main, migrate_checkpoints
@@ -151,7 +151,7 @@ def test_C14_a_checkpoint_with_other_classes_is_refused_until_they_are_named(
 ) -> None:
     source = tmp_path / "old"
     source.mkdir()
-    (source / "a.pth").write_bytes(serialize(content(model={"own": Own()}), [Own]))
+    write_checkpoint(source / "a.pth", content(model={"own": Own()}), [Own])
     assert main([str(source), str(tmp_path / "run")]) == 1
     assert "without running code" in capsys.readouterr().err
     assert main([str(source), str(tmp_path / "run"), "--allow", f"{Own.__module__}:Own"]) == 0

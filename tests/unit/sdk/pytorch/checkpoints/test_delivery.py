@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.checkpoint_writer import CheckpointWriter
+from fakes.checkpoint_writer import CheckpointWriter, write_checkpoint
 from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import UnreadableCheckpointError
 from proctor.sdk.pytorch.checkpoints import transfer
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
+from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
 from proctor.sdk.pytorch.ranks import Ranks
 
@@ -81,7 +81,7 @@ def test_where_the_system_does_not_say_which_kernel_runs_every_rank_is_sent_the_
 
 def test_a_checkpoint_that_was_sent_is_loaded_as_the_file_itself(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
-    path.write_bytes(serialize({"number": 7}))
+    write_checkpoint(path, {"number": 7})
 
     def read(ranks: Ranks) -> Any:
         with deliver(path if ranks.is_main else tmp_path / "none", ranks) as file:
