@@ -15,19 +15,18 @@ import os
 import re
 from collections.abc import Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk import trial as sdk
-from proctor.sdk.files import hash_file, sync_file
+from proctor.sdk.files import sync_file
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
-from proctor.sdk.pytorch.checkpoints.pointer import Entry, write_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register
+from proctor.sdk.pytorch.checkpoints.pointer import Entry
+from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
-from proctor.sdk.trial import is_in_trial
 
 try:
     from transformers import TrainerCallback
@@ -184,15 +183,10 @@ class HuggingFaceCheckpoints:
         for path in folder.rglob("*"):
             if path.is_file():
                 sync_file(path)
-        store_file(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
-        if is_in_trial():
-            register(self._run_name, partial(self._export, folder, step), place=self.path)
-
-    def _export(self, source: Path, step: int, target: Path) -> None:
-        for path in source.iterdir():
-            os.symlink(path.resolve(), target / path.name)
-        mark_whole = Entry(MARK, hash_file(source / MARK), (source / MARK).stat().st_size, epoch=0, iteration=step)
-        write_pointer(target, self._run_name, [mark_whole], trial=sdk.get_trial_id())
+        mark = json.dumps(fingerprint).encode()
+        store_file(folder / MARK, mark, place="trainer.mark")
+        entry = Entry(MARK, sha256(mark).hexdigest(), len(mark), epoch=0, iteration=step)
+        register_links(self._run_name, entry, folder.iterdir(), place=self.path)
 
     def _list(self) -> "list[tuple[int, Path]]":
         found = [(_CHECKPOINT.fullmatch(path.name), path) for path in self.path.glob("checkpoint-*")]

@@ -11,21 +11,26 @@ and names only what is on the disk. docs/trainer.md says what Lightning does not
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk import trial as sdk
-from proctor.sdk.files import UNFINISHED_PREFIX, hash_file, put_in_place, remove_unfinished, sync_file, sync_folder
-from proctor.sdk.pytorch.checkpoints.pointer import Entry, is_whole, read_pointer, write_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register
+from proctor.sdk.files import (
+    UNFINISHED_PREFIX,
+    hash_file,
+    put_in_place,
+    remove_file,
+    remove_unfinished,
+    sync_file,
+    sync_folder,
+)
+from proctor.sdk.pytorch.checkpoints.pointer import Entry, Pointer, is_whole, read_pointer
+from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
-from proctor.sdk.trial import is_in_trial
 
 try:
     from lightning.pytorch import Callback
@@ -211,19 +216,10 @@ class LightningCheckpoints:
         sync_folder(self.path)
         others = [other for other in read_pointer(self.path) or [] if other.name != entry.name]
         kept = [entry, *others][: self._keep_last]
-        write_pointer(self.path, self._run_name, kept)
-        self._remove_others({other.name for other in kept})
-        if is_in_trial():
-            register(self._run_name, partial(self._export, entry), place=self.path)
-
-    def _export(self, entry: Entry, target: Path) -> None:
-        os.symlink((self.path / entry.name).resolve(), target / entry.name)
-        write_pointer(target, self._run_name, [entry], trial=sdk.get_trial_id())
-
-    def _remove_others(self, kept: "set[str]") -> None:
-        """Remove what the pointer does not name and what kills have left half made."""
-        remove_unfinished(str(self.path), is_only_writer=True)
-        for path in self.path.glob("step-*.ckpt"):
-            if path.name not in kept:
-                with suppress(FileNotFoundError):
-                    path.unlink()
+        Pointer(self._run_name, kept).write(self.path)
+        remove_unfinished(self.path, is_only_writer=True)
+        names = {other.name for other in kept}
+        for other_path in self.path.glob("step-*.ckpt"):
+            if other_path.name not in names:  # superseded, or left by a kill
+                remove_file(other_path)
+        register_links(self._run_name, entry, [path], place=self.path)

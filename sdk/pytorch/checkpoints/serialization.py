@@ -21,6 +21,13 @@ from torch.serialization import (
 from proctor.sdk.files import write_all
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
+FORMAT = 1
+"""It changes only when the content's form does: a newer version's checkpoint of the same number can be read."""
+COMMAND = "python -m proctor.sdk.pytorch.migrate"
+Content = dict[str, Any]
+STEPS: "dict[int, Callable[[Content], Content]]" = {}
+"""What turns a content of format n into one of format n + 1, by n."""
+_PARTS = ("training_state", "model", "rng")
 _BLOCK_BYTES = 1 << 20
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device})
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})  # a subclass is a class like any other
@@ -133,6 +140,38 @@ def load(
         raise UnreadableCheckpointError(
             f"{path} is no checkpoint: it holds a {type(content).__name__}, not a dictionary."
         )
+    return content
+
+
+def load_upgraded(path: Path, device: "torch.device | str", safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
+    """Return what `load` does, in the present format. Raises UnreadableCheckpointError, OSError."""
+    return upgrade(load(path, device, safe_types), str(path))
+
+
+def upgrade(content: Content, name: str) -> Content:
+    """Return the content of a checkpoint in the present format; the argument is left as it is.
+
+    :param name: the checkpoint, for the errors.
+    :raises UnreadableCheckpointError: it is of a newer format, of another trainer, or incomplete.
+    """
+    number = content.get("format")
+    if not isinstance(number, int):
+        raise UnreadableCheckpointError(
+            f"{name} was not written by this trainer (it has no format number). Checkpoints of Helios are continued "
+            f"after `{COMMAND} SOURCE TARGET`."
+        )
+    if number > FORMAT:
+        raise UnreadableCheckpointError(
+            f"{name} was written by proctor {content.get('version', 'of an unknown version')} in format {number}; this "
+            f"version reads up to format {FORMAT}. Upgrade proctor."
+        )
+    while number < FORMAT:
+        if number not in STEPS:
+            raise UnreadableCheckpointError(f"{name} has format {number}, which no version of proctor has written.")
+        content = {**STEPS[number](content), "format": number + 1}
+        number += 1
+    if missing := [part for part in _PARTS if part not in content]:
+        raise UnreadableCheckpointError(f"{name} is incomplete: it has no {', '.join(missing)}.")
     return content
 
 

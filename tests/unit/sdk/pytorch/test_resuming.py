@@ -27,10 +27,9 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
-from proctor.sdk.pytorch.checkpoints.formats import FORMAT
 from proctor.sdk.pytorch.checkpoints.history import read_history
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
-from proctor.sdk.pytorch.checkpoints.serialization import load
+from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.migrate import migrate_checkpoints
 from proctor.sdk.pytorch.plugins import RESERVED_NAMES
