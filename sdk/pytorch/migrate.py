@@ -11,7 +11,7 @@ reported: the order of the samples is another trainer's, and only rank 0's strea
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -231,31 +231,17 @@ def _translate_paths(content: "Mapping[str, Any]") -> "dict[str, str]":
 
 
 def _stand_ins() -> "list[Any]":
-    def posix(*parts: str) -> str:
-        return "/".join(parts).replace("//", "/")
-
-    def windows(*parts: str) -> str:
-        return str(PureWindowsPath(*parts))
-
-    def text(value: str) -> str:
-        return value
-
     found = [
         _pose_as(type("TrainingState", (_State,), {}), "helios.trainer", "TrainingState"),
-        _pose_as(_copy(text), "helios.trainer", "_CheckpointKeys"),
-        _pose_as(_copy(text), "helios.model.model", "_InternalStateKeys"),
+        _pose_as(lambda value: value, "helios.trainer", "_CheckpointKeys"),
+        _pose_as(lambda value: value, "helios.model.model", "_InternalStateKeys"),
     ]
     for module in _PATHS:
-        found += [_pose_as(_copy(posix), module, name) for name in ("PosixPath", "PurePosixPath")]
-        found += [_pose_as(_copy(windows), module, name) for name in ("WindowsPath", "PureWindowsPath")]
+        for name in ("PosixPath", "PurePosixPath"):
+            found.append(_pose_as(lambda *parts: "/".join(parts).replace("//", "/"), module, name))
+        for name in ("WindowsPath", "PureWindowsPath"):
+            found.append(_pose_as(lambda *parts: str(PureWindowsPath(*parts)), module, name))
     return found
-
-
-def _copy(function: "Callable[..., str]") -> "Callable[..., str]":
-    def stand_in(*arguments: str) -> str:
-        return function(*arguments)
-
-    return stand_in
 
 
 def _pose_as(thing: Any, module: str, name: str) -> Any:

@@ -25,7 +25,6 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import Any, BinaryIO
@@ -265,17 +264,6 @@ def _text(path: "Path | None") -> "str | None":
 # -- a checkpoint on every rank ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Identity:
-    """What two openings of one file have in common, and openings of two files never."""
-
-    boot_id: str  # of the running kernel; empty where it has none, and then nothing is the same
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
-
-
 @contextmanager
 def deliver(path: Path, ranks: Ranks) -> "Iterator[BinaryIO]":
     """Yield, on every rank, a file with the bytes of the main rank's file at `path` (collective).
@@ -291,14 +279,14 @@ def deliver(path: Path, ranks: Ranks) -> "Iterator[BinaryIO]":
             if ranks.is_main:
                 raise
         own = None if file is None else _identify(file)
-        wanted: _Identity = ranks.broadcast(own)
-        is_missing = not ranks.is_main and (own != wanted or not wanted.boot_id)
+        wanted = ranks.broadcast(own)
+        is_missing = not ranks.is_main and (own != wanted or not wanted[0])
         if is_missing:
             file = stack.enter_context(TemporaryFile(prefix="proctor-checkpoint-"))
         assert file is not None
         if ranks.any(is_missing):
             source, target = (file if ranks.is_main else None), (file if is_missing else None)
-            _send(source, target, size=wanted.size, ranks=ranks)
+            _send(source, target, size=wanted[1], ranks=ranks)
         file.seek(0)
         yield file
 
@@ -320,12 +308,14 @@ def refuse_to_leave_behind(storage: CheckpointFolder, ranks: Ranks) -> None:
         )
 
 
-def _identify(file: BinaryIO) -> _Identity:
+def _identify(file: BinaryIO) -> "tuple[str, int, int, int, int]":
+    """What two openings of one file have in common, and openings of two files never; where the system does not say
+    which kernel runs (the first part is empty), nothing is the same. The second part is the size."""
     boot_id = ""
     with suppress(OSError), open(_BOOT_ID_FILE) as lines:
         boot_id = lines.read().strip()
     found = os.fstat(file.fileno())
-    return _Identity(boot_id, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return boot_id, found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _send(source: "BinaryIO | None", target: "BinaryIO | None", *, size: int, ranks: Ranks) -> None:
@@ -334,17 +324,11 @@ def _send(source: "BinaryIO | None", target: "BinaryIO | None", *, size: int, ra
     tensor = torch.frombuffer(block, dtype=torch.uint8)
     for begin in range(0, size, len(block)):
         part = memoryview(block)[: size - begin]
-        if source is not None:
-            _fill(part, source)
+        if source is not None and source.readinto(part) < len(part):  # type: ignore[attr-defined]
+            raise UnreadableCheckpointError(f"{source.name} became shorter while it was sent to the other ranks.")
         ranks.broadcast_tensor(tensor[: len(part)])
         if target is not None:
             _store(part, target, size=size)
-
-
-def _fill(part: memoryview, source: BinaryIO) -> None:
-    data: Any = source
-    if data.readinto(part) < len(part):
-        raise UnreadableCheckpointError(f"{source.name} became shorter while it was sent to the other ranks.")
 
 
 def _store(part: memoryview, target: BinaryIO, *, size: int) -> None:
