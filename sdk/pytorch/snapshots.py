@@ -31,6 +31,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from proctor import __version__
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load, load_upgraded, upgrade
@@ -82,7 +83,7 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         return None
     content: dict[str, Any] = {
         "format": FORMAT,
-        "version": _version(),
+        "version": __version__,
         "training_state": run.state.state_dict(),
         "model": model,
         "rng": [part["rng"] for part in own],
@@ -91,8 +92,8 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         "metrics": dict(run.metrics),
         "plugins": run.plugins.state_dict(),
         "observers": run.observers.state_dict(),
-        "log_path": _text(run.settings.log_path),
-        "run_path": _text(run.settings.run_path),
+        "log_path": run.settings.log_path and str(run.settings.log_path),
+        "run_path": run.settings.run_path and str(run.settings.run_path),
         "settings": describe_settings(run.settings, run.rates),
         "fingerprint": describe_run(run, [part["device"] for part in own]),
     }
@@ -125,22 +126,36 @@ def describe_run(run: Run, devices: "Sequence[Fingerprint]") -> Fingerprint:
     )
 
 
-def find_checkpoint(run: Run) -> "dict[str, Any] | None":
+def find_checkpoint(run: Run, ckpt_path: "str | os.PathLike[str]" = LAST) -> "dict[str, Any] | None":
     """Read the checkpoint to continue from, the same one on all ranks (collective).
 
+    :param ckpt_path: another one.
     :raises UnreadableCheckpointError: there is one and it cannot be read, or is of another version.
     """
-    content, path = None, None
-    if run.storage is not None and run.ranks.is_main:
-        trial.adopt_checkpoint(run.storage)
-        if (loaded := run.storage.load_newest(run.device)) is not None:
-            content, path = loaded.content, loaded.path
-    run.resumed_from = run.ranks.broadcast(path)
-    if run.ranks.world_size > 1 and run.storage is not None:
-        if run.resumed_from is None:
-            refuse_to_leave_behind(run.storage, run.ranks)
-        content = _share_checkpoint(run, content)
+    path, content = (_read_checkpoint(run, ckpt_path) if run.ranks.is_main else None) or (None, None)
+    run.resumed_from = path = run.ranks.broadcast(path)
+    if run.ranks.world_size > 1 and path is not None:
+        with deliver(path, run.ranks) as file:
+            if content is None:
+                safe_types = tuple(run.model.types_for_safe_load())
+                content = upgrade(load(path, run.device, safe_types, file=file), str(path))
+    elif run.ranks.world_size > 1 and ckpt_path == LAST and run.storage is not None:
+        refuse_to_leave_behind(run.storage, run.ranks)
     return content
+
+
+def _read_checkpoint(run: Run, ckpt_path: "str | os.PathLike[str]") -> "tuple[Path, dict[str, Any]] | None":
+    if ckpt_path in (LAST, BEST):
+        if run.storage is None:
+            return None
+        trial.adopt_checkpoint(run.storage)
+        read = run.storage.load_newest if ckpt_path == LAST else run.storage.load_best
+        loaded = read(run.device)
+        return None if loaded is None else (loaded.path, loaded.content)
+    path = Path(ckpt_path).absolute()
+    if not path.exists():
+        return None
+    return path, load_upgraded(path, run.device, tuple(run.model.types_for_safe_load()))
 
 
 def check_tested(settings: Settings, ckpt_path: Any) -> None:
@@ -171,32 +186,9 @@ def find_tested(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> "dict[s
     :raises ConfigurationError: there is none, and one was named.
     :raises UnreadableCheckpointError: there is one and it cannot be read, or is of another version.
     """
-    if ckpt_path is None or ckpt_path == LAST:
-        content = find_checkpoint(run)
-    else:
-        path, content = None, None
-        if run.ranks.is_main:
-            path, content = _read_tested(run, ckpt_path)
-        run.resumed_from = run.ranks.broadcast(path)
-        if run.ranks.world_size > 1:
-            content = _share_checkpoint(run, content)
-    if content is None and ckpt_path is not None:
-        _refuse_missing(run, str(ckpt_path))
-    return content
-
-
-def _read_tested(run: Run, ckpt_path: "str | os.PathLike[str]") -> "tuple[Path | None, dict[str, Any] | None]":
-    if ckpt_path == BEST and run.storage is not None:
-        trial.adopt_checkpoint(run.storage)
-        found = run.storage.load_best(run.device)
-        return (None, None) if found is None else (found.path, found.content)
-    path = Path(ckpt_path).absolute()
-    if not path.exists():
-        return None, None
-    return path, load_upgraded(path, run.device, tuple(run.model.types_for_safe_load()))
-
-
-def _refuse_missing(run: Run, ckpt_path: str) -> None:
+    content = find_checkpoint(run, ckpt_path or LAST)
+    if content is not None or ckpt_path is None:
+        return content
     if ckpt_path not in (LAST, BEST):
         raise ConfigurationError(f"ckpt_path: there is no checkpoint {ckpt_path}; found no such file.")
     assert run.storage is not None
@@ -238,27 +230,6 @@ def restore_streams(run: Run, content: "dict[str, Any]") -> None:
     streams = content["rng"]
     if run.ranks.rank < len(streams):
         load_rng_state_dict(streams[run.ranks.rank])
-
-
-def _share_checkpoint(run: Run, content: "dict[str, Any] | None") -> "dict[str, Any] | None":
-    """Give the other ranks what the main rank has read, wherever they are."""
-    if (path := run.resumed_from) is None:
-        return None
-    with deliver(path, run.ranks) as file:
-        if content is None:
-            safe_types = tuple(run.model.types_for_safe_load())
-            content = upgrade(load(path, run.device, safe_types, file=file), str(path))
-    return content
-
-
-def _version() -> str:
-    from proctor import __version__
-
-    return __version__
-
-
-def _text(path: "Path | None") -> "str | None":
-    return None if path is None else str(path)
 
 
 # -- a checkpoint on every rank ---------------------------------------------------------------------------------------
