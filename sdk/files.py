@@ -20,6 +20,7 @@ from proctor.sdk.failpoints import failpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import BinaryIO
 
     AnyPath = str | os.PathLike[str]
@@ -32,7 +33,7 @@ _BLOCK_BYTES = 1 << 20
 
 def replace_file(
     path: "AnyPath",
-    data: "bytes | memoryview",
+    data: "bytes | memoryview | Callable[[int], object]",
     *,
     durable: bool,
     mode: int = 0o600,
@@ -44,6 +45,7 @@ def replace_file(
 
     In a folder where others may put anything in the way, nothing but a folder can keep it from being written.
 
+    :param data: the bytes, or a function that writes them to the descriptor that it is given.
     :param durable: survive a power cut: data and name are on the disk when this returns.
     :param unfinished: what it is written as. Without, `path` with the suffix ".new", for which one writer at a time is
         allowed; what a killed one has left there goes with the next.
@@ -54,7 +56,10 @@ def replace_file(
     unfinished = unfinished or name_beside(path)
     descriptor = _create(unfinished, mode)
     try:
-        write_all(descriptor, data)
+        if callable(data):
+            data(descriptor)
+        else:
+            write_all(descriptor, data)
         if durable:
             os.fsync(descriptor)
         put_in_place(unfinished, path, place=place)

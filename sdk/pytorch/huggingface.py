@@ -15,19 +15,18 @@ import os
 import re
 from collections.abc import Sequence
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk import trial as sdk
-from proctor.sdk.files import hash_file, sync_file
+from proctor.sdk.files import remove_file, sync_file
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
-from proctor.sdk.pytorch.checkpoints.pointer import Entry, write_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register
+from proctor.sdk.pytorch.checkpoints.pointer import Entry
+from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
-from proctor.sdk.trial import is_in_trial
 
 try:
     from transformers import TrainerCallback
@@ -57,8 +56,8 @@ class ProctorCallback(TrainerCallback):
         metric: "str | None" = None,
         strict_resume: bool = False,
     ) -> None:
-        self._storage = HuggingFaceCheckpoints(folder, run_name)
-        self.folder = self._storage.path
+        self.folder = choose_folder(os.path.expanduser(folder), run_name)
+        self._run_name = run_name
         self._metric = metric
         self._strict_resume = strict_resume
         self._loaded: Any = None
@@ -71,8 +70,16 @@ class ProctorCallback(TrainerCallback):
 
         :raises UnreadableCheckpointError: the trial's checkpoint of this name is of a run of another kind.
         """
-        found = self._storage.find_newest()
-        self._loaded = None if found is None else self._storage.read_marker(found)
+        own = max(((step, path) for step, path in self._list() if (path / MARK).is_file()), default=None)
+        found = find_registered(self._run_name, is_new=own is None)
+        if found is not None and not (found / MARK).is_file():
+            raise UnreadableCheckpointError(
+                f"the checkpoint {found} of run {self._run_name!r} should have the mark {MARK}; found none. Give runs "
+                "of different kinds a run_name each."
+            )
+        if found is None and own is not None:
+            found = own[1]
+        self._loaded = None if found is None else json.loads((found / MARK).read_text())
         return None if found is None else str(found)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -88,8 +95,9 @@ class ProctorCallback(TrainerCallback):
         if loaded is not None and state.global_step > 0:
             describe = partial(_describe, args, state, keeps_position=not args.ignore_data_skip)
             compare_on_ranks(loaded, describe, ranks=ranks, device=args.device, strict=self._strict_resume)
-        if ranks.is_main:
-            self._storage.remove_markers(state.global_step + 1)
+        for step, path in self._list():
+            if ranks.is_main and step > state.global_step:  # it will be written again
+                remove_file(path / MARK)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and end if the manager wants that; the Trainer's steps are whole optimizer windows (collective)."""
@@ -111,13 +119,28 @@ class ProctorCallback(TrainerCallback):
         """Mark the checkpoint that was just written, and hand a copy to the trial (collective)."""
         devices = gather_devices(get_ranks(), args.device)  # all have written their streams when it is complete
         if devices is not None:
-            self._storage.mark_whole(state.global_step, _describe(args, state, devices))
+            self._mark_whole(state.global_step, _describe(args, state, devices))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: "dict[str, Any] | None" = None, **kwargs: Any) -> None:
         """Report the numbers that the Trainer logs."""
         metrics = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))}
         if metrics and state.is_world_process_zero and not self._is_leaving:
             report_values(metrics, default=self._metric, step=state.global_step)
+
+    def _mark_whole(self, step: int, fingerprint: Fingerprint) -> None:
+        """Call a checkpoint whole once it is on the disk, and hand a copy to the trial. Raises OSError."""
+        folder = self.folder / f"checkpoint-{step}"
+        for path in folder.rglob("*"):
+            if path.is_file():
+                sync_file(path)
+        mark = json.dumps(fingerprint).encode()
+        store_file(folder / MARK, mark, place="trainer.mark")
+        entry = Entry(MARK, sha256(mark).hexdigest(), len(mark), epoch=0, iteration=step)
+        register_links(self._run_name, entry, folder.iterdir(), place=self.folder)
+
+    def _list(self) -> "list[tuple[int, Path]]":
+        found = [(_CHECKPOINT.fullmatch(path.name), path) for path in self.folder.glob("checkpoint-*")]
+        return [(int(match[1]), path) for match, path in found if match]
 
 
 def _describe(args: Any, state: Any, devices: "Sequence[Fingerprint]", *, keeps_position: bool = True) -> Fingerprint:
@@ -136,64 +159,3 @@ def _describe(args: Any, state: Any, devices: "Sequence[Fingerprint]", *, keeps_
             "position in the data": "kept" if keeps_position else "lost",
         },
     )
-
-
-class HuggingFaceCheckpoints:
-    """The checkpoints of one run: `root/run_name/checkpoint-<step>`, in a trial in `root/<trial id>/run_name`.
-
-    Every process may look; only the main one marks.
-
-    :raises ConfigurationError: the name cannot be that of a folder.
-    """
-
-    def __init__(self, root: "str | os.PathLike[str]", run_name: str) -> None:
-        self.path = choose_folder(os.path.expanduser(root), run_name)
-        self._run_name = run_name
-
-    def find_newest(self) -> "Path | None":
-        """Return the checkpoint to continue from: the trial's own of this run, else the folder's; None for a new run.
-
-        :raises UnreadableCheckpointError: what the trial has under this name no such callback has made.
-        """
-        own = max(((step, path) for step, path in self._list() if (path / MARK).is_file()), default=None)
-        registered = find_registered(self._run_name, is_new=own is None)
-        if registered is not None and not (registered / MARK).is_file():
-            raise UnreadableCheckpointError(
-                f"the checkpoint {registered} of run {self._run_name!r} should have the mark {MARK}; found none. Give "
-                "runs of different kinds a run_name each."
-            )
-        return registered or (None if own is None else own[1])
-
-    def read_marker(self, checkpoint: Path) -> Fingerprint:
-        """Return what a checkpoint was marked with."""
-        found: Fingerprint = json.loads((checkpoint / MARK).read_text())
-        return found
-
-    def remove_markers(self, first_step: int) -> None:
-        """Take the marks from all checkpoints from a step on, because they will be written again."""
-        for step, path in self._list():
-            if step >= first_step:
-                (path / MARK).unlink(missing_ok=True)
-
-    def mark_whole(self, step: int, fingerprint: Fingerprint) -> None:
-        """Call a checkpoint whole once it is on the disk, and hand a copy to the trial.
-
-        :raises OSError: the disk refuses.
-        """
-        folder = self.path / f"checkpoint-{step}"
-        for path in folder.rglob("*"):
-            if path.is_file():
-                sync_file(path)
-        store_file(folder / MARK, json.dumps(fingerprint).encode(), place="trainer.mark")
-        if is_in_trial():
-            register(self._run_name, partial(self._export, folder, step), place=self.path)
-
-    def _export(self, source: Path, step: int, target: Path) -> None:
-        for path in source.iterdir():
-            os.symlink(path.resolve(), target / path.name)
-        mark_whole = Entry(MARK, hash_file(source / MARK), (source / MARK).stat().st_size, epoch=0, iteration=step)
-        write_pointer(target, self._run_name, [mark_whole], trial=sdk.get_trial_id())
-
-    def _list(self) -> "list[tuple[int, Path]]":
-        found = [(_CHECKPOINT.fullmatch(path.name), path) for path in self.path.glob("checkpoint-*")]
-        return [(int(match[1]), path) for match, path in found if match]

@@ -11,21 +11,26 @@ and names only what is on the disk. docs/trainer.md says what Lightning does not
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk import trial as sdk
-from proctor.sdk.files import UNFINISHED_PREFIX, hash_file, put_in_place, remove_unfinished, sync_file, sync_folder
-from proctor.sdk.pytorch.checkpoints.pointer import Entry, is_whole, read_pointer, write_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register
+from proctor.sdk.files import (
+    UNFINISHED_PREFIX,
+    hash_file,
+    put_in_place,
+    remove_file,
+    remove_unfinished,
+    sync_file,
+    sync_folder,
+)
+from proctor.sdk.pytorch.checkpoints.pointer import Entry, Pointer, is_whole, read_pointer
+from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
 from proctor.sdk.pytorch.distributed.collectives import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
-from proctor.sdk.trial import is_in_trial
 
 try:
     from lightning.pytorch import Callback
@@ -63,7 +68,11 @@ class ProctorCallback(Callback):
     ) -> None:
         if every_n_steps < 1:
             raise ConfigurationError(f"every_n_steps must be at least 1; found {every_n_steps}.")
-        self._storage = LightningCheckpoints(folder, run_name, keep_last=keep_last)
+        if keep_last < 1:
+            raise ConfigurationError(f"keep_last must be at least 1, for a run to continue from; found {keep_last}.")
+        self._folder = choose_folder(folder, run_name)
+        self._run_name = run_name
+        self._keep_last = keep_last
         self._every_n_steps = every_n_steps
         self._metric = metric
         self._strict = strict_resume
@@ -77,9 +86,22 @@ class ProctorCallback(Callback):
 
         If it is new although the trial was handed something, a `CheckpointWarning` says so.
 
-        :raises UnreadableCheckpointError: there are checkpoints and none is whole.
+        :raises UnreadableCheckpointError: there are checkpoints and none is whole, or the pointer is damaged.
         """
-        return self._storage.find_newest()
+        own = read_pointer(self._folder) or []
+        registered = find_registered(self._run_name, is_new=not own)
+        places = [(self._folder, entry) for entry in own]
+        if registered is not None:
+            places = [*((registered, entry) for entry in read_pointer(registered) or []), *places]
+        for folder, entry in places:
+            if is_whole(folder, entry):
+                return str(folder / entry.name)
+        if places:
+            raise UnreadableCheckpointError(
+                f"none of the {len(places)} checkpoints of run {self._run_name!r} is whole, the last of them in "
+                f"{places[-1][0]}; the run would start from its beginning. Bring one back, or use another run_name."
+            )
+        return None
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: "dict[str, Any]") -> None:
         """Add what an exact resume depends on (collective)."""
@@ -127,10 +149,29 @@ class ProctorCallback(Callback):
         self.on_validation_end(trainer, pl_module)
 
     def _save(self, trainer: Any) -> None:
+        """Write a checkpoint, and make it the newest one, here and of the trial, once it is on the disk."""
         self._saved_step = self._step
-        trainer.save_checkpoint(self._storage.begin(self._step), weights_only=False)
+        path = self._folder / f"step-{self._step}.ckpt"
+        unfinished = self._folder / f"{UNFINISHED_PREFIX}{path.name}"  # the same on all ranks
+        self._folder.mkdir(parents=True, exist_ok=True)
+        trainer.save_checkpoint(unfinished, weights_only=False)
         if trainer.is_global_zero:
-            self._storage.add(self._step)
+            self._commit(unfinished, path)
+
+    def _commit(self, unfinished: Path, path: Path) -> None:
+        sync_file(unfinished)
+        entry = Entry(path.name, hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=self._step)
+        put_in_place(unfinished, path)
+        sync_folder(self._folder)
+        others = [other for other in read_pointer(self._folder) or [] if other.name != entry.name]
+        kept = [entry, *others][: self._keep_last]
+        Pointer(self._run_name, kept).write(self._folder)
+        remove_unfinished(self._folder, is_only_writer=True)
+        names = {other.name for other in kept}
+        for other_path in self._folder.glob("step-*.ckpt"):
+            if other_path.name not in names:  # superseded, or left by a kill
+                remove_file(other_path)
+        register_links(self._run_name, entry, [path], place=self._folder)
 
 
 def _validates(trainer: Any, batch_idx: int) -> bool:
@@ -154,76 +195,3 @@ def _describe(trainer: Any, devices: "Sequence[Fingerprint]", *, is_resumed: boo
         },
         loaders=loaders,
     )
-
-
-class LightningCheckpoints:
-    """The checkpoints of one run: the folder `root/run_name`, in a trial `root/<trial id>/run_name`.
-
-    Only the main rank adds to it.
-
-    :param keep_last: how many of the newest checkpoints stay.
-    :raises ConfigurationError: none would stay.
-    """
-
-    def __init__(self, root: "str | os.PathLike[str]", run_name: str, *, keep_last: int) -> None:
-        if keep_last < 1:
-            raise ConfigurationError(f"keep_last must be at least 1, for a run to continue from; found {keep_last}.")
-        self.path = choose_folder(root, run_name)
-        self._run_name = run_name
-        self._keep_last = keep_last
-
-    def find_newest(self) -> "str | None":
-        """Return the checkpoint to continue from: the trial's own of this run, else the folder's; None for a new run.
-
-        One that is torn is passed over with a `CheckpointWarning` for the one before it.
-
-        :raises UnreadableCheckpointError: there are checkpoints and none is whole, or the pointer is damaged.
-        """
-        own = read_pointer(self.path) or []
-        registered = find_registered(self._run_name, is_new=not own)
-        places = [(self.path, entry) for entry in own]
-        if registered is not None:
-            places = [*((registered, entry) for entry in read_pointer(registered) or []), *places]
-        for folder, entry in places:
-            if is_whole(folder, entry):
-                return str(folder / entry.name)
-        if places:
-            raise UnreadableCheckpointError(
-                f"none of the {len(places)} checkpoints of run {self._run_name!r} is whole, the last of them in "
-                f"{places[-1][0]}; the run would start from its beginning. Bring one back, or use another run_name."
-            )
-        return None
-
-    def begin(self, step: int) -> Path:
-        """Return where the checkpoint of a step is to be written, the same path on all ranks."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        return self.path / f"{UNFINISHED_PREFIX}step-{step}.ckpt"
-
-    def add(self, step: int) -> None:
-        """Make what was written to `begin(step)` the newest checkpoint, here and of the trial.
-
-        :raises OSError: the disk refuses; the pointer is what it was.
-        """
-        unfinished, path = self.begin(step), self.path / f"step-{step}.ckpt"
-        sync_file(unfinished)
-        entry = Entry(path.name, hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=step)
-        put_in_place(unfinished, path)
-        sync_folder(self.path)
-        others = [other for other in read_pointer(self.path) or [] if other.name != entry.name]
-        kept = [entry, *others][: self._keep_last]
-        write_pointer(self.path, self._run_name, kept)
-        self._remove_others({other.name for other in kept})
-        if is_in_trial():
-            register(self._run_name, partial(self._export, entry), place=self.path)
-
-    def _export(self, entry: Entry, target: Path) -> None:
-        os.symlink((self.path / entry.name).resolve(), target / entry.name)
-        write_pointer(target, self._run_name, [entry], trial=sdk.get_trial_id())
-
-    def _remove_others(self, kept: "set[str]") -> None:
-        """Remove what the pointer does not name and what kills have left half made."""
-        remove_unfinished(str(self.path), is_only_writer=True)
-        for path in self.path.glob("step-*.ckpt"):
-            if path.name not in kept:
-                with suppress(FileNotFoundError):
-                    path.unlink()

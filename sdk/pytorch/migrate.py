@@ -3,25 +3,32 @@
 Makes the checkpoints of Helios 1.x and 2.x, or of an older version of this trainer, that lie in the folder SOURCE ones
 that this version continues from, in the folder TARGET, which is to be `chkpt_root/run_name` of the run. SOURCE is only
 read. Run again, it finds its work done and changes nothing.
+
+Checkpoints of Helios are read without Helios and without running what they hold. Their files name classes of Helios and
+of `pathlib`; here stand-ins take the places of these, and nothing else is accepted. What cannot be carried over is
+reported: the order of the samples is another trainer's, and only rank 0's streams were saved.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from proctor.sdk.files import copy_file, hash_file
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.checkpoints.folder import SUFFIX
-from proctor.sdk.pytorch.checkpoints.formats import FORMAT, is_foreign, read_any, translate, upgrade
-from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, HistoryPosition
-from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer, write_pointer
-from proctor.sdk.pytorch.checkpoints.serialization import serialize
+from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE
+from proctor.sdk.pytorch.checkpoints.pointer import Entry, Pointer
+from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, check_content, load, upgrade, write_content
 from proctor.sdk.pytorch.errors import TrainerError, UnreadableCheckpointError
+
+_COUNTERS = ("current_iteration", "global_iteration", "global_epoch", "validation_cycles", "early_stop_count")
+_OWN_KEYS = {"version", "training_state", "model", "rng", "loggers", "datamodule", "log_path", "run_path"}
+_PATHS = ("pathlib", "pathlib._local")
 
 
 @dataclass(frozen=True)
@@ -50,12 +57,12 @@ def migrate_checkpoints(
         raise TrainerError(f"{source} has no checkpoints: expected files named *{SUFFIX}; found none.")
     done: list[Migrated] = []
     for name, (content, origin) in translated.items():
-        data = serialize(content, safe_types)
-        entry = _describe(name, data, content)
+        check_content(content, "checkpoint", safe_types=frozenset(safe_types))
+        entry = Entry.of(name, write_content(content), content)
         is_new = _is_new(target / name, entry)
         if is_new and not dry_run:
             target.mkdir(parents=True, exist_ok=True)
-            store_file(target / name, data, place="trainer.migration")
+            store_file(target / name, partial(write_content, content), place="trainer.migration")
         done.append(Migrated(entry, origin, is_new, _limitation(origin, content)))
     done.sort(key=lambda item: (item.entry.epoch, item.entry.iteration, item.entry.name), reverse=True)
     if not dry_run:
@@ -106,18 +113,6 @@ def _translate(path: Path, safe_types: "Sequence[type]") -> "tuple[dict[str, Any
         raise UnreadableCheckpointError(f"{path} cannot be migrated: {problem}") from problem
 
 
-def _describe(name: str, data: memoryview, content: "dict[str, Any]") -> Entry:
-    state = content["training_state"]
-    return Entry(
-        name=name,
-        sha256=sha256(data).hexdigest(),
-        size=len(data),
-        epoch=int(state["global_epoch"]),
-        iteration=int(state["current_iteration"]),
-        history_size=HistoryPosition.from_json(content.get("history")).size,
-    )
-
-
 def _is_new(path: Path, entry: Entry) -> bool:
     if not path.exists():
         return True
@@ -131,8 +126,8 @@ def _is_new(path: Path, entry: Entry) -> bool:
 def _finish(source: Path, target: Path, entries: "list[Entry]") -> None:
     if (source / HISTORY_FILE).exists() and not (target / HISTORY_FILE).exists():
         copy_file(source / HISTORY_FILE, target / HISTORY_FILE)
-    if read_pointer(target) is None:  # a run that has gone on from here has a pointer of its own by now
-        write_pointer(target, target.name, entries)
+    if Pointer.read(target) is None:  # a run that has gone on from here has a pointer of its own by now
+        Pointer(target.name, entries).write(target)
 
 
 def _limitation(origin: str, content: "dict[str, Any]") -> str:
@@ -158,6 +153,101 @@ def _import(name: str) -> type:
             f"--allow expects MODULE:CLASS that can be imported; found {name!r} ({problem})."
         ) from problem
     return found
+
+
+# -- checkpoints of Helios --------------------------------------------------------------------------------------------
+
+
+class _State:
+    """Stands for `helios.trainer.TrainingState`, whose fields become this object's attributes."""
+
+
+def is_foreign(content: "Mapping[Any, Any]") -> bool:
+    """Whether this is a checkpoint of Helios: one without a format number but with its parts."""
+    return "format" not in content and {"training_state", "model", "rng"} <= set(content)
+
+
+def read_any(path: Path, safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
+    """Return the content of a checkpoint of Helios or of this trainer.
+
+    :param safe_types: classes of the user that it may hold.
+    :raises UnreadableCheckpointError: it is damaged, or holds other classes than those.
+    :raises OSError: the file cannot be read.
+    """
+    return load(path, "cpu", [*safe_types, *_stand_ins()])
+
+
+def translate(content: "Mapping[str, Any]") -> "dict[str, Any]":
+    """Return the content of a checkpoint of Helios in the present format.
+
+    :raises UnreadableCheckpointError: its counters are not those of Helios.
+    """
+    counters = _read_counters(content["training_state"])
+    model = content["model"]
+    is_second = isinstance(model, Mapping) and "user" in model and "loggers" in content
+    translated = {
+        "format": FORMAT,
+        "version": f"helios {content.get('version', 'before 1.0')}",
+        "training_state": _translate_counters(counters, content.get("datamodule") or {}),
+        "model": dict(model["user"]) if is_second else model,
+        "rng": [dict(content["rng"])],
+        "metrics": {},
+        "plugins": {str(name): state for name, state in content.items() if name not in _OWN_KEYS},
+        "observers": {},
+    }
+    if is_second and "amp_scaler" in model:
+        translated["amp_scaler"] = dict(model["amp_scaler"])
+    translated.update(_translate_paths(content))
+    return translated
+
+
+def _translate_counters(found: "Mapping[str, int]", data: "Mapping[str, Any]") -> "dict[str, Any]":
+    """Helios counts an epoch when it begins, and `dataset_iter` is 0 again when one has ended."""
+    batch = found["dataset_iter"]
+    state: dict[str, Any] = {name: found[name] for name in _COUNTERS}
+    state.update(epoch=max(0, found["global_epoch"] - (1 if batch else 0)), batch=batch, window=0, stop_reason="")
+    state["phase"] = int(data.get("phase", 0))
+    return state
+
+
+def _read_counters(state: Any) -> "dict[str, int]":
+    values = state if isinstance(state, Mapping) else getattr(state, "__dict__", {})
+    try:
+        return {name: int(values[name]) for name in (*_COUNTERS, "dataset_iter")}
+    except (KeyError, TypeError, ValueError) as problem:
+        raise UnreadableCheckpointError(
+            f"the training state is not that of Helios: expected {[*_COUNTERS, 'dataset_iter']}, found {sorted(values)}"
+        ) from problem
+
+
+def _translate_paths(content: "Mapping[str, Any]") -> "dict[str, str]":
+    """1.x kept the two paths by themselves, 2.x under its loggers."""
+    loggers = content.get("loggers") or {}
+    found = {
+        "log_path": content.get("log_path") or (loggers.get("root") or {}).get("log_file"),
+        "run_path": content.get("run_path") or (loggers.get("tensorboard") or {}).get("run_path"),
+    }
+    return {name: str(path) for name, path in found.items() if path}
+
+
+def _stand_ins() -> "list[Any]":
+    found = [
+        _pose_as(type("TrainingState", (_State,), {}), "helios.trainer", "TrainingState"),
+        _pose_as(lambda value: value, "helios.trainer", "_CheckpointKeys"),
+        _pose_as(lambda value: value, "helios.model.model", "_InternalStateKeys"),
+    ]
+    for module in _PATHS:
+        for name in ("PosixPath", "PurePosixPath"):
+            found.append(_pose_as(lambda *parts: "/".join(parts).replace("//", "/"), module, name))
+        for name in ("WindowsPath", "PureWindowsPath"):
+            found.append(_pose_as(lambda *parts: str(PureWindowsPath(*parts)), module, name))
+    return found
+
+
+def _pose_as(thing: Any, module: str, name: str) -> Any:
+    """Give a class or function the name that the file asks for; the loader compares names."""
+    thing.__module__, thing.__qualname__, thing.__name__ = module, name, name
+    return thing
 
 
 if __name__ == "__main__":

@@ -14,27 +14,41 @@ observers            where the logs are, and whose
 log_path, run_path   the folders that the run was started with
 settings             the options and the learning rates that the run had
 fingerprint          what must be the same for an exact resume
+
+Only the main rank needs the folder of the checkpoints. A rank that can open the very same file (the same inode of the
+same running kernel, not merely the same path) reads it. All others, on other machines or in other containers, get its
+bytes through the process group in blocks, into a nameless temporary file. So no process has more than a block of them
+in memory, and no rank reads another file that happens to have that name.
 """
 
 import os
-from collections.abc import Sequence
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile, gettempdir
+from typing import Any, BinaryIO
 
+import torch
+
+from proctor import __version__
 from proctor.sdk.pytorch import trial
-from proctor.sdk.pytorch.checkpoints.formats import FORMAT, upgrade
-from proctor.sdk.pytorch.checkpoints.serialization import load
-from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
+from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load, load_upgraded, upgrade
 from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_device, take_fingerprint
 from proctor.sdk.pytorch.determinism.kernels import report_gaps
 from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
-from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.observers.continuation import describe_settings
 from proctor.sdk.pytorch.options import Settings
+from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.run import Run
+from proctor.sdk.trial import is_in_trial
 
 LAST, BEST = "last", "best"
 """What `ckpt_path` of a test may be besides a path."""
+BLOCK_BYTES = 16 << 20
+_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
 def save_checkpoint(run: Run) -> None:
@@ -69,7 +83,7 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         return None
     content: dict[str, Any] = {
         "format": FORMAT,
-        "version": _version(),
+        "version": __version__,
         "training_state": run.state.state_dict(),
         "model": model,
         "rng": [part["rng"] for part in own],
@@ -78,8 +92,8 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         "metrics": dict(run.metrics),
         "plugins": run.plugins.state_dict(),
         "observers": run.observers.state_dict(),
-        "log_path": _text(run.settings.log_path),
-        "run_path": _text(run.settings.run_path),
+        "log_path": run.settings.log_path and str(run.settings.log_path),
+        "run_path": run.settings.run_path and str(run.settings.run_path),
         "settings": describe_settings(run.settings, run.rates),
         "fingerprint": describe_run(run, [part["device"] for part in own]),
     }
@@ -112,22 +126,36 @@ def describe_run(run: Run, devices: "Sequence[Fingerprint]") -> Fingerprint:
     )
 
 
-def find_checkpoint(run: Run) -> "dict[str, Any] | None":
+def find_checkpoint(run: Run, ckpt_path: "str | os.PathLike[str]" = LAST) -> "dict[str, Any] | None":
     """Read the checkpoint to continue from, the same one on all ranks (collective).
 
+    :param ckpt_path: another one.
     :raises UnreadableCheckpointError: there is one and it cannot be read, or is of another version.
     """
-    content, path = None, None
-    if run.storage is not None and run.ranks.is_main:
-        trial.adopt_checkpoint(run.storage)
-        if (loaded := run.storage.load_newest(run.device)) is not None:
-            content, path = loaded.content, loaded.path
-    run.resumed_from = run.ranks.broadcast(path)
-    if run.ranks.world_size > 1 and run.storage is not None:
-        if run.resumed_from is None:
-            refuse_to_leave_behind(run.storage, run.ranks)
-        content = _share_checkpoint(run, content)
+    path, content = (_read_checkpoint(run, ckpt_path) if run.ranks.is_main else None) or (None, None)
+    run.resumed_from = path = run.ranks.broadcast(path)
+    if run.ranks.world_size > 1 and path is not None:
+        with deliver(path, run.ranks) as file:
+            if content is None:
+                safe_types = tuple(run.model.types_for_safe_load())
+                content = upgrade(load(path, run.device, safe_types, file=file), str(path))
+    elif run.ranks.world_size > 1 and ckpt_path == LAST and run.storage is not None:
+        refuse_to_leave_behind(run.storage, run.ranks)
     return content
+
+
+def _read_checkpoint(run: Run, ckpt_path: "str | os.PathLike[str]") -> "tuple[Path, dict[str, Any]] | None":
+    if ckpt_path in (LAST, BEST):
+        if run.storage is None:
+            return None
+        trial.adopt_checkpoint(run.storage)
+        read = run.storage.load_newest if ckpt_path == LAST else run.storage.load_best
+        loaded = read(run.device)
+        return None if loaded is None else (loaded.path, loaded.content)
+    path = Path(ckpt_path).absolute()
+    if not path.exists():
+        return None
+    return path, load_upgraded(path, run.device, tuple(run.model.types_for_safe_load()))
 
 
 def check_tested(settings: Settings, ckpt_path: Any) -> None:
@@ -158,32 +186,9 @@ def find_tested(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> "dict[s
     :raises ConfigurationError: there is none, and one was named.
     :raises UnreadableCheckpointError: there is one and it cannot be read, or is of another version.
     """
-    if ckpt_path is None or ckpt_path == LAST:
-        content = find_checkpoint(run)
-    else:
-        path, content = None, None
-        if run.ranks.is_main:
-            path, content = _read_tested(run, ckpt_path)
-        run.resumed_from = run.ranks.broadcast(path)
-        if run.ranks.world_size > 1:
-            content = _share_checkpoint(run, content)
-    if content is None and ckpt_path is not None:
-        _refuse_missing(run, str(ckpt_path))
-    return content
-
-
-def _read_tested(run: Run, ckpt_path: "str | os.PathLike[str]") -> "tuple[Path | None, dict[str, Any] | None]":
-    if ckpt_path == BEST and run.storage is not None:
-        trial.adopt_checkpoint(run.storage)
-        found = run.storage.load_best(run.device)
-        return (None, None) if found is None else (found.path, found.content)
-    path = Path(ckpt_path).absolute()
-    if not path.exists():
-        return None, None
-    return path, upgrade(load(path, run.device, tuple(run.model.types_for_safe_load())), str(path))
-
-
-def _refuse_missing(run: Run, ckpt_path: str) -> None:
+    content = find_checkpoint(run, ckpt_path or LAST)
+    if content is not None or ckpt_path is None:
+        return content
     if ckpt_path not in (LAST, BEST):
         raise ConfigurationError(f"ckpt_path: there is no checkpoint {ckpt_path}; found no such file.")
     assert run.storage is not None
@@ -227,22 +232,81 @@ def restore_streams(run: Run, content: "dict[str, Any]") -> None:
         load_rng_state_dict(streams[run.ranks.rank])
 
 
-def _share_checkpoint(run: Run, content: "dict[str, Any] | None") -> "dict[str, Any] | None":
-    """Give the other ranks what the main rank has read, wherever they are."""
-    if (path := run.resumed_from) is None:
-        return None
-    with deliver(path, run.ranks) as file:
-        if content is None:
-            safe_types = tuple(run.model.types_for_safe_load())
-            content = upgrade(load(path, run.device, safe_types, file=file), str(path))
-    return content
+# -- a checkpoint on every rank ---------------------------------------------------------------------------------------
 
 
-def _version() -> str:
-    from proctor import __version__
+@contextmanager
+def deliver(path: Path, ranks: Ranks) -> "Iterator[BinaryIO]":
+    """Yield, on every rank, a file with the bytes of the main rank's file at `path` (collective).
 
-    return __version__
+    :raises OSError: the main rank cannot read it.
+    :raises UnreadableCheckpointError: this machine has no room for a copy.
+    """
+    with ExitStack() as stack:
+        file: BinaryIO | None = None
+        try:
+            file = stack.enter_context(open(path, "rb"))
+        except OSError:
+            if ranks.is_main:
+                raise
+        own = None if file is None else _identify(file)
+        wanted = ranks.broadcast(own)
+        is_missing = not ranks.is_main and (own != wanted or not wanted[0])
+        if is_missing:
+            file = stack.enter_context(TemporaryFile(prefix="proctor-checkpoint-"))
+        assert file is not None
+        if ranks.any(is_missing):
+            source, target = (file if ranks.is_main else None), (file if is_missing else None)
+            _send(source, target, size=wanted[1], ranks=ranks)
+        file.seek(0)
+        yield file
 
 
-def _text(path: "Path | None") -> "str | None":
-    return None if path is None else str(path)
+def refuse_to_leave_behind(storage: CheckpointFolder, ranks: Ranks) -> None:
+    """Called where the main rank has no checkpoint: nor may any other rank have one at its place (collective).
+
+    In a trial the manager decides what an attempt continues from, and what else a machine has does not count.
+
+    :raises UnreadableCheckpointError: there is one; the main rank was on another machine before.
+    """
+    found = "" if is_in_trial() or storage.is_empty() else f"{storage.path} on {platform.node()} (rank {ranks.rank})"
+    strays = ranks.broadcast([place for place in ranks.gather(found) or () if place])
+    if strays:
+        raise UnreadableCheckpointError(
+            f"the main rank, which reads the checkpoints, has none, and there are some in {', '.join(strays)}. Start "
+            "the ranks so that the main one is where it was, give all machines one shared chkpt_root, or begin anew "
+            "with resume=False."
+        )
+
+
+def _identify(file: BinaryIO) -> "tuple[str, int, int, int, int]":
+    """What two openings of one file have in common, and openings of two files never; where the system does not say
+    which kernel runs (the first part is empty), nothing is the same. The second part is the size."""
+    boot_id = ""
+    with suppress(OSError), open(_BOOT_ID_FILE) as lines:
+        boot_id = lines.read().strip()
+    found = os.fstat(file.fileno())
+    return boot_id, found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _send(source: "BinaryIO | None", target: "BinaryIO | None", *, size: int, ranks: Ranks) -> None:
+    """Bring the bytes from the rank that has a source to those that have a target; all ranks take part."""
+    block = bytearray(min(BLOCK_BYTES, max(1, size)))
+    tensor = torch.frombuffer(block, dtype=torch.uint8)
+    for begin in range(0, size, len(block)):
+        part = memoryview(block)[: size - begin]
+        if source is not None and source.readinto(part) < len(part):  # type: ignore[attr-defined]
+            raise UnreadableCheckpointError(f"{source.name} became shorter while it was sent to the other ranks.")
+        ranks.broadcast_tensor(tensor[: len(part)])
+        if target is not None:
+            _store(part, target, size=size)
+
+
+def _store(part: memoryview, target: BinaryIO, *, size: int) -> None:
+    try:
+        target.write(part)
+    except OSError as problem:
+        raise UnreadableCheckpointError(
+            f"{platform.node()} cannot see the main rank's checkpoint and gets a copy of its {size} bytes, for which "
+            f"{gettempdir()} has no room: {problem}. Make room, or set TMPDIR to another folder."
+        ) from problem

@@ -1,11 +1,14 @@
 """A run's checkpoints as tests write them: small, and each holds its own number."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.checkpoints.serialization import copy_content, write_content
 from proctor.sdk.pytorch.state import TrainingState
 
 
@@ -44,3 +47,13 @@ class CheckpointWriter:
 def numbers(storage: CheckpointFolder) -> "list[int]":
     """The numbers of the checkpoints that the pointer names, newest first."""
     return [entry.iteration for entry in storage.entries()]
+
+
+def write_checkpoint(path: Path, content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> None:
+    """Write a file as a run writes its checkpoints."""
+    copied = copy_content(content, safe_types)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_content(copied, descriptor)
+    finally:
+        os.close(descriptor)

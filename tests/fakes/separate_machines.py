@@ -17,8 +17,7 @@ from fakes.trained_models import DigitsData, DigitsModel, Recipe
 from fakes.trained_runs import RUN, describe_rank
 from fakes.watches import make_watch
 
-from proctor.sdk.pytorch import Trainer
-from proctor.sdk.pytorch.checkpoints import transfer
+from proctor.sdk.pytorch import Trainer, snapshots
 
 ADDRESS = "127.0.0.1"
 SMALL_BLOCK_BYTES = 1 << 10  # a checkpoint of these tests has several
@@ -89,7 +88,7 @@ def _settle(machine: str, others: "set[str]") -> None:
                 raise FileNotFoundError(f"{path} is on another machine")
 
     sys.addaudithook(refuse)
-    transfer.BLOCK_BYTES = SMALL_BLOCK_BYTES
+    snapshots.BLOCK_BYTES = SMALL_BLOCK_BYTES
 
 
 def _train(recipe: Recipe, *, options: "dict[str, Any] | None" = None, **watch: Any) -> "dict[str, Any]":

@@ -1,6 +1,5 @@
-"""Checkpoints on disk: written whole, found again, pruned, read by every rank.
+"""Checkpoints on disk: written whole, found again, pruned, registered with the trial.
 
 Entry: `folder.CheckpointFolder`. Reading order: folder, pointer (the `latest` pointer and retention), serialization,
-filesystem, history, attributes (what is saved besides parts), registration (with the trial), transfer (between ranks),
-formats (older ones).
+filesystem, history, attributes (what is saved besides parts) with values (their form), registration (with the trial).
 """

@@ -33,9 +33,10 @@ _Place = tuple[int, int, int]  # a process, and a folder's device and inode
 _taken: "dict[_Place, FolderLock]" = {}  # what a forked child inherits of it is its parent's, not its own
 
 
-def store_file(path: Path, data: "bytes | memoryview", *, place: str) -> None:
+def store_file(path: Path, data: "bytes | Callable[[int], object]", *, place: str) -> None:
     """Write a durable file into a folder that other hosts may write to as well.
 
+    :param data: the bytes, or a function that writes them to the descriptor that it is given.
     :param place: what the fail points around the rename are called after.
     :raises OSError: the disk refuses.
     """
@@ -127,12 +128,21 @@ class BackgroundStorage:
         self._name = ""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Wait for the work before, then do this one in a thread of its own.
+        """Do a piece of work in a thread of its own, after the work before, see `clear`.
+
+        :param name: what is stored, for the errors.
+        """
+        self.clear()
+        self._name = name
+        self._thread = threading.Thread(target=self._run, args=(work,), name=f"proctor-store-{name}")
+        self._thread.start()
+
+    def clear(self) -> None:
+        """Wait for the work before.
 
         A disk without room does not end a training run: if it made the work before fail, a warning says so and the run
         goes on with its earlier checkpoints.
 
-        :param name: what is stored, for the errors.
         :raises CheckpointNotStoredError: the work before failed for another reason, or has not ended in time.
         """
         try:
@@ -143,9 +153,6 @@ class BackgroundStorage:
             warnings.warn(
                 f"{error} Training goes on and saves again at the next occasion.", CheckpointWarning, stacklevel=3
             )
-        self._name = name
-        self._thread = threading.Thread(target=self._run, args=(work,), name=f"proctor-store-{name}")
-        self._thread.start()
 
     def wait(self) -> None:
         """Return when nothing is under way; the barrier.

@@ -1,40 +1,37 @@
 """The checkpoints of one run: a folder, a pointer to the latest one, a history, and what is kept.
 
-A save has two halves. The first, while training waits, turns the content into bytes. The second runs in the background:
-write, sync, rename, and only then does the pointer move. A kill at any place leaves the pointer at a whole checkpoint.
+A save has two halves. The first, while training waits, copies the content; there is one such copy at a time. The second
+runs in the background: serialize, write, sync, rename, and only then does the pointer move. A kill at any place leaves
+the pointer at a whole checkpoint.
 """
 
-import hashlib
 import os
 import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from proctor.sdk.disk_errors import PASSING
-from proctor.sdk.files import copy_file, hash_file, remove_unfinished
+from proctor.sdk.files import copy_file, hash_file, remove_file, remove_unfinished
 from proctor.sdk.pytorch.checkpoints.filesystem import BackgroundStorage, FolderLock, store_file
-from proctor.sdk.pytorch.checkpoints.formats import upgrade
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.checkpoints.pointer import (
     POINTER_FILE,
     Entry,
     Origin,
+    Pointer,
     Retention,
     find_damage,
     is_whole,
-    read_owner,
     read_pointer,
-    read_superseded,
-    write_pointer,
 )
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
+from proctor.sdk.pytorch.checkpoints.serialization import copy_content, load_upgraded, write_content
 from proctor.sdk.pytorch.errors import (
     CheckpointWarning,
     ConfigurationError,
@@ -47,13 +44,14 @@ _METADATA = re.compile(r"[A-Za-z0-9._+=-]*")
 PIN_SUFFIX = ".pinned"
 
 
-def name_checkpoint(run_name: str, *, epoch: int, iteration: int, metadata: "str | None" = None) -> str:
+def name_checkpoint(run_name: str, content: "Mapping[str, Any]", metadata: "str | None" = None) -> str:
     """Return `<run>_epoch_<e>_iter_<i>[_<metadata>].pth`; people read these names, the trainer never does.
 
     :param metadata: what the model adds to the name, never the whole name; nothing or None for no more than that.
     :raises ConfigurationError: the metadata cannot be part of a file's name.
     """
-    beginning = f"{run_name}_epoch_{epoch}_iter_{iteration}"
+    state = content["training_state"]
+    beginning = f"{run_name}_epoch_{state['global_epoch']}_iter_{state['current_iteration']}"
     if metadata is None:
         metadata = ""
     if not isinstance(metadata, str) or metadata.startswith(beginning) or not _METADATA.fullmatch(metadata):
@@ -100,7 +98,7 @@ class CheckpointFolder:
         self._registrar = registrar
         self._storage = BackgroundStorage()
         self._lock = FolderLock(self.path)
-        self._superseded: dict[str, str] = {}  # see `read_superseded`
+        self._superseded: Mapping[str, str] = {}  # see `Pointer`
         self._entries: list[Entry] = []  # newest first; changed by the background thread only while it runs
 
     def open(self, *, anew: bool = False) -> None:
@@ -148,7 +146,7 @@ class CheckpointFolder:
         """Store a checkpoint and return the path that it will have once it is whole.
 
         The history's position is added to the content. What the tensors hold now is stored, whatever happens to them
-        afterwards; this takes as much memory as the checkpoint has bytes.
+        afterwards; until it is stored, this takes as much memory as the tensors have bytes.
 
         :param content: in the present format, see `snapshots`.
         :param score: the value of the metric that judges the run, measured at this very point.
@@ -156,17 +154,17 @@ class CheckpointFolder:
         :raises ConfigurationError: the metadata cannot be part of a name.
         :raises CheckpointNotStoredError: the one before could not be stored, for another reason than a full disk.
         """
-        state = content["training_state"]
-        epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])
-        name = name_checkpoint(self.run_name, epoch=epoch, iteration=iteration, metadata=metadata)
-        position = self.history.position
-        data = serialize({**content, "history": position.to_json()}, self._safe_types)
+        name = name_checkpoint(self.run_name, content, metadata)
+        self._storage.clear()
+        copied = copy_content({**content, "history": asdict(self.history.position)}, self._safe_types)
 
         def store() -> None:
             self.history.sync()
-            digest = hashlib.sha256(data).hexdigest()
-            store_file(self.path / name, data, place="trainer.checkpoint")
-            self._commit(Entry(name, digest, len(data), epoch, iteration, score, position.size))
+            written: list[tuple[str, int]] = []
+            store_file(
+                self.path / name, lambda file: written.append(write_content(copied, file)), place="trainer.checkpoint"
+            )
+            self._commit(Entry.of(name, written[0], copied, score))
 
         self._storage.start(name, store)
         if not self._in_background:
@@ -196,7 +194,7 @@ class CheckpointFolder:
                     self._remove_unnamed(named)
                 return loaded
         superseded = self._find_superseded()
-        self._entries = self._read_entries(but={entry.name for entry in named} | set(superseded))
+        self._entries = self._read_entries(but={*(entry.name for entry in named), *superseded})
         if self._entries:
             return self._load(self._entries[0], device)
         if named or any(path.name not in superseded for path in self._list_own()):
@@ -250,7 +248,7 @@ class CheckpointFolder:
         for entry in [newest, *others]:
             if entry.name in pinned:
                 (target / f"{entry.name}{PIN_SUFFIX}").touch()
-        write_pointer(target, self.run_name, [newest, *others], trial=trial, origin=Origin.of(self.path))
+        Pointer(self.run_name, [newest, *others], trial, Origin.of(self.path)).write(target)
 
     def adopt(self, source: Path, *, behind: bool = False) -> bool:
         """Take over what `export` put into `source`, or what another run of this name has there; return whether that
@@ -264,16 +262,15 @@ class CheckpointFolder:
         :param behind: it came from this very folder, which may have gone on since and have removed it; so it becomes
             the oldest, in case nothing else is whole.
         """
-        owner, entries = read_owner(source), read_pointer(source)
-        if owner is None or not entries or owner.run != self.run_name:
+        given, superseded = Pointer.read(source), self._find_superseded()
+        if given is None or given.run != self.run_name or not (entries := given.entries):
             return False
-        superseded = self._find_superseded()
         if entries[0].sha256 in superseded.values():
             return False
         own = self._find_entries()
-        known = next((entry for entry in own if entry.sha256 == entries[0].sha256), None)
-        if known is not None:
-            return self._mend(known, source / entries[0].name)
+        for known in own:
+            if known.sha256 == entries[0].sha256:
+                return self._mend(known, source / entries[0].name)
         self.path.mkdir(parents=True, exist_ok=True)
         if behind:
             entries = [entry for entry in entries if entry.name not in {mine.name for mine in own}]
@@ -289,8 +286,7 @@ class CheckpointFolder:
                 copy_file(source / HISTORY_FILE, self.path / HISTORY_FILE)
         self._superseded = {name: digest for name, digest in superseded.items() if name not in names}
         others = [entry for entry in own if entry.name not in names]
-        kept = [*others, *brought] if behind else [*brought, *others]
-        write_pointer(self.path, self.run_name, kept, superseded=self._superseded)
+        self._point_to([*others, *brought] if behind else [*brought, *others])
         return True
 
     def catch_up(self, origin: Path) -> bool:
@@ -316,20 +312,19 @@ class CheckpointFolder:
         entries = [entry, *(other for other in self._entries if other.name != entry.name)]
         kept = self._retention.choose(entries, self._pinned())
         names = {stays.name for stays in kept}
-        self._superseded = {
-            name: digest
-            for name, digest in self._superseded.items()
-            if name not in names and (self.path / name).exists()
-        }
-        write_pointer(self.path, self.run_name, kept, superseded=self._superseded)
-        gone = [other for other in entries if other.name not in names]
+        there = {name: digest for name, digest in self._superseded.items() if (self.path / name).exists()}
+        self._superseded = {name: digest for name, digest in there.items() if name not in names}
+        self._point_to(kept)
         self._entries = kept
-        for other in gone:
-            with suppress(FileNotFoundError):
-                os.unlink(self.path / other.name)
+        for other in entries:
+            if other.name not in names:
+                remove_file(self.path / other.name)
         self._remove_unnamed(kept)
         if self._registrar is not None:
             self._registrar.on_stored(self)
+
+    def _point_to(self, entries: "list[Entry]") -> None:
+        Pointer(self.run_name, entries, superseded=self._superseded).write(self.path)
 
     def _supersede(self) -> None:
         """Make the pointer name nothing of what is here, which stays until the new run has a checkpoint.
@@ -345,7 +340,7 @@ class CheckpointFolder:
             return
         self._superseded = {name: digest or self._superseded.get(name, "") for name, digest in found.items()}
         try:
-            write_pointer(self.path, self.run_name, [], superseded=self._superseded)
+            self._point_to([])
         except OSError as problem:
             if problem.errno not in PASSING:
                 raise
@@ -353,11 +348,12 @@ class CheckpointFolder:
             text += "checkpoint is stored, a start that resumes would continue the run before it; make room."
             warnings.warn(CheckpointWarning(text), stacklevel=4)
 
-    def _find_superseded(self) -> "dict[str, str]":
+    def _find_superseded(self) -> "Mapping[str, str]":
         try:
-            return read_superseded(self.path)
+            found = Pointer.read(self.path)
         except UnreadableCheckpointError:
             return {}
+        return {} if found is None else found.superseded
 
     def _mend(self, entry: Entry, copy: Path) -> bool:
         """Replace a checkpoint by a copy of it unless it is whole, and return whether that was done."""
@@ -381,8 +377,7 @@ class CheckpointFolder:
         stays = {entry.name for entry in named} | self._pinned()
         for path in self._list_own():
             if path.name not in stays:
-                with suppress(FileNotFoundError):
-                    path.unlink()
+                remove_file(path)
 
     def _list_own(self) -> "list[Path]":
         return list(self.path.glob(f"{self.run_name}_epoch_*_iter_*{SUFFIX}"))
@@ -408,31 +403,20 @@ class CheckpointFolder:
         :param but: names of those whose hash proves that they are damaged, though they might look whole, or which are
             superseded.
         """
-        found: list[tuple[int, Entry]] = []
+        found: list[tuple[int, int, Entry]] = []
         for path in sorted(path for path in self.path.glob(f"*{SUFFIX}") if path.name not in but):
             try:
-                content = upgrade(load(path, "cpu", self._safe_types), str(path))
+                content = load_upgraded(path, "cpu", self._safe_types)
             except UnreadableCheckpointError as problem:
                 warnings.warn(CheckpointWarning(f"passed over: {problem}"), stacklevel=4)
                 continue
-            found.append((int(content["training_state"]["global_iteration"]), _describe(path, content)))
-        return [entry for _, entry in sorted(found, key=lambda item: (item[1].epoch, item[0]), reverse=True)]
+            entry = Entry.of(path.name, (hash_file(path), path.stat().st_size), content)
+            found.append((entry.epoch, int(content["training_state"]["global_iteration"]), entry))
+        return [entry for *_, entry in sorted(found, key=lambda item: item[:2], reverse=True)]
 
     def _load(self, entry: Entry, device: "torch.device | str") -> LoadedCheckpoint:
         path = self.path / entry.name
-        return LoadedCheckpoint(path, entry, upgrade(load(path, device, self._safe_types), str(path)))
-
-
-def _describe(path: Path, content: "dict[str, Any]") -> Entry:
-    state = content["training_state"]
-    return Entry(
-        name=path.name,
-        sha256=hash_file(path),
-        size=path.stat().st_size,
-        epoch=int(state["global_epoch"]),
-        iteration=int(state["current_iteration"]),
-        history_size=HistoryPosition.from_json(content.get("history")).size,
-    )
+        return LoadedCheckpoint(path, entry, load_upgraded(path, device, self._safe_types))
 
 
 def _bring(source: Path, target: Path, name: str) -> bool:

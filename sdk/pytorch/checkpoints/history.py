@@ -15,7 +15,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import Any
@@ -38,10 +38,6 @@ class HistoryPosition:
     rows: int = 0
     size: int = 0
     digest: str = _NO_ROWS
-
-    def to_json(self) -> "dict[str, Any]":
-        """Return the plain form that goes into a checkpoint."""
-        return asdict(self)
 
     @classmethod
     def from_json(cls, document: "Mapping[str, Any] | None") -> "HistoryPosition":

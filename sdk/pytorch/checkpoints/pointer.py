@@ -15,7 +15,7 @@ import math
 import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +40,16 @@ class Entry:
     history_size: int = 0  # the bytes of the history that belong to it
 
     @classmethod
-    def from_json(cls, document: "dict[str, Any]") -> "Entry":
-        """Read an entry; what a newer version has added is left out.
+    def of(
+        cls, name: str, written: "tuple[str, int]", content: "Mapping[str, Any]", score: "float | None" = None
+    ) -> "Entry":
+        """Describe a checkpoint by what it holds.
 
-        :raises KeyError: a field is missing.
-        :raises TypeError: a field is no number or text.
+        :param written: the hash and the number of its bytes.
         """
-        score = document.get("score")
-        return cls(
-            name=str(document["name"]),
-            sha256=str(document["sha256"]),
-            size=int(document["size"]),
-            epoch=int(document["epoch"]),
-            iteration=int(document["iteration"]),
-            score=None if score is None else float(score),
-            history_size=int(document.get("history_size", 0)),
-        )
+        state, history = content["training_state"], content.get("history") or {}
+        epoch, iteration = int(state["global_epoch"]), int(state["current_iteration"])
+        return cls(name, *written, epoch, iteration, score, int(history.get("size", 0)))
 
 
 @dataclass(frozen=True)
@@ -72,16 +66,14 @@ class Retention:
         :param entries: newest first.
         :param pinned: names that stay whatever happens.
         """
-        if self.keep_last is None:
-            return list(entries)
-        newest = {entry.name for entry in entries[: self.keep_last]}
-        lasting = {entry.name for entry in self.choose_lasting(entries, pinned)}
-        return [entry for entry in entries if entry.name in newest | lasting]
+        lasting = self.choose_lasting(entries, pinned)
+        newest = entries[: len(entries) if self.keep_last is None else self.keep_last]
+        return [entry for entry in entries if entry in newest or entry in lasting]
 
     def choose_lasting(self, entries: "Sequence[Entry]", pinned: "Collection[str]" = ()) -> "list[Entry]":
         """Return the entries that stay however many come after them, in their order: the best and the pinned."""
-        stays = {entry.name for entry in self.rank(entries)[: self.keep_best]} | set(pinned)
-        return [entry for entry in entries if entry.name in stays]
+        best = self.rank(entries)[: self.keep_best]
+        return [entry for entry in entries if entry in best or entry.name in pinned]
 
     def is_among_best(self, score: float, entries: "Sequence[Entry]") -> bool:
         """Whether a checkpoint of this score would be kept as one of the best, beside those that there are."""
@@ -125,38 +117,54 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Whose checkpoints a folder holds."""
+class Pointer:
+    """What the pointer of a folder says."""
 
-    run: str
-    trial: str  # empty where they are no part of what a trial hands over
+    run: str  # whose checkpoints these are
+    entries: "list[Entry]"  # newest first
+    trial: str = ""  # which hands the folder over; empty where it is no part of what a trial hands over
     origin: "Origin | None" = None  # where they were copied from for that
+    superseded: "Mapping[str, str]" = field(default_factory=dict)
+    """Files of an earlier run that are there, with their digests where these are known; a resumed run ignores them."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Pointer | None":
+        """Read the pointer of a folder; None if there is none. What a newer version has added is left out.
+
+        :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
+        """
+        path = folder / POINTER_FILE
+        try:
+            document = json.loads(path.read_bytes())
+            format_number = int(document["format"])
+            if format_number <= _FORMAT:
+                return cls(
+                    str(document.get("run", "")),
+                    [Entry(**_known(Entry, entry)) for entry in document["checkpoints"]],
+                    str(document.get("trial", "")),
+                    Origin(**_known(Origin, document["origin"])) if "origin" in document else None,
+                    dict(document.get("superseded", {})),
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError) as problem:
+            raise UnreadableCheckpointError(f"the pointer {path} is damaged: {problem!r}.") from problem
+        raise UnreadableCheckpointError(
+            f"the pointer {path} has format {format_number}; this version reads up to {_FORMAT}. Upgrade proctor."
+        )
+
+    def write(self, folder: Path) -> None:
+        """Make this the pointer of a folder.
+
+        :raises OSError: the disk refuses; the pointer is what it was.
+        """
+        parts = {name: value for name, value in asdict(self).items() if value and name != "entries"}
+        document = {"format": _FORMAT, **parts, "checkpoints": [asdict(entry) for entry in self.entries]}
+        store_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
 
 
-def write_pointer(
-    folder: Path,
-    run_name: str,
-    entries: "Sequence[Entry]",
-    *,
-    trial: str = "",
-    origin: "Origin | None" = None,
-    superseded: "Mapping[str, str] | None" = None,
-) -> None:
-    """Make the pointer of a folder name these checkpoints, newest first.
-
-    :param trial: the id of the trial that hands the folder over.
-    :param origin: where it has them from.
-    :param superseded: files of an earlier run that are there, with their digests where these are known.
-    :raises OSError: the disk refuses; the pointer is what it was.
-    """
-    document: dict[str, Any] = {"format": _FORMAT, "run": run_name, "checkpoints": [asdict(entry) for entry in entries]}
-    if trial:
-        document["trial"] = trial
-    if origin is not None:
-        document["origin"] = asdict(origin)
-    if superseded:
-        document["superseded"] = dict(superseded)
-    store_file(folder / POINTER_FILE, json.dumps(document, indent=1).encode(), place="trainer.pointer")
+def _known(kind: Any, document: "Mapping[str, Any]") -> "dict[str, Any]":
+    return {each.name: document[each.name] for each in fields(kind) if each.name in document}
 
 
 def read_pointer(folder: Path) -> "list[Entry] | None":
@@ -164,26 +172,8 @@ def read_pointer(folder: Path) -> "list[Entry] | None":
 
     :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
     """
-    found = _read(folder / POINTER_FILE)
+    found = Pointer.read(folder)
     return None if found is None else found.entries
-
-
-def read_owner(folder: Path) -> "Owner | None":
-    """Return whose checkpoints the pointer of a folder names; None if there is none.
-
-    :raises UnreadableCheckpointError: there is one and it is damaged, or of a newer version.
-    """
-    found = _read(folder / POINTER_FILE)
-    return None if found is None else found.owner
-
-
-def read_superseded(folder: Path) -> "dict[str, str]":
-    """Return the files of an earlier run in a folder, by name the digest or nothing; of no use to a run that resumes.
-
-    :raises UnreadableCheckpointError: there is a pointer and it is damaged, or of a newer version.
-    """
-    found = _read(folder / POINTER_FILE)
-    return {} if found is None else found.superseded
 
 
 def is_whole(folder: Path, entry: Entry) -> bool:
@@ -217,29 +207,3 @@ def find_damage(folder: Path, entry: Entry) -> str:
         ) from problem
     stored = f"{entry.size} bytes, sha256 {entry.sha256[:12]}…"
     return f"the checkpoint {path} is not what was stored ({stored}): found {found}."
-
-
-@dataclass(frozen=True)
-class _Pointer:
-    owner: Owner
-    entries: "list[Entry]"
-    superseded: "dict[str, str]"
-
-
-def _read(path: Path) -> "_Pointer | None":
-    try:
-        document = json.loads(path.read_bytes())
-        format_number = int(document["format"])
-        if format_number <= _FORMAT:
-            origin = Origin(**document["origin"]) if "origin" in document else None
-            owner = Owner(str(document.get("run", "")), str(document.get("trial", "")), origin)
-            entries = [Entry.from_json(entry) for entry in document["checkpoints"]]
-            superseded = {str(name): str(digest) for name, digest in dict(document.get("superseded", {})).items()}
-            return _Pointer(owner, entries, superseded)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, KeyError, TypeError) as problem:
-        raise UnreadableCheckpointError(f"the pointer {path} is damaged: {problem!r}.") from problem
-    raise UnreadableCheckpointError(
-        f"the pointer {path} has format {format_number}; this version reads up to {_FORMAT}. Upgrade proctor."
-    )

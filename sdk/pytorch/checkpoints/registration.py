@@ -13,7 +13,7 @@ the same machine from what was saved last in the folder from which the copy was 
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -22,7 +22,7 @@ from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints
 from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
-from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_owner, read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Pointer, read_pointer
 from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
 
 TYPE_CHECKING = False
@@ -44,12 +44,12 @@ def list_registered_runs(folder: Path) -> "dict[str, Path]":
     found: dict[str, Path] = {}
     for place in [folder, *sorted(folder.glob(f"{RUNS_FOLDER}/*"))]:
         try:
-            owner = read_owner(place)
+            pointer = Pointer.read(place)
         except UnreadableCheckpointError as problem:
             warnings.warn(CheckpointWarning(f"passed over: {problem}"), stacklevel=3)
             continue
-        if owner is not None:
-            found.setdefault(owner.run, place)
+        if pointer is not None:
+            found.setdefault(pointer.run, place)
     return found
 
 
@@ -77,8 +77,8 @@ def find_refusal(run_name: str, trial: str) -> "str | None":
             f"{beginning}, which neither the trainer nor a callback of it made; run {run_name!r} begins anew. "
             "Load it in your own code."
         )
-    owners = {owner.trial for place in runs.values() if (owner := read_owner(place)) is not None}
-    if trial in owners:
+    pointers = [Pointer.read(place) for place in runs.values()]
+    if any(pointer is not None and pointer.trial == trial for pointer in pointers):
         return None
     return (
         f"{beginning}, which is another trial's and holds the runs {sorted(runs)} and none named {run_name!r}; "
@@ -92,14 +92,14 @@ def find_origin(registered: Path, trial: str) -> "Path | None":
 
     :param registered: from `find_registered_runs`.
     """
-    owner = read_owner(registered)
-    if owner is None or owner.trial != trial or owner.origin is None:
+    pointer = Pointer.read(registered)
+    if pointer is None or pointer.trial != trial or pointer.origin is None:
         return None
     copy = registered.parent.parent if registered.parent.name == RUNS_FOLDER else registered
     numbers = [int(path.parent.name) for path in copy.parent.glob(f"*/{POINTER_FILE}") if path.parent.name.isdigit()]
     if copy.name.isdigit() and max(numbers, default=0) > int(copy.name):
         return None
-    return owner.origin.find()
+    return pointer.origin.find()
 
 
 def carry_others(target: Path, run_name: str) -> None:
@@ -125,20 +125,14 @@ def registering(job_directory: str) -> "Iterator[None]":
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = monotonic() + _PATIENCE_SECONDS
-        while not _try_lock(descriptor) and monotonic() < deadline:
-            sleep(_RETRY_SECONDS)
+        with suppress(OSError):
+            while not lock_file(descriptor) and monotonic() < deadline:
+                sleep(_RETRY_SECONDS)
         yield
     finally:
         with suppress(OSError):  # explicitly, because a worker that was forked meanwhile holds the folder open too
             unlock_file(descriptor)
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        return lock_file(descriptor)
-    except OSError:
-        return True
 
 
 class Registrar:
@@ -201,6 +195,23 @@ def register(
             newest = (read_pointer(Path(folder)) or [])[0]
             sdk.save_checkpoint(folder, step=newest.iteration)
         remove_superseded(job_directory, older_than_seconds=kept_seconds)
+
+
+def register_links(run_name: str, entry: Entry, paths: "Iterable[Path]", *, place: Path) -> None:
+    """Register, in a trial, a checkpoint that another trainer has written, by links to its files.
+
+    :param entry: of the file that tells whether it is whole.
+    :param place: where a folder for the links may be made.
+    """
+    if not sdk.is_in_trial():
+        return
+
+    def export(target: Path) -> None:
+        for path in paths:
+            os.symlink(path.resolve(), target / path.name)
+        Pointer(run_name, [entry], sdk.get_trial_id()).write(target)
+
+    register(run_name, export, place=place)
 
 
 def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:

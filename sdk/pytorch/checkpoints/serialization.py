@@ -1,33 +1,114 @@
-"""The bytes of a checkpoint: made without holding up training for the disk, read without running what they hold."""
+"""The content of a checkpoint: copied while training waits, written beside it, read without running what it holds."""
 
 import io
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, BinaryIO
 
 import torch
-from torch.serialization import default_restore_location, get_safe_globals, safe_globals
+from torch.serialization import (
+    default_restore_location,
+    get_safe_globals,
+    location_tag,
+    register_package,
+    safe_globals,
+)
 
+from proctor.sdk.files import write_all
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
+FORMAT = 1
+"""It changes only when the content's form does: a newer version's checkpoint of the same number can be read."""
+COMMAND = "python -m proctor.sdk.pytorch.migrate"
+Content = dict[str, Any]
+STEPS: "dict[int, Callable[[Content], Content]]" = {}
+"""What turns a content of format n into one of format n + 1, by n."""
+_PARTS = ("training_state", "model", "rng")
+_BLOCK_BYTES = 1 << 20
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device})
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})  # a subclass is a class like any other
 _MAPPINGS = frozenset({dict, OrderedDict, Counter})
 _SEQUENCES = frozenset({list, tuple, set})
 
 
-def serialize(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> memoryview:
-    """Return the bytes of a checkpoint; the tensors may change as soon as this has returned.
+# A copy in the memory of the CPU is saved as what it is a copy of.
+register_package(5, lambda storage: getattr(storage, "copied_from", None), lambda storage, location: None)
+
+
+def copy_content(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
+    """Return a copy in the memory of the CPU, which `write_content` may write while the tensors change.
 
     :param safe_types: classes of the user that `load` will accept.
     :raises TypeError: something in it could not be read again safely; the text says where.
     """
-    check_content(content, "checkpoint", safe_types=frozenset(safe_types))
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    return buffer.getbuffer()
+    tensors: list[torch.Tensor] = []
+    check_content(content, "checkpoint", safe_types=frozenset(safe_types), tensors=tensors)
+    storages: dict[int, torch.UntypedStorage] = {}
+    copies: dict[int, Any] = {id(tensor): _copy_tensor(tensor, storages) for tensor in tensors}
+    return deepcopy(content, copies)
+
+
+def _copy_tensor(tensor: torch.Tensor, storages: "dict[int, torch.UntypedStorage]") -> torch.Tensor:
+    """Copy a tensor; those that share their memory do so afterwards."""
+    is_strided = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    if type(tensor) not in _TENSORS or not is_strided:
+        copied = tensor.detach().clone()
+    else:
+        own = tensor.untyped_storage()
+        if own._cdata not in storages:
+            storage = storages[own._cdata] = torch.UntypedStorage(own.nbytes())
+            storage.copy_(own)
+            if own.device.type != "cpu":
+                storage.copied_from = location_tag(own)
+        copied = torch.empty(0, dtype=tensor.dtype)
+        copied.set_(storages[own._cdata], tensor.storage_offset(), tensor.size(), tensor.stride())
+    if type(tensor) is torch.nn.Parameter:
+        copied = torch.nn.Parameter(copied, tensor.requires_grad)
+    copied.requires_grad_(tensor.requires_grad)
+    vars(copied).update({name: deepcopy(item) for name, item in vars(tensor).items() if name not in vars(copied)})
+    return copied
+
+
+class _HashedFile(io.RawIOBase):
+    """Writes to a descriptor, if there is one, and hashes. A problem is kept for the end: torch would hide it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.digest = sha256()
+        self.size = 0
+        self.problem: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self.problem is None and self._descriptor >= 0:
+            try:
+                write_all(self._descriptor, data)
+            except OSError as problem:
+                self.problem = problem
+        self.digest.update(data)
+        self.size += len(data)
+        return len(data)
+
+
+def write_content(content: "dict[str, Any]", descriptor: int = -1) -> "tuple[str, int]":
+    """Write a checkpoint, and return the hash and the number of its bytes.
+
+    :param descriptor: of an open file; without, nothing is written.
+    :raises OSError: the disk refuses.
+    """
+    file = _HashedFile(descriptor)
+    buffered: Any = io.BufferedWriter(file, _BLOCK_BYTES)
+    torch.save(content, buffered)
+    buffered.flush()
+    if file.problem is not None:
+        raise file.problem
+    return file.digest.hexdigest(), file.size
 
 
 def load(
@@ -62,6 +143,38 @@ def load(
     return content
 
 
+def load_upgraded(path: Path, device: "torch.device | str", safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
+    """Return what `load` does, in the present format. Raises UnreadableCheckpointError, OSError."""
+    return upgrade(load(path, device, safe_types), str(path))
+
+
+def upgrade(content: Content, name: str) -> Content:
+    """Return the content of a checkpoint in the present format; the argument is left as it is.
+
+    :param name: the checkpoint, for the errors.
+    :raises UnreadableCheckpointError: it is of a newer format, of another trainer, or incomplete.
+    """
+    number = content.get("format")
+    if not isinstance(number, int):
+        raise UnreadableCheckpointError(
+            f"{name} was not written by this trainer (it has no format number). Checkpoints of Helios are continued "
+            f"after `{COMMAND} SOURCE TARGET`."
+        )
+    if number > FORMAT:
+        raise UnreadableCheckpointError(
+            f"{name} was written by proctor {content.get('version', 'of an unknown version')} in format {number}; this "
+            f"version reads up to format {FORMAT}. Upgrade proctor."
+        )
+    while number < FORMAT:
+        if number not in STEPS:
+            raise UnreadableCheckpointError(f"{name} has format {number}, which no version of proctor has written.")
+        content = {**STEPS[number](content), "format": number + 1}
+        number += 1
+    if missing := [part for part in _PARTS if part not in content]:
+        raise UnreadableCheckpointError(f"{name} is incomplete: it has no {', '.join(missing)}.")
+    return content
+
+
 def _relocate(device: "torch.device | str") -> "Callable[[torch.UntypedStorage, str], torch.UntypedStorage]":
     target = str(device)
 
@@ -80,33 +193,33 @@ def _find_reason(problem: BaseException) -> str:
     return first.partition(". ")[0].rstrip(".")
 
 
-def check_content(value: Any, place: str, *, safe_types: "frozenset[type]") -> None:
+def check_content(
+    value: Any, place: str, *, safe_types: "frozenset[type]", tensors: "list[torch.Tensor] | None" = None
+) -> None:
     """Refuse what could not be read again: at the next start it would be too late.
 
     :param place: where the value is, for the text.
+    :param tensors: takes the tensors.
     :raises TypeError: it is, or holds, something else than tensors, plain values and `safe_types`.
     """
     kind = type(value)
+    if tensors is not None and isinstance(value, torch.Tensor):
+        tensors.append(value)
     if kind in _PLAIN or kind in safe_types:
         return
+    inner: list[tuple[Any, str]] = []
     if kind in _TENSORS:
-        for name, item in vars(value).items():  # a tensor's attributes are saved with it
-            check_content(item, f"{place}.{name}", safe_types=safe_types)
+        inner = [(item, f"{place}.{name}") for name, item in vars(value).items()]  # they are saved with it
     elif kind in _MAPPINGS:
         for key, item in value.items():
-            check_content(key, f"the keys of {place}", safe_types=safe_types)
-            check_content(item, f"{place}[{key!r}]", safe_types=safe_types)
-    elif kind in _SEQUENCES:
-        _check_all(value, place, safe_types)
+            inner += [(key, f"the keys of {place}"), (item, f"{place}[{key!r}]")]
+    elif kind in _SEQUENCES:  # a stream's state has hundreds of integers
+        inner = [(item, f"{place}[{index}]") for index, item in enumerate(value) if type(item) is not int]
     elif not (isinstance(value, torch.Tensor) and kind in get_safe_globals()):  # torch's own and those added there
         raise TypeError(
             f"{place} is a {kind.__module__}.{kind.__qualname__}, which cannot be loaded again without running code. "
             "Save plain values and tensors (a NumPy number as .item(), an array as torch.from_numpy, a tensor of your "
             "own class by .as_subclass(torch.Tensor)), or name the class in types_for_safe_load."
         )
-
-
-def _check_all(values: "Iterable[Any]", place: str, safe_types: "frozenset[type]") -> None:
-    for index, item in enumerate(values):
-        if type(item) is not int:  # a stream's state has hundreds of them
-            check_content(item, f"{place}[{index}]", safe_types=safe_types)
+    for item, where in inner:
+        check_content(item, where, safe_types=safe_types, tensors=tensors)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.checkpoint_writer import write_checkpoint
 
-from proctor.sdk.pytorch.checkpoints import formats
+from proctor.sdk.pytorch.checkpoints import serialization
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.formats import FORMAT, read_any, translate, upgrade
-from proctor.sdk.pytorch.checkpoints.serialization import serialize
+from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, upgrade
 from proctor.sdk.pytorch.determinism.seeding import load_rng_state_dict
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
-from proctor.sdk.pytorch.migrate import main, migrate_checkpoints
+from proctor.sdk.pytorch.migrate import main, migrate_checkpoints, read_any, translate
 from proctor.sdk.pytorch.state import TrainingState
 
 FILES = Path(__file__).parent / "files"
@@ -151,7 +151,7 @@ def test_C14_a_checkpoint_with_other_classes_is_refused_until_they_are_named(
 ) -> None:
     source = tmp_path / "old"
     source.mkdir()
-    (source / "a.pth").write_bytes(serialize(content(model={"own": Own()}), [Own]))
+    write_checkpoint(source / "a.pth", content(model={"own": Own()}), [Own])
     assert main([str(source), str(tmp_path / "run")]) == 1
     assert "without running code" in capsys.readouterr().err
     assert main([str(source), str(tmp_path / "run"), "--allow", f"{Own.__module__}:Own"]) == 0
@@ -193,9 +193,9 @@ def test_C13_old_and_new_files_meet_this_code(file: "dict[str, Any]", verdict: "
 
 
 def test_C13_older_formats_are_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "FORMAT", 3)
+    monkeypatch.setattr(serialization, "FORMAT", 3)
     monkeypatch.setattr(
-        formats,
+        serialization,
         "STEPS",
         {1: lambda old: {**old, "model": {"a": old["model"]}}, 2: lambda old: {**old, "model": {"b": old["model"]}}},
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.checkpoint_writer import write_checkpoint
 from fakes.history_digest import digest_of
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 
@@ -26,10 +27,9 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
-from proctor.sdk.pytorch.checkpoints.formats import FORMAT
 from proctor.sdk.pytorch.checkpoints.history import read_history
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
+from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.migrate import migrate_checkpoints
 from proctor.sdk.pytorch.plugins import RESERVED_NAMES
@@ -174,7 +174,7 @@ def test_C16_a_checkpoint_counts_for_a_test_whatever_is_in_it(tmp_path: Path) ->
     untouched = {**load(path), "training_state": TrainingState().state_dict()}
     for file in (tmp_path / "run").iterdir():
         file.unlink()
-    path.write_bytes(serialize(untouched))
+    write_checkpoint(path, untouched)
     model = Judged()
     Trainer("run", chkpt_root=tmp_path, use_cpu=True).test(model, DigitsData())
     assert model.loads == 0
@@ -359,7 +359,7 @@ def test_D11_a_checkpoint_of_helios_on_the_last_batch_of_an_epoch_does_not_loop_
     path = migrated(tmp_path, "2.0.1") / "run" / "tiny_epoch_2_iter_6.pth"
     old = load(path)
     old["training_state"]["batch"] = 5  # as Helios counts it there: all batches of the epoch
-    path.write_bytes(serialize(old))
+    write_checkpoint(path, old)
     (path.parent / "latest.json").unlink()
     model = Line()
     with pytest.warns(NotExactWarning):

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.checkpoint_writer import CheckpointWriter
+from fakes.checkpoint_writer import CheckpointWriter, write_checkpoint
 from fakes.thread_ranks import call_on_ranks
 
-from proctor.sdk.pytorch import UnreadableCheckpointError
-from proctor.sdk.pytorch.checkpoints import transfer
+from proctor.sdk.pytorch import UnreadableCheckpointError, snapshots
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
-from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
+from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.snapshots import deliver, refuse_to_leave_behind
 
 DATA = os.urandom(10_000)
 
@@ -32,15 +31,15 @@ def path(tmp_path: Path) -> Path:
 def sent(monkeypatch: pytest.MonkeyPatch) -> "list[int]":
     """The size of each block that was sent, to each rank."""
     sizes: list[int] = []
-    send = transfer._send
+    send = snapshots._send
 
     def record(source: Any, target: Any, *, size: int, ranks: Ranks) -> None:
         spread = ranks.broadcast_tensor
         ranks.broadcast_tensor = lambda tensor: (sizes.append(len(tensor)), spread(tensor))[1]  # type: ignore[method-assign]
         send(source, target, size=size, ranks=ranks)
 
-    monkeypatch.setattr(transfer, "_send", record)
-    monkeypatch.setattr(transfer, "BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(snapshots, "_send", record)
+    monkeypatch.setattr(snapshots, "BLOCK_BYTES", 3_000)
     return sizes
 
 
@@ -74,14 +73,14 @@ def test_a_rank_that_sees_another_file_of_that_name_is_sent_the_right_bytes(path
 def test_where_the_system_does_not_say_which_kernel_runs_every_rank_is_sent_the_bytes(
     path: Path, sent: "list[int]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_BOOT_ID_FILE", "/nowhere")
+    monkeypatch.setattr(snapshots, "_BOOT_ID_FILE", "/nowhere")
     assert call_on_ranks(read_from([path, path])) == [DATA] * 2
     assert sum(sent) == 2 * len(DATA)
 
 
 def test_a_checkpoint_that_was_sent_is_loaded_as_the_file_itself(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
-    path.write_bytes(serialize({"number": 7}))
+    write_checkpoint(path, {"number": 7})
 
     def read(ranks: Ranks) -> Any:
         with deliver(path if ranks.is_main else tmp_path / "none", ranks) as file:
@@ -103,7 +102,7 @@ def test_a_machine_without_room_for_the_copy_says_so(
         def write(self, data: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(transfer, "TemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(snapshots, "TemporaryFile", lambda **_: Full())
     first, second = call_on_ranks(read_from([path, tmp_path / "none"]))
     assert first == DATA
     assert isinstance(second, UnreadableCheckpointError)
@@ -126,7 +125,7 @@ def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(
         assert isinstance(problem, UnreadableCheckpointError)
         assert f"{tmp_path / 'second' / 'run'} on " in str(problem)
         assert "(rank 1)" in str(problem)
-    monkeypatch.setattr(transfer, "is_in_trial", lambda: True)  # where the manager says what is continued
+    monkeypatch.setattr(snapshots, "is_in_trial", lambda: True)  # where the manager says what is continued
     assert call_on_ranks(refuse, 3) == [None] * 3
 
 

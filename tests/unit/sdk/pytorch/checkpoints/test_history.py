@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 def test_X11_a_resumed_history_has_each_step_once(path: Path) -> None:
     first = History(path)
     add(first, 1, 2)
-    saved = HistoryPosition.from_json(json.loads(json.dumps(first.position.to_json())))
+    saved = HistoryPosition.from_json(json.loads(json.dumps(asdict(first.position))))
     add(first, 3, 4)
     for _ in range(3):  # killed and resumed, again and again
         resumed = History(path)

@@ -1,5 +1,6 @@
 """What may be in a checkpoint, and that nothing else is loaded (rows C11 and C12)."""
 
+import errno
 import os
 import pickle
 from collections import OrderedDict
@@ -8,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from fakes.checkpoint_writer import write_checkpoint
 
-from proctor.sdk.pytorch.checkpoints.serialization import _relocate, load, serialize
+from proctor.sdk.pytorch.checkpoints.serialization import _relocate, copy_content, load, write_content
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 
 
@@ -41,7 +43,7 @@ class Attack:
 
 
 def store(path: Path, content: "dict[str, Any]", *types: type) -> Path:
-    path.write_bytes(serialize(content, types))
+    write_checkpoint(path, content, types)
     return path
 
 
@@ -82,7 +84,7 @@ def test_C11_an_arbitrary_pickle_is_refused(tmp_path: Path, monkeypatch: pytest.
 )
 def test_C11_what_could_not_be_loaded_again_is_refused_when_it_is_saved(value: Any) -> None:
     with pytest.raises(TypeError, match=r"checkpoint\['model'\].*types_for_safe_load"):
-        serialize({"model": value})
+        copy_content({"model": value})
 
 
 def test_C11_the_users_own_types_are_loaded_when_they_are_named(tmp_path: Path) -> None:
@@ -135,6 +137,69 @@ def test_a_file_with_something_else_than_a_dictionary_says_so(tmp_path: Path) ->
     torch.save([1], tmp_path / "a.pth")
     with pytest.raises(UnreadableCheckpointError, match="holds a list"):
         load(tmp_path / "a.pth")
+
+
+def test_C9_a_copy_stays_as_it_is_and_shares_what_was_shared(tmp_path: Path) -> None:
+    whole = torch.arange(6.0)
+    lists = [1]
+    content = {
+        "whole": whole,
+        "part": whole[2:4],
+        "same": whole,
+        "column": whole.reshape(2, 3).T,
+        "a": lists,
+        "b": lists,
+    }
+    copied = copy_content(content)
+    whole.zero_()
+    lists.append(2)
+    assert copied["same"] is copied["whole"]
+    assert copied["a"] is copied["b"]
+    assert copied["a"] == [1]
+    assert torch.equal(copied["part"], torch.tensor([2.0, 3.0]))
+    assert torch.equal(copied["column"], torch.arange(6.0).reshape(2, 3).T)
+    copied["whole"][2] = 7.0
+    assert copied["part"][0] == copied["column"][2, 0] == 7.0
+
+
+def test_C9_tensors_of_all_kinds_are_copied() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    content = {
+        "network": network.state_dict(),
+        "sparse": torch.eye(2).to_sparse(),
+        "conjugate": torch.ones(2, dtype=torch.complex64).conj(),
+        "parameter": torch.nn.Parameter(torch.ones(2), requires_grad=False),
+        "unfinished": torch.ones(2, requires_grad=True) * 2,
+        "empty": torch.empty(0, 3),
+        "expanded": torch.ones(1).expand(3),
+    }
+    copied = copy_content(content)
+    for name in ("sparse", "conjugate", "parameter", "unfinished", "empty", "expanded"):
+        assert torch.equal(copied[name].to_dense(), content[name].to_dense()), name
+        assert type(copied[name]) is type(content[name])
+        assert copied[name].requires_grad == content[name].requires_grad
+    assert copied["network"]._metadata == content["network"]._metadata
+
+
+def test_C9_a_problem_of_the_disk_is_raised_as_it_is_and_not_as_one_of_the_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    with open(tmp_path / "a.pth", "wb") as file, pytest.raises(OSError, match="No space left"):
+        write_content(copy_content({"weight": torch.ones(1 << 20)}), file.fileno())
+
+
+def test_C12_a_copy_of_a_tensor_of_a_gpu_is_saved_as_one(tmp_path: Path) -> None:
+    copied = copy_content({"weight": torch.ones(2), "step": torch.ones(1)})
+    copied["weight"].untyped_storage().copied_from = "cuda:3"
+    with open(tmp_path / "a.pth", "wb") as file:
+        write_content(copied, file.fileno())
+    found: list[str] = []
+    torch.load(tmp_path / "a.pth", map_location=lambda storage, location: found.append(location) or storage)
+    assert sorted(found) == ["cpu", "cuda:3"]
 
 
 def test_C12_a_checkpoint_of_one_gpu_is_placed_on_another_and_cpu_tensors_stay(

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.checkpoint_writer import write_checkpoint
 
-from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
+from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.determinism import fingerprint as fingerprints
 from proctor.sdk.pytorch.determinism.fingerprint import (
     compare_fingerprints,
@@ -129,7 +130,7 @@ def test_R6_a_checkpoint_without_a_fingerprint_is_not_accepted_in_silence(saved:
 
 def test_a_fingerprint_survives_a_checkpoint(saved: "fingerprints.Fingerprint", tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
-    path.write_bytes(serialize({"fingerprint": saved}))
+    write_checkpoint(path, {"fingerprint": saved})
     assert find_differences(load(path)["fingerprint"], saved) == []
 
 

@@ -11,7 +11,7 @@ import torch
 from fakes.recording_model import RangeData
 
 from proctor.sdk.pytorch import Model, NotExactWarning, Trainer, TrainingState, plain
-from proctor.sdk.pytorch.checkpoints.formats import FORMAT
+from proctor.sdk.pytorch.checkpoints.serialization import FORMAT
 
 OPTIONS: "dict[str, Any]" = {"use_cpu": True, "valid_frequency": 1, "chkpt_frequency": 1, "enable_progress_bar": False}
 
