@@ -21,9 +21,14 @@ from proctor.sdk.files import UNFINISHED_PREFIX, hash_file, put_in_place, remove
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, is_whole, read_pointer, write_pointer
 from proctor.sdk.pytorch.checkpoints.registration import register
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
-from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
-from proctor.sdk.pytorch.distributed.collectives import get_ranks
+from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
+    Fingerprint,
+    compare_on_ranks,
+    gather_devices,
+    take_fingerprint,
+)
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
 from proctor.sdk.trial import is_in_trial
 

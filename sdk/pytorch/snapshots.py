@@ -25,12 +25,12 @@ from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, upgrade
 from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
-from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_device, take_fingerprint
-from proctor.sdk.pytorch.determinism.kernels import report_gaps
-from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.observers.continuation import describe_settings
 from proctor.sdk.pytorch.options import Settings
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fingerprint, describe_device, take_fingerprint
+from proctor.sdk.pytorch.reproducibility.kernels import report_gaps
+from proctor.sdk.pytorch.reproducibility.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.run import Run
 
 LAST, BEST = "last", "best"

@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from proctor.sdk.pytorch.determinism.seeding import DefaultNumpyRNG, get_default_numpy_rng
+from proctor.sdk.pytorch.reproducibility.seeding import DefaultNumpyRNG, get_default_numpy_rng
 
 PathStep = tuple[str, Any]
 """One step down: ("attribute", name), ("item", key or index), ("buffer", name) or ("requires_grad", name)."""

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import torch
 
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
-from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.trial import is_in_trial
 
 BLOCK_BYTES = 16 << 20

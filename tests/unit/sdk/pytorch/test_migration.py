@@ -14,9 +14,9 @@ from proctor.sdk.pytorch.checkpoints import formats
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.formats import FORMAT, read_any, translate, upgrade
 from proctor.sdk.pytorch.checkpoints.serialization import serialize
-from proctor.sdk.pytorch.determinism.seeding import load_rng_state_dict
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.migrate import main, migrate_checkpoints
+from proctor.sdk.pytorch.reproducibility.seeding import load_rng_state_dict
 from proctor.sdk.pytorch.state import TrainingState
 
 FILES = Path(__file__).parent / "files"

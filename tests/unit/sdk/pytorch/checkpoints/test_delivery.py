@@ -15,7 +15,7 @@ from proctor.sdk.pytorch.checkpoints import transfer
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import load, serialize
 from proctor.sdk.pytorch.checkpoints.transfer import deliver, refuse_to_leave_behind
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 DATA = os.urandom(10_000)
 
